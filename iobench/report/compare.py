@@ -50,7 +50,7 @@ def sections(
         found += _comparison(each, f"comparison-{number}")
     if gated:
         items = tuple(Item(text=line_of(each), lead=each.outcome) for each in gated)
-        found.append(Items(id="gate", title="Gate", items=items))
+        found.append(Items(id="gate", title="Gate", items=items, first=True))
     return found + left_out_sections(left_out)
 
 
@@ -73,7 +73,8 @@ def _rankings(compared: Sequence[Comparison]) -> list[Section]:
             metric = COMPARED[row.metric].short
             items = items_of(f"{each.candidate}: {told(each.primary)}" for each in rivals)
             title = f"{rivals[0].workload}, best first: {metric} over {rivals[0].baseline}"
-            found.append(Items(id=f"ranking-{len(found) + 1}", title=title, items=items))
+            name = f"ranking-{len(found) + 1}"
+            found.append(Items(id=name, title=title, items=items, first=True))
     return found
 
 

@@ -8,7 +8,7 @@ from ..base.units import format_count, format_percent
 from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
 from ..record.run import RunRecord, TrainingRecord
 from ..record.verdict import Verdict
-from .sections import STATUS, Findings, Headline, Section
+from .sections import Findings, Headline, Section
 
 UTILIZATION = "accelerator_utilization_sustained"
 """By the names of ``record.metrics``: the figure of the verdict."""
@@ -42,7 +42,7 @@ def ended(what: str, status: str, error: str) -> list[Section]:
     told = [error] if error else []
     told.append("What was measured before is shown below. It is not complete.")
     title = f"{what} {_ENDED.get(status, status)}"
-    return [Headline(id=STATUS, title=title, sentences=tuple(told), tone="bad")]
+    return [Headline(id="status", title=title, sentences=tuple(told), tone="bad", first=True)]
 
 
 def finding_sections(doc: RunRecord) -> tuple[Findings, list[Section]]:

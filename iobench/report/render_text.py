@@ -141,10 +141,10 @@ def _facts(section: Facts, width: int, indent: str) -> list[str]:
 
 
 def _items(section: Items, width: int) -> list[str]:
-    leads = any(item.lead for item in section.items)
+    longest = max((len(item.lead) for item in section.items), default=0)
     lines = []
     for item in section.items:
-        lead = f"{INDENT}{item.lead:>8}  " if leads else f"{INDENT}- "
+        lead = f"{INDENT}{item.lead:>{max(8, longest)}}  " if longest else f"{INDENT}- "
         rest = " " * len(lead)
         lines += wrapped(item.text, width, lead, rest)
         lines += wrapped(f"({item.basis})", width, rest, rest) if item.basis else []

@@ -22,9 +22,6 @@ Value = str | float | int | bool | None
 
 Tone = Literal["plain", "good", "bad"]
 
-STATUS = "status"
-"""The id of the headline that says that a run failed, was interrupted or still runs."""
-
 Where = Literal["everywhere", "pages", "page", "data"]
 """Media that show a part: all, only pages (Markdown, HTML) with room for it, only an HTML page,
 since the part is there for its chart, or only data (CSV).
@@ -33,12 +30,13 @@ since the part is there for its chart, or only data (CSV).
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Headline:
-    """A title and its sentences."""
+    """A title and its sentences. ``first``: it is on the first screen, too."""
 
     id: str
     title: str
     sentences: tuple[str, ...] = ()
     tone: Tone = "plain"
+    first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,12 +72,16 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Items:
-    """A list. ``more`` is the number of items that were left out at its end."""
+    """A list. ``more`` is the number of items that were left out at its end.
+
+    ``first``: it is on the first screen, too.
+    """
 
     id: str
     title: str = ""
     items: tuple[Item, ...]
     more: int = 0
+    first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -343,14 +345,16 @@ def spelled(sections: Sequence[Section]) -> list[Section]:
 
 
 def first_screen(sections: Sequence[Section]) -> list[Section]:
-    """The answer, and before it how a run ended that did not end well; of several their words."""
+    """The answer, and what else is on the first screen; of several answers their words."""
     answers = [each for each in sections if isinstance(each, FirstScreen)]
-    shown = [each for each in sections if each.id == STATUS]
-    if len(answers) == 1:
-        return [*shown, *answers[0].plain()]
-    shown += [
-        replace(each, sentences=each.sentences[:1]).plain()[0] for each in answers[:MAX_ANSWERS]
-    ]
+    shown: list[Section] = []
+    for each in sections:
+        if isinstance(each, FirstScreen) and len(answers) == 1:
+            shown += each.plain()
+        elif isinstance(each, FirstScreen) and each in answers[:MAX_ANSWERS]:
+            shown += replace(each, sentences=each.sentences[:1]).plain()[:1]
+        elif isinstance(each, Headline | Items) and each.first:
+            shown.append(each)
     more = len(answers) - MAX_ANSWERS
     return [*shown, Prose(id="more", paragraphs=(f"and {more:,} more",))] if more > 0 else shown
 
