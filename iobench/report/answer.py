@@ -16,9 +16,9 @@ from ..judge.promise import promised, tells_nothing
 from ..record.run import TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
-from .figures import NO_REASON, ends, picture, sentence
-from .glance import UTILIZATION, about_text, cold_reads, flags_of, trust_text
-from .sections import Findings, FirstScreen, Item, Items, KeyFigure, Table, Tone
+from .figures import NO_REASON, ends, picture
+from .glance import UTILIZATION, cold_reads, with_trust
+from .sections import FirstScreen, Item, Items, KeyFigure, Table, Tone
 from .stages import bottleneck_stage, stage_rates
 
 STAGES = {
@@ -50,29 +50,25 @@ CEILINGS = {
 }
 
 MAX_ADVICE = 2
-MAX_FINDINGS = 3
 WIDEST = 2.0
 """The longest bar, as a multiple of the demand."""
 
 
 def answer(doc: TrainingRecord) -> FirstScreen:
     """The first screen of a run; as text about 25 lines."""
-    verdict = doc.job.verdict
-    failed = tuple(each for each in doc.findings if each.level == "invalid")[:MAX_FINDINGS]
-    return FirstScreen(
+    verdict, cold = doc.job.verdict, cold_reads(doc)
+    found = FirstScreen(
         job=_job(doc),
         state="no verdict" if verdict is None else _state(verdict),
-        flags=flags_of(doc),
         tone=_tone(doc),
-        about=about_text(doc),
         sentences=() if verdict is None else tuple(_sentences(doc, verdict)),
         picture=_pipeline(doc, judge(doc).evidence),
         flow=True,
         gauges=tuple(_gauges(doc)),
         changes=_changes(doc),
-        findings=Findings(title="Why it is INVALID", findings=failed) if failed else None,
-        trust=_trust(doc),
+        trust=f"Cold reads: {cold}." if cold else "",
     )
+    return with_trust(doc, found)
 
 
 def _job(doc: TrainingRecord) -> str:
@@ -89,7 +85,7 @@ def _ranks(doc: TrainingRecord) -> str:
 def _tone(doc: TrainingRecord) -> Tone:
     """Good and bad have one colour each; what is not decided has none."""
     verdict = doc.job.verdict
-    if doc.validity == "invalid" or verdict is None or verdict.starved:
+    if verdict is None or verdict.starved:
         return "bad"
     return "good" if verdict.starved is False else "plain"
 
@@ -240,14 +236,3 @@ def _gain(advice: Advice) -> str:
     if advice.found is not None:
         return f"{gain.value:.2f} x, tried"
     return f"{'at most ' if advice.at_most else ''}{gain.value:.2f} x"
-
-
-def _trust(doc: TrainingRecord) -> str:
-    """Whether to believe it: how many rules spoke, which were not judged, how cold reads were."""
-    unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
-    trust, cold = trust_text(doc), cold_reads(doc)
-    told = sentence(trust)
-    if doc.validity == "unknown" and unjudged:
-        more = f" and {len(unjudged) - MAX_FINDINGS} more" if len(unjudged) > MAX_FINDINGS else ""
-        told += f" Not judged: {', '.join(unjudged[:MAX_FINDINGS])}{more}."
-    return told + (f" Cold reads: {cold}." if cold else "")

@@ -39,11 +39,10 @@ from .figures import (
     format_of,
     picture,
     raw,
-    sentence,
     summary,
     word,
 )
-from .glance import about_text, finding_sections, flags_of, status_sections, trust_text
+from .glance import finding_sections, status_sections, with_trust
 from .hosts import MAX_ROWS
 from .labels import add_labels, tags_text
 from .sections import Cell, Facts, FirstScreen, KeyFigure, Section, Table, Value
@@ -145,17 +144,14 @@ def _first(doc: CheckpointRecord, study: Study) -> FirstScreen:
         note = ends(found.min, found.max, format_duration)
         stops = format_duration(found.median)
         gauges.append(KeyFigure("a save stops training for", stops, note))
-    return FirstScreen(
+    first = FirstScreen(
         job=f"Checkpoint of {study.model} by {study.writer}",
         state=f"{counted(len(study.saves), 'save')} measured",
-        flags=flags_of(doc),
-        tone="bad" if doc.validity == "invalid" else "plain",
-        about=about_text(doc),
         sentences=(meaning.sentence,) if meaning.sentence else (),
         gauges=tuple(gauges),
         picture=picture("Time lost, over the interval between saves", bars),
-        trust=sentence(trust_text(doc)),
     )
+    return with_trust(doc, first)
 
 
 def _advised(interval_s: float, advised_s: float) -> str:

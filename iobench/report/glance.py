@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from ..base.units import format_count, format_percent
 from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
 from ..record.run import RunRecord, TrainingRecord
 from ..record.verdict import Verdict
-from .sections import Findings, Headline, Section
+from .figures import sentence
+from .sections import Findings, FirstScreen, Headline, Section
 
 UTILIZATION = "accelerator_utilization_sustained"
 """By the names of ``record.metrics``: the figure of the verdict."""
@@ -55,9 +57,27 @@ def finding_sections(doc: RunRecord) -> tuple[Findings, list[Section]]:
     return Findings(findings=failed), [rest] if remarks else []
 
 
-def flags_of(doc: RunRecord) -> tuple[str, ...]:
-    """What speaks against the answer of a run."""
-    return (*["INVALID"] * (doc.validity == "invalid"), *[doc.status] * (doc.status != "ok"))
+MAX_FINDINGS = 3
+"""Findings, and rules that were not judged, of a first screen."""
+
+
+def with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
+    """The answer of a run, with what speaks against it, and when it was measured."""
+    invalid, unjudged = doc.validity == "invalid", list[str]()
+    failed = tuple(each for each in doc.findings if each.level == "invalid")[:MAX_FINDINGS]
+    if doc.validity == "unknown":
+        unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
+    more = f" and {len(unjudged) - MAX_FINDINGS} more" if len(unjudged) > MAX_FINDINGS else ""
+    trust = [sentence(trust_text(doc))]
+    trust += [f"Not judged: {', '.join(unjudged[:MAX_FINDINGS])}{more}."] if unjudged else []
+    return replace(
+        answer,
+        flags=(*["INVALID"] * invalid, *[doc.status] * (doc.status != "ok")),
+        tone="bad" if invalid else answer.tone,
+        about=about_text(doc),
+        findings=Findings(title="Why it is INVALID", findings=failed) if failed else None,
+        trust=" ".join([*trust, *filter(None, [answer.trust])]),
+    )
 
 
 def trust_text(doc: RunRecord) -> str:
