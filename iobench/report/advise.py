@@ -38,33 +38,27 @@ def _answer(found: Recommendation) -> FirstScreen:
         told.append(f"Worth a run: the best of each axis together, which nobody measured: {best}.")
     return FirstScreen(
         id="advice",
-        job=found.workload,
+        job=f"Settings for {found.workload}",
         state=f"{what}; leave {_settings(kept)}" if kept and not keep else what,
         sentences=tuple(told),
         gauges=(
-            KeyFigure("gain", _gain(found, keep=keep)),
+            _gain(found, keep=keep),
             KeyFigure("confidence", found.confidence),
             KeyFigure("based on", found.basis),
         ),
     )
 
 
-def _gain(found: Recommendation, *, keep: bool) -> str:
+def _gain(found: Recommendation, *, keep: bool) -> KeyFigure:
     if keep:
-        return "none, today's settings are as good as any"
+        return KeyFigure("gain", "none", "(today's settings are as good as any)")
     if found.gain is None or found.gain_low is None or found.gain_high is None:
-        return "not known, no point has today's settings"
+        return KeyFigure("gain", "not known", "(no point has today's settings)")
     coverage = "" if found.gain_coverage is None else f", {found.gain_coverage:.0%} interval"
-    ratio = (
-        f"{found.gain:.2f} x today's samples/s [{found.gain_low:.2f}, "
-        f"{found.gain_high:.2f}{coverage}]"
-    )
-    if found.gain > NO_HELP:
-        return ratio
-    return (
-        "no faster, but within 5 % of the best with smaller settings, lower costs or enough "
-        f"shards: {ratio}"
-    )
+    note = f"today's samples/s [{found.gain_low:.2f}, {found.gain_high:.2f}{coverage}]"
+    if found.gain <= NO_HELP:
+        note += "; within 5 % of the best, with smaller settings, lower costs or enough shards"
+    return KeyFigure("gain", f"{found.gain:.2f} x", note)
 
 
 def _front(found: Recommendation) -> Table:
