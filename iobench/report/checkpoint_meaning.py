@@ -23,27 +23,19 @@ def meaning_sections(study: Study) -> list[Section]:
     found = study.meaning
     if not isinstance(found, Meaning):
         return []
+    many, every = counted(found.accelerators, "accelerator"), format_duration(found.mtbf_s)
+    overhead, waste = format_share(found.overhead), format_share(found.waste)
     told = [
-        (
-            "training",
-            f"{counted(found.accelerators, 'accelerator')}, interrupted every "
-            f"{format_duration(found.mtbf_s)} ({found.mtbf_how})",
-        ),
+        ("training", f"{many}, interrupted every {every} ({found.mtbf_how})"),
         ("hosts", _hosts(study, found)),
         ("one save", _one_save(study, found)),
         ("slower steps", _slower(found)),
         ("restart", f"{format_duration(found.restart_s)}, of it {_restore(found)}"),
-        (
-            "save every",
-            f"{format_duration(found.interval_s)} by {upper_word(found.times['committed_s'])} "
-            f"saves, {format_duration(found.interval_median_s)} by the median (Young "
-            f"{format_duration(found.young_s)}, Daly {format_duration(found.daly_s)}, for "
-            f"availability {format_duration(found.availability_s)})",
-        ),
+        ("save every", _every(found)),
         (
             "costs",
-            f"{format_share(found.overhead)} of the time to save, "
-            f"{format_share(found.waste)} with what interruptions cost, by the mean of the saves",
+            f"{overhead} of the time to save, {waste} with what interruptions cost, by the mean of "
+            "the saves",
         ),
         ("lost a day", _lost(found)),
         ("today", _today(found)),
@@ -74,14 +66,22 @@ def _hosts(study: Study, found: Meaning) -> str:
 
 def _one_save(study: Study, found: Meaning) -> str:
     """The median times of a save, and the p95 until a restore finds it, with its number."""
-    end = found.times["committed_s"]
+    end, blocked = found.times["committed_s"], format_duration(found.blocked_s)
     synced = "accepted" if study.spec.fsync is False else "durable"
-    return (
-        f"blocks {format_duration(found.blocked_s)}, {synced} after "
-        f"{format_duration(found.durable_s)}, found by a restore after "
-        f"{summary(end, format_duration).text}, {upper_word(end)} saves "
-        f"{format_duration(end.upper)}"
+    committed, upper = summary(end, format_duration).text, format_duration(end.upper)
+    durable = f"{synced} after {format_duration(found.durable_s)}"
+    ends = f"found by a restore after {committed}, {upper_word(end)} saves {upper}"
+    return f"blocks {blocked}, {durable}, {ends}"
+
+
+def _every(found: Meaning) -> str:
+    """The best interval between saves, by the slow saves and by the median one."""
+    times = (found.interval_s, found.interval_median_s)
+    slow, middle, young, daly, available = map(
+        format_duration, (*times, found.young_s, found.daly_s, found.availability_s)
     )
+    by = f"by {upper_word(found.times['committed_s'])} saves, {middle} by the median"
+    return f"{slow} {by} (Young {young}, Daly {daly}, for availability {available})"
 
 
 def _slower(found: Meaning) -> str:
@@ -90,20 +90,16 @@ def _slower(found: Meaning) -> str:
         return ""
     if found.slowdown is None or found.slowed_s is None:
         return "not measured, and not counted: the study ran no training steps (--set steps=50)"
-    return (
-        f"{found.slowdown:.3f} x as long while a save is written: "
-        f"{format_duration(found.slowed_s)} lost in each interval"
-    )
+    lost = f"{format_duration(found.slowed_s)} lost in each interval"
+    return f"{found.slowdown:.3f} x as long while a save is written: {lost}"
 
 
 def _restore(found: Meaning) -> str:
     """The time of a restore with its number, and the condition on which it is the training's."""
     if (took := found.times.get("restore_s")) is None:
         return "the restore is not measured"
-    return (
-        f"{summary(took, format_duration).text} to restore "
-        f"({counted(took.n, 'restore')}; {found.restore_condition})"
-    )
+    known = f"({counted(took.n, 'restore')}; {found.restore_condition})"
+    return f"{summary(took, format_duration).text} to restore {known}"
 
 
 def _to_buy(found: Meaning) -> str:
@@ -120,39 +116,29 @@ def _notice(found: Meaning) -> str:
     end, notice = found.times["committed_s"], format_duration(found.notice_s)
     took = f"{upper_word(end)} saves took {format_duration(end.upper)}"
     if not found.fits_notice:
-        return (
-            f"a save does NOT fit into a notice of {notice}: {took}, and "
-            f"{found.over_notice} of {end.n} took longer than that notice"
-        )
-    share = not_told(end)
-    sure = (
-        ""
-        if share is None
-        else f"; {counted(end.n, 'save')} cannot rule out that {format_share(share)} take longer"
-    )
+        longer = f"{found.over_notice} of {end.n} took longer than that notice"
+        return f"a save does NOT fit into a notice of {notice}: {took}, and {longer}"
+    share, sure = not_told(end), ""
+    if share is not None:
+        many = counted(end.n, "save")
+        sure = f"; {many} cannot rule out that {format_share(share)} take longer"
     before = ", if the save before has ended" if found.asynchronous else ""
     return f"a save fits into a notice of {notice}{before}: {took}{sure}"
 
 
 def _lost(found: Meaning) -> str:
+    samples, usd = found.lost_samples_per_day, found.lost_usd_per_day
     parts = [f"{format_duration(found.lost_s_per_day)} of training"]
-    parts += (
-        [f"{format_count(found.lost_samples_per_day)} samples"]
-        if found.lost_samples_per_day is not None
-        else []
-    )
-    parts += [f"{found.lost_usd_per_day:,.2f} USD"] if found.lost_usd_per_day is not None else []
-    return ", ".join(parts)
+    parts += [f"{format_count(samples)} samples"] if samples is not None else []
+    return ", ".join([*parts, *([f"{usd:,.2f} USD"] if usd is not None else [])])
 
 
 def _today(found: Meaning) -> str:
     now = found.today
     if now is None:
         return ""
-    return (
-        f"every {format_duration(now.interval_s)}: {format_share(now.overhead)} to save, "
-        f"{format_share(now.waste)} in all"
-    )
+    overhead, waste = format_share(now.overhead), format_share(now.waste)
+    return f"every {format_duration(now.interval_s)}: {overhead} to save, {waste} in all"
 
 
 def _chart(found: Meaning) -> Table:

@@ -119,23 +119,23 @@ def _how(each: Comparison) -> list[tuple[str, str]]:
     row = each.primary
     if row is None:
         return []
-    single = {len(row.baseline), len(row.candidate)} == {1}
+    single, claim = {len(row.baseline), len(row.candidate)} == {1}, row.claim
     values = "a run's value is the median of its repetitions; in brackets the smallest and largest "
-    values += "repetition" if single else "run"
-    claim = row.claim
+    ratio = f"{_ESTIMATES.get(claim.method, _ESTIMATES['t'])}; it need not be the ratio of the two "
+    ratio += "medians beside it"
     if single and claim.method != "ranks":
         ratio = "candidate over baseline"
-    else:
-        estimate = _ESTIMATES["ranks" if claim.method == "ranks" else "t"]
-        ratio = f"{estimate}; it need not be the ratio of the two medians beside it"
-    told = [("values", values), ("ratio", ratio), ("interval", _interval(each, row))]
-    if each.one_after_the_other and claim.basis == "runs":
-        first = each.one_after_the_other
+    order, first = "", each.one_after_the_other
+    if first and claim.basis == "runs":
         then = "candidate" if first == "baseline" else "baseline"
         order = f"all runs of the {first} were made before those of the {then}: what changed in "
         order += "between looks like a difference. Make them in turns, or run `iobench ab`"
-        told.append(("order", order))
-    return told
+    return [
+        ("values", f"{values}{'repetition' if single else 'run'}"),
+        ("ratio", ratio),
+        ("interval", _interval(each, row)),
+        ("order", order),
+    ]
 
 
 def _interval(each: Comparison, row: ComparedMetric) -> str:
@@ -143,12 +143,10 @@ def _interval(each: Comparison, row: ComparedMetric) -> str:
     if not claim.method:
         return f"none: {claim.why}"
     runs = f"{claim.baseline_runs} and {counted(claim.candidate_runs, 'run')}"
-    how = (
-        f"exact permutation test of {runs}"
-        if claim.method == "ranks"
-        else f"Student's t of {runs}"
-        + (f", with {drift_text(row.drift)}" if row.drift else ", with their own variance")
-    )
+    own = f"with {drift_text(row.drift)}" if row.drift else "with their own variance"
+    how = f"Student's t of {runs}, {own}"
+    if claim.method == "ranks":
+        how = f"exact permutation test of {runs}"
     levels = sorted({_percent(other.claim.confidence) for other in each.rows})
     if claim.confidence > 1 - SIGNIFICANT or len(levels) > 1:
         return f"{how}; {' to '.join(levels)} for each metric, 95 % for all together (Holm)"
@@ -159,10 +157,8 @@ def drift_text(drift: Drift) -> str:
     """``a drift between runs of 3.1 % (14 other runs, 2026-01-01 to 2026-01-09)``."""
     days = sorted({drift.first[:10], drift.last[:10]} - {""})
     when = f", {' to '.join(days)}" if days else ""
-    return (
-        f"a drift between runs of {format_share(drift.sd)} "
-        f"({counted(drift.runs, 'other run')}{when})"
-    )
+    runs = f"({counted(drift.runs, 'other run')}{when})"
+    return f"a drift between runs of {format_share(drift.sd)} {runs}"
 
 
 def _metrics(each: Comparison, name: str) -> Table:
