@@ -3,57 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
 from ..ask.tuning.knee import front
-from ..base.units import counted, format_bytes, format_count, format_factor
+from ..base.units import counted, format_count, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
 from .again import command_sections
-from .figures import MAX_BARS, Format, TableOf, listed, median_cell, picture, spread_of
+from .figures import MAX_BARS, TableOf, listed, median_cell, picture, spread_of
 from .glance import ended
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table
 from .sweep_grid import over_settings, rate_of, rates_of
 
 
 class Cost(NamedTuple):
-    """What a point costs: in a title, along an axis, and behind a figure."""
+    """What a point costs: as a column with its unit, in a title, and along an axis."""
 
-    what: str
-    axis: str
-    of: Callable[[SweepPoint], float | None]  # None: not measured
-    show: Format
     label: str
     unit: str
+    what: str
+    axis: str
 
 
 COSTS: dict[str, Cost] = {
-    "stored_bytes": Cost(
-        what="stored bytes",
-        axis="bytes stored",
-        of=lambda point: point.stored_bytes,
-        show=format_bytes,
-        label="stored",
-        unit="bytes",
-    ),
+    "stored_bytes": Cost("stored", "bytes", "stored bytes", "bytes stored"),
     "read_bytes_per_sample": Cost(
-        what="bytes read",
-        axis="bytes read for each sample",
-        of=lambda point: _middle_of(point.read_bytes_per_sample),
-        show=format_bytes,
-        label="read for each sample",
-        unit="bytes",
+        "read for each sample", "bytes", "bytes read", "bytes read for each sample"
     ),
-    "cpu_s_per_gb": Cost(
-        what="CPU time",
-        axis="CPU seconds for each GB of samples",
-        of=lambda point: _middle_of(point.cpu_s_per_gb),
-        show=lambda cost: f"{cost:.3g}",
-        label="CPU s/GB",
-        unit="count",
-    ),
+    "cpu_s_per_gb": Cost("CPU s/GB", "s/GB", "CPU time", "CPU seconds for each GB of samples"),
 }
 """What a point costs, by the names of the table's columns."""
 
@@ -138,7 +117,7 @@ def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
     )
     rows.data("trials", unit="count", of=lambda each: len(rates_of(each)) or None)
     for name, cost in COSTS.items():
-        rows.add(name, cost.label, cost.unit, cost.of, show=cost.show, where="pages")
+        rows.add_each({name: cost.label}, cost.unit, _cost, where="pages")
     rows.add(
         _USD,
         "USD/million",
@@ -179,7 +158,7 @@ def _fronts(sweep: Sweep) -> Iterator[Chart]:
         known = [
             each
             for point in sweep.points
-            if rate_of(point) is not None and (each := cost.of(point)) is not None
+            if rate_of(point) is not None and (each := _cost(point, name)) is not None
         ]
         if len(known) < 2 or max(known) <= ALIKE * min(known):
             continue
@@ -216,14 +195,16 @@ def _on_front(sweep: Sweep) -> list[bool]:
     costs = [
         (
             None if (rate := rate_of(point)) is None else -rate,
-            *(cost.of(point) for cost in COSTS.values()),
+            *(_cost(point, name) for name in COSTS),
         )
         for point in sweep.points
     ]
     return [on and costs[at][0] is not None for at, on in enumerate(front(costs))]
 
 
-def _middle_of(values: Sequence[float | None]) -> float | None:
-    """The median of those that were measured."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return median(known) if known else None
+def _cost(point: SweepPoint, name: str) -> float | None:
+    """A cost of a point, or the median of its trials that measured it."""
+    values = getattr(point, name)
+    several = values if isinstance(values, list) else [values]
+    finite = [each for each in several if each is not None and math.isfinite(each)]
+    return median(finite) if finite else None

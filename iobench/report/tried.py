@@ -127,4 +127,5 @@ def sections(found: SweepConfirmation) -> list[Section]:
         sentences=(told, f"The sweep promised {promised}."),
     )
     compared = compare.sections([found.compared], found.left_out)
-    return [first, *compared, facts("runs", "Fresh runs", [("results", found.directory)])]
+    evidence = [each for each in compared if not isinstance(each, FirstScreen)]
+    return [first, *evidence, facts("runs", "Fresh runs", [("results", found.directory)])]

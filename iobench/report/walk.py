@@ -12,7 +12,7 @@ from ..record.sweep import Sweep, describe, setting_text
 from .again import command_sections
 from .figures import TableOf, interval, lacking, listed, median_cell, word
 from .glance import ended
-from .sections import Chart, FirstScreen, Section, SourceLines, Table
+from .sections import Chart, FirstScreen, Item, Items, Section, SourceLines, Table
 
 MUCH_OTHER_CORES = 0.5
 """What other processes may use of a host's cores before the report tells it.
@@ -38,6 +38,7 @@ def sections(sweep: Sweep) -> list[Section]:
         state=f"{measured} settings, up to {trials} trials each",
         flags=() if sweep.status == "ok" else (sweep.status,),
         sentences=tuple(_told(sweep, rows)),
+        changes=_helped(rows),
     )
     found = [*ended("This walk", sweep.status, ""), first, _steps(sweep, rows)]
     found.append(SourceLines(id="best", title="The best of all", lines=(best_command(sweep),)))
@@ -75,10 +76,7 @@ def _told(sweep: Sweep, rows: list[TriedSetting]) -> Iterator[str]:
     helped = [row for row in rows if row.kept and row.step != ALL]
     tried = [row for row in rows if row.rates and row.step not in (BASELINE, ALL)]
     rest = [row for row in tried if row.step not in {each.step for each in helped}]
-    if helped:
-        each = (f"{row.setting} ({interval(row.ratio)})" for row in helped)
-        yield f"On this host these helped: {', '.join(each)}."
-    elif tried:
+    if tried and not helped:
         yield "On this host nothing that was tried is told to be faster than the baseline."
     steps = dict.fromkeys(row.step for row in rest)
     if steps:
@@ -94,6 +92,13 @@ def _told(sweep: Sweep, rows: list[TriedSetting]) -> Iterator[str]:
         yield f"Take the best of all with: {best_command(sweep)}"
 
 
+def _helped(rows: list[TriedSetting]) -> Items | None:
+    kept = [row for row in rows if row.kept and row.step != ALL]
+    items = tuple(Item(text=row.setting, lead=interval(row.ratio)) for row in kept)
+    title = "What helped on this host: the factor on samples/s"
+    return Items(id="help", title=title, items=items) if items else None
+
+
 def _disturbed(sweep: Sweep) -> Iterator[str]:
     """Say that other work ran on the host, since it lowers rates and widens intervals."""
     known = [used for point in sweep.points for used in point.other_cores if used is not None]
@@ -101,9 +106,9 @@ def _disturbed(sweep: Sweep) -> Iterator[str]:
     if much:
         yield (
             f"In {len(much)} of {counted(len(known), 'trial')} other processes used more than "
-            f"{MUCH_OTHER_CORES:g} cores of this host, at most {max(much):.1f} on average: run it "
-            "again on a host that does nothing else, for higher rates and narrower intervals."
+            f"{MUCH_OTHER_CORES:g} cores of this host, at most {max(much):.1f} on average."
         )
+        yield "A host that does nothing else gives higher rates and narrower intervals."
 
 
 def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
