@@ -50,11 +50,17 @@ PIPE_COLUMNS = 140
 
 
 def print_report(
-    kind: str, document: object, sections: Sequence[Section], *, details: bool
+    kind: str,
+    document: object,
+    sections: Sequence[Section],
+    *,
+    details: bool,
+    kept: bool = False,
 ) -> None:
     """Print ``document`` as json, or ``sections`` in the format ``kind``, on standard output.
 
-    Text is the answer alone, and with ``details`` the evidence, too.
+    Text is the answer alone, and with ``details`` the evidence, too. ``kept``: the caller says how
+    to print it again.
     """
     if kind == "json":
         show_json(document)
@@ -71,6 +77,8 @@ def print_report(
     elif not details:
         width = min(ANSWER_COLUMNS, columns())
         show(render_text(first_screen(sections), width=width, color=use_color()))
+        if not kept:
+            show("\ndetails: the same with --details\n")
     else:
         width = min(DEFAULT_COLUMNS, columns())
         room = columns() if sys.stdout.isatty() else PIPE_COLUMNS
@@ -99,7 +107,7 @@ def finish(
         export(kind, doc, directory)
     else:
         shown = _page_sections(doc, directory) if kind == "html" else sections(doc)
-        print_report(kind, doc, shown, details=details)
+        print_report(kind, doc, shown, details=details, kept=True)
     if new:
         keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":
@@ -127,7 +135,7 @@ def finish_ab(record: AbRecord, directory: Path, *, kind: str, new: bool, detail
     ``new``: it has just ended, and its directory gets the report as a page.
     """
     shown = ab_sections(record)
-    print_report(kind, record, shown, details=details)
+    print_report(kind, record, shown, details=details, kept=True)
     if new:
         keep_page(record, shown, directory)
     if kind == "text":
@@ -142,7 +150,7 @@ def finish_sweep(sweep: Sweep, directory: Path, *, kind: str, new: bool, details
     """
     document = {**sweep.model_dump(), **facts(sweep), "directory": str(directory)}
     shown = sweep_sections(sweep) if not sweep.walk else walk_sections(sweep)
-    print_report(kind, document, shown, details=details)
+    print_report(kind, document, shown, details=details, kept=True)
     if new:
         keep_page(document, shown, directory)
     if kind == "text":
