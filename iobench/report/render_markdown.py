@@ -1,6 +1,6 @@
 """Sections as Markdown: for an issue or a page, and for the summary of a CI job on GitHub.
 
-The summary has the answer, and all else is folded. There all special characters of texts become
+The summary has the answer and what failed, and all else is folded. There all special characters of texts become
 character references, so that the same text is safe in Markdown, in a cell of a table and inside
 HTML. Source: GitHub Flavored Markdown, sections 2.5 (entities) and 4.6 (HTML blocks); GitHub
 accepts at most 1 MiB for each step of a job.
@@ -14,6 +14,7 @@ from ..base.text import github, markdown, renders
 from .sections import (
     Facts,
     Findings,
+    FirstScreen,
     Headline,
     Items,
     Prose,
@@ -25,9 +26,6 @@ from .sections import (
 
 SHOWN = ("everywhere", "pages")
 """Where a table is that Markdown shows."""
-
-KEY_TABLE = "metrics"
-"""The table that is not folded; in a report without one, it is the first table."""
 
 FAILED = frozenset({"invalid", "warning", "unknown"})
 """Levels of findings that are not folded."""
@@ -82,23 +80,22 @@ def markdown_blocks(section: Section) -> Iterable[list[str]]:
 
 @renders(github)
 def render_github(sections: Sequence[Section]) -> str:
-    """Headlines, key figures and failed rules; then all other sections, each one folded."""
-    tables = [each.id for each in sections if isinstance(each, Table) and each.where in SHOWN]
-    key = KEY_TABLE if KEY_TABLE in tables else next(iter(tables), "")
+    """The answer and failed rules; then all other sections, each one folded."""
     shown, folded = [], []
-    for section in spelled(sections):
-        if isinstance(section, Headline):
-            shown += [f"### {section.title}", *section.sentences]
-        elif isinstance(section, Findings):
-            failed = any(each.level in FAILED for each in section.findings)
-            if failed or not section.findings:
-                shown += _joined(section)
-            else:
-                folded += list(_folded(section.title, section))
-        elif section.id == key or not getattr(section, "title", ""):
-            shown += _joined(section)  # without a title, it goes with the section above it
+    for section in sections:
+        if isinstance(section, FirstScreen | Headline):
+            for part in spelled([section]):
+                if isinstance(part, Headline):
+                    shown += [f"### {part.title}", *part.sentences]
+                else:
+                    shown += _joined(part)
+        elif isinstance(section, Prose) or (
+            isinstance(section, Findings)
+            and (not section.findings or any(each.level in FAILED for each in section.findings))
+        ):
+            shown += _joined(section)
         else:
-            folded += list(_folded(getattr(section, "title", ""), section))
+            folded += list(_folded(getattr(section, "title", "") or "More", section))
     room = MAX_CHARACTERS - sum(map(len, shown))
     kept: list[str] = []
     for block in folded:

@@ -203,7 +203,8 @@ def test_a_summary_has_the_verdict_and_what_failed_before_what_is_folded(
         assert f"`{finding['rule']}`" in part
     assert text.count("<details>") == text.count("</details>") == text.count("<summary>")
     if document["metrics"] and document["job"]["kind"] == "training":
-        assert "| sample throughput, samples/s |" in first
+        assert "- samples/s: " in first
+        assert "| sample throughput, samples/s |" in rest
 
 
 def test_a_summary_shows_texts_as_they_are() -> None:
