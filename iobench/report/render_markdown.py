@@ -1,9 +1,9 @@
 """Sections as Markdown: for an issue or a page, and for the summary of a CI job on GitHub.
 
-The summary has the answer and what failed, and all else is folded. There all special characters of texts become
-character references, so that the same text is safe in Markdown, in a cell of a table and inside
-HTML. Source: GitHub Flavored Markdown, sections 2.5 (entities) and 4.6 (HTML blocks); GitHub
-accepts at most 1 MiB for each step of a job.
+The summary has the answer and what failed, and all else is folded. There all special characters of
+texts become character references, so that the same text is safe in Markdown, in a cell of a table
+and inside HTML. Source: GitHub Flavored Markdown, sections 2.5 (entities) and 4.6 (HTML blocks);
+GitHub accepts at most 1 MiB for each step of a job.
 """
 
 from __future__ import annotations
