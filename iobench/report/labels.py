@@ -86,20 +86,14 @@ def _labelled(table: Table) -> bool:
 
 
 def _widened(table: Table, keys: Sequence[str]) -> Table:
-    at = {column.name: place for place, column in enumerate(table.columns)}
-    others = [place for name, place in at.items() if not name.startswith(TAG)]
-    rows = tuple(
-        replace(
-            row,
-            cells=(
-                *(row.cells[place] for place in others),
-                *(row.cells[at[key]] if key in at else BLANK for key in keys),
-            ),
-        )
-        for row in table.rows
+    known = {column.name: column for column in table.columns}
+    wanted = [*(name for name in known if not name.startswith(TAG)), *keys]
+    rows = [dict(zip(known, row.cells, strict=True)) for row in table.rows]
+    return replace(
+        table,
+        columns=tuple(known.get(name, Column(name=name)) for name in wanted),
+        rows=tuple(
+            replace(row, cells=tuple(cells.get(name, BLANK) for name in wanted))
+            for row, cells in zip(table.rows, rows, strict=True)
+        ),
     )
-    columns = (
-        *(table.columns[place] for place in others),
-        *(Column(name=key) for key in keys),
-    )
-    return replace(table, columns=columns, rows=rows)

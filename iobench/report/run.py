@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
@@ -40,9 +41,8 @@ from .tried import tried_sections
 OF_STORED = "of the samples' stored bytes"
 
 NO_ADVICE = (
-    "No change can be promised, since the bottleneck could not be significant. Measure with more "
-    "repetitions (--repeat), longer ones and more time (--budget); the findings say what else is "
-    "missing."
+    "No change can be promised, since the bottleneck is undecided. Measure with more repetitions "
+    "(--repeat), longer ones and more time (--budget). The findings say what else is missing."
 )
 
 CONTEXT = ("seed", "accelerators", "complete")
@@ -57,7 +57,8 @@ def sections(
     With its ``events``, and the ``samples`` of what its host did, its charts over time, too.
     """
     failed, remarks = finding_sections(doc)
-    found: list[Section] = [*status_sections(doc), answer(doc), *_verdict(doc)]
+    first = answer(doc)
+    found: list[Section] = [*status_sections(doc), first, *_verdict(doc, first.sentences)]
     found += _advice(doc)
     found += tried_sections(doc)
     found.append(failed)
@@ -112,14 +113,13 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
     return [each for each in metrics_of("repetition", median=True) if each.name not in hidden]
 
 
-def _verdict(doc: TrainingRecord) -> list[Section]:
-    """The verdict as an engineer words it."""
-    verdict = doc.job.verdict
-    if verdict is None:
-        texts = [f"No verdict: the run's status is {doc.status}."]
-    else:
-        texts = [each for each in (verdict.sentence, verdict.explanation) if each]
-    return [Prose(id="verdict", paragraphs=tuple(texts))]
+def _verdict(doc: TrainingRecord, told: Sequence[str]) -> list[Section]:
+    """The verdict as an engineer words it, without the sentences that were told before."""
+    verdict, texts = doc.job.verdict, [f"No verdict: the run's status is {doc.status}."]
+    if verdict is not None:
+        texts = [verdict.sentence, verdict.explanation]
+    paragraphs = tuple(each for each in texts if each and each not in told)
+    return [Prose(id="verdict", paragraphs=paragraphs)] if paragraphs else []
 
 
 def _metrics(doc: TrainingRecord) -> list[Section]:
