@@ -136,12 +136,11 @@ def _inconclusive(record: AbRecord, claim: Claim) -> str:
         parts.append(_ENDED[record.ended])
     if claim.more is not None:
         total = len(record.turns) + claim.more
-        how = f"--max-turns {total}"
+        would = f"about {counted(claim.more, 'more turn')} would tell"
+        parts.append(f"{would}: --max-turns {total}" if total <= MAX_TURNS else would)
         if total > MAX_TURNS:
-            how = "longer repetitions would tell earlier, such as with --set epochs=N"
-        parts.append(f"about {counted(claim.more, 'more turn')} would tell: {how}")
-    line = "; ".join(parts)
-    return f"{line[:1].upper()}{line[1:]}."
+            parts.append("longer repetitions would tell earlier, such as with --set epochs=N")
+    return " ".join(map(sentence, parts))
 
 
 def _side(side: Side) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from ..base.units import (
 from ..judge.evidence import Evidence
 from ..judge.judged import judge
 from ..judge.promise import in_headline
-from .figures import Format, TableOf, listed, word
+from .figures import Format, TableOf, listed, sentence, word
 from .glance import bottleneck_text
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, Tone
 from .stages import LABELS
@@ -194,7 +194,7 @@ def _hosts_error(found: HostsPrediction) -> str:
     """The error on the measured numbers of hosts, each predicted from the others."""
     unknown = "The model's error on other numbers of hosts is not known"
     if not found.leave_one_out:
-        return f"{unknown}: {found.no_leave_one_out}."
+        return f"{unknown}. {sentence(found.no_leave_one_out)}"
     errors = [each.error for each in found.leave_one_out if each.error is not None]
     if not errors:
         return f"{unknown}: the runs that are left do not tell one rate."

@@ -84,7 +84,7 @@ from iobench.settings.instances import find_instance, priced_at
 from iobench.settings.workload import load_workload
 from tests.snapshots.texts import VERDICTS
 from tests.unit.conftest import build_run
-from tests.unit.test_ab import FASTER
+from tests.unit.test_ab import FASTER, INCONCLUSIVE
 from tests.unit.test_compare import BASE, FAST, document
 from tests.unit.test_history import runs as runs_over_time
 from tests.words import long_sentences
@@ -324,6 +324,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
         [_compare(FAST), _compare(FAST[:2]), _compare([])], ["left"]
     ),
     "ab": lambda: ab.sections(FASTER),
+    "ab inconclusive": lambda: ab.sections(INCONCLUSIVE),
     "history": _history,
     "cost": _cost,
     "size": _size,

@@ -10,6 +10,7 @@ import re
 import pytest
 
 from tests.snapshots.texts import HERE, SNAPSHOTS, texts
+from tests.words import long_sentences
 
 
 @pytest.mark.parametrize("name", SNAPSHOTS)
@@ -28,3 +29,13 @@ def test_every_mistake_is_one_line_on_standard_error() -> None:
         assert len(told) == 1, shown
         assert "internal error" not in shown
         assert shown.rstrip().splitlines()[-1] in ("exit 1", "exit 2"), shown
+
+
+def test_the_sentences_of_first_screens_are_short() -> None:
+    """Those of reports without details. What is set in, and the line above it, are no sentences."""
+    reviewed = (HERE / "reports.txt").read_text(encoding="utf-8")
+    for shown in re.split(r"\n(?=\$ )", reviewed):
+        command, _, *lines = shown.splitlines()
+        told = re.sub(r"(?m)^\S.*\n(?: .*\n?)+", "", "\n".join(lines))
+        if not command.endswith("--details"):
+            assert long_sentences(each.replace("\n", " ") for each in told.split("\n\n")) == []
