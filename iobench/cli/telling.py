@@ -30,7 +30,7 @@ class RunTold(Live):
     def fitted(self, plan: Plan, options: Options) -> None:
         """Tell what was fitted into the time that the user has given."""
         self._time = TimeLeft(plan, options)
-        self.announce(always=True)
+        self.announce(always=not options.budget.usual)
 
     def announce(self, *, always: bool = False) -> None:
         """Tell what the run will do and how long it should take, part by part.
@@ -38,7 +38,8 @@ class RunTold(Live):
         Of a run that takes long it warns, with what makes it shorter. ``always``: tell also of a
         short run, and warn of none, since the user has said how long it may take.
         """
-        self._warned = always
+        usual = self._time.options.budget.usual
+        self._warned = always or usual
         plan, parts = self._time.plan, self._time.parts()
         if total(parts)[0] < MIN_TOLD_S and not always:
             return
@@ -49,6 +50,11 @@ class RunTold(Live):
         if len(parts) > 1:
             seconds, more = total(parts)
             self.note(f"  {'in all':<{width}}  {about(seconds, more=more)}")
+        if usual:
+            self.note(
+                "what a run does without flags is fitted to 5 minutes; for tighter intervals, give "
+                "it a longer --budget"
+            )
         self._warn(parts)
 
     def rate(self, samples_per_s: float) -> None:

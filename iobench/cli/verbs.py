@@ -367,7 +367,8 @@ class MeasuringRequest(Scanned, Ruled, Recorded, Locked, HostsRequest):
     budget_s: Time | None = None
     """time for the whole run, from the start of iobench to the verdict: a pilot tells how many
     steps, repetitions and ablations fit. What is given by --repeat, --calibration, --ablations,
-    --set max_steps and --set epochs stays as it is"""
+    --set max_steps and --set epochs stays as it is (default of run, without any of these: at
+    most 5 minutes)"""
     repeat: Annotated[Count | None, Parameter(alias="-n"), at_least(1)] = None
     """number of repetitions (default: 6, of train 3, or what --budget has time for; [min, max]
     of 6 covers the median with 97 %)"""

@@ -9,6 +9,7 @@ is never longer than a repetition.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -119,12 +120,13 @@ def plan_ablations(
     repetitions: int,
     length: AblationLength,
     budget_s: float | None,
+    most_s: float = math.inf,
 ) -> AblationPlan:
     """Divide the time; ``stages`` are in the order of importance.
 
     Without a budget, all ablations together take as long as the repetitions together, or for
-    USUAL_ROUNDS rounds of the shortest ones if that is more. With one that is too small, fewer
-    rounds are taken, and then the least important stages are left out.
+    USUAL_ROUNDS rounds of the shortest ones if that is more, but at most ``most_s``. With one
+    that is too small, fewer rounds are taken, and then the least important stages are left out.
     """
     if not stages or length.loading_s <= 0:
         return AblationPlan()
@@ -133,7 +135,7 @@ def plan_ablations(
         overrun = _OVERRUN
         together = repetitions * (length.loading_s + length.fixed_s)
         shortest = len(stages) * (length.shortest_s + length.fixed_s)
-        budget_s = max(together, min(repetitions, USUAL_ROUNDS) * shortest)
+        budget_s = min(max(together, min(repetitions, USUAL_ROUNDS) * shortest), most_s)
     budget = format_duration(budget_s)
     for count in range(len(stages), 0, -1):
         for rounds in range(repetitions, 0, -1):
@@ -192,7 +194,7 @@ class Ablations:
             self.plan = self._planned(number, took_s)
         self._base = outcome.events()
         self._add("fill", without_fill(number, self._base, outcome.epochs, how_of(self.job)))
-        stages = self.plan.order(number, further=self.fitted)
+        stages = self.plan.order(number, further=self.fitted and not self.budget.usual)
         if stages and not self.plan.one_by_one and not self._has_time(number):
             log.info("no round after repetition %d: the time for ablations is over", number)
             return ()
@@ -257,11 +259,14 @@ class Ablations:
 
         def divided(rounds: int) -> AblationPlan:
             bench.min_rounds = rounds
+            left_s = self.for_them_s(number) if self.fitted else math.inf
+            asked = self.fitted and not self.budget.usual
             return plan_ablations(
                 stages,
                 repetitions=bench.plan.repetitions,
                 length=self._length(first, took_s),
-                budget_s=self.for_them_s(number) if self.fitted else self.budget_s,
+                budget_s=left_s if asked else self.budget_s,
+                most_s=left_s,
             )
 
         if not self.fitted:

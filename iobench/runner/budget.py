@@ -27,8 +27,9 @@ class Budget:
 
     ``seconds`` as the user gave them, from ``began_s`` on by ``time.monotonic()``. None: there is
     no limit, and everything fits. ``end_s`` is kept for the end. ``strict``: a command for which
-    they are too short is refused. ``limits``: seconds that all turns of a part may take together,
-    for the parts that have such a limit of their own.
+    they are too short is refused. ``usual``: nobody asked for this limit, so what a run does
+    without one is shortened to it, and never extended to fill it. ``limits``: seconds that all
+    turns of a part may take together, for the parts that have such a limit of their own.
     """
 
     seconds: float | None = None
@@ -36,6 +37,7 @@ class Budget:
     end_s: float = END_S
     given: frozenset[Given] = frozenset()
     strict: bool = True
+    usual: bool = False
     limits: dict[str, float] = field(default_factory=dict)
     _taken: dict[str, list[float]] = field(default_factory=dict)
 

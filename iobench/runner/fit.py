@@ -103,7 +103,8 @@ class Fitted:
 
     def options(self, asked: Options) -> Options:
         """The options as they were fitted."""
-        return replace(asked, calibration_s=self.calibration_s, ablations_s=self.ablations_s)
+        ablations_s = None if asked.budget.usual else self.ablations_s
+        return replace(asked, calibration_s=self.calibration_s, ablations_s=ablations_s)
 
 
 def curve_windows_s(seconds: float) -> float:

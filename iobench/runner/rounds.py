@@ -197,7 +197,8 @@ class Rounds:
         planned = self.bench.plan.repetitions
         if not self.budget.fitted("repetitions"):
             return number < planned
-        more = not self.options.later and self.budget.fitted("ablations")
+        filled = self.budget.fitted("ablations") and not self.budget.usual
+        more = filled and not self.options.later
         if number >= planned and not more:
             return False
         return has_time(number, planned, left_s=self.budget.left_s, repetition_s=self._repetition_s)

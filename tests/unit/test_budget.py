@@ -217,11 +217,12 @@ def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         seconds: float,
         *overrides: str,
         strict: bool = True,
+        usual: bool = False,
         given: frozenset[Given] = frozenset(),
         **options: Any,
     ) -> Ended:
-        usual = ("dataset=demo", "reader.crop=null", "reader.columns=null", "reader.mmap=false")
-        workload = load_workload(name, [*usual, "reader.direct=false", "epochs=100", *overrides])
+        base = ("dataset=demo", "reader.crop=null", "reader.columns=null", "reader.mmap=false")
+        workload = load_workload(name, [*base, "reader.direct=false", "epochs=100", *overrides])
         asked = load_workload(name)
         spec = load_dataset_spec(asked.dataset)
         sample_bytes = spec.sample_size.mean_bytes * share_of_columns(spec, asked.reader.columns)
@@ -236,7 +237,7 @@ def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(curving, "measure", simulated.curve)
         began = clock()
         clock.passed_s += machine.begin_s
-        budget = Budget(seconds=seconds, began_s=began, strict=strict, given=given)
+        budget = Budget(seconds=seconds, began_s=began, strict=strict, usual=usual, given=given)
         doc, _ = experiment.run(
             plan, Options(results=tmp_path / "results", budget=budget, **options)
         )
@@ -305,6 +306,17 @@ def test_each_workload_has_an_answer_within_two_minutes(spend: Any, name: str, p
         assert len(ended.doc.job.repetitions) >= MIN_REPETITIONS
     if enough_s(ended.simulated, repetitions=6) <= 0.35 * budget_s:
         assert any(each.rounds for each in ended.doc.job.ablations if each.stage == "storage")
+
+
+def test_a_limit_that_nobody_asked_for_is_not_filled(spend: Any) -> None:
+    """A short run takes no longer than its parts, and a long one ends with the limit."""
+    asked = spend("resnet50-h100", DISK, 300.0, "max_steps=20")
+    usual = spend("resnet50-h100", DISK, 300.0, "max_steps=20", usual=True, strict=False)
+    assert len(usual.doc.job.repetitions) == 6 < len(asked.doc.job.repetitions)
+    assert usual.took_s < 0.7 * asked.took_s
+    long = spend("resnet50-h100", CPU, 300.0, usual=True, strict=False)
+    assert 200 < long.took_s <= 305
+    assert long.doc.job.verdict.bottleneck == "prep"
 
 
 @pytest.mark.parametrize(
