@@ -314,7 +314,7 @@ AcceleratorsPerHost = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded(VerbRequest):
+class RecordingRequest(VerbRequest):
     """The flags of a verb that records runs."""
 
     results: Annotated[Folder, RECORDS_KEPT, MORE] = Path("results")
@@ -325,7 +325,7 @@ class Recorded(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruled(VerbRequest):
+class RuledRequest(VerbRequest):
     """The flag of a verb whose runs are judged by rules."""
 
     rules: Annotated[Literal["quick", "mlperf"], RECORDS_KEPT, MORE] = "quick"
@@ -333,7 +333,7 @@ class Ruled(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Locked(VerbRequest):
+class LockingRequest(VerbRequest):
     """The flag of a verb that locks a dataset or checkpoints."""
 
     break_lock: Annotated[bool, RECORDS_KEPT, MORE] = False
@@ -342,7 +342,7 @@ class Locked(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scanned(VerbRequest):
+class ScannedRequest(VerbRequest):
     """The flag of a verb that also reads data that others wrote."""
 
     origin: Annotated[Url | None, MORE] = None
@@ -351,7 +351,7 @@ class Scanned(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithHistory(VerbRequest):
+class HistoryRequest(VerbRequest):
     """The flag of a verb that takes the drift between runs into account."""
 
     history: Annotated[tuple[Path, ...], RECORDS_KEPT, MORE, Parameter(metavar="DIR")] = ()
@@ -360,7 +360,7 @@ class WithHistory(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gated(VerbRequest):
+class GateRequest(VerbRequest):
     """The flags of a comparison that can fail."""
 
     fail_on: Change | None = None

@@ -26,19 +26,20 @@ from .flags import (
     Documents,
     FailOnCondition,
     File,
-    Gated,
+    GateRequest,
+    HistoryRequest,
     HostsRequest,
-    Locked,
+    LockingRequest,
     Name,
     Number,
     Overrides,
     Pages,
     Parameters,
     Rate,
-    Recorded,
+    RecordingRequest,
     Records,
-    Ruled,
-    Scanned,
+    RuledRequest,
+    ScannedRequest,
     Settings,
     Share,
     SharedStorage,
@@ -48,7 +49,6 @@ from .flags import (
     Url,
     Usd,
     VerbRequest,
-    WithHistory,
     Workers,
     above,
     at_least,
@@ -69,7 +69,7 @@ STORAGE = group("storage")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRequest(Recorded):
+class CheckRequest(RecordingRequest):
     """Generate a dataset below DIR that fits the time and the space, measure the storage and run
     the workload on it, print the verdict, and remove the data. A dataset that lies in DIR already
     is read as it is, and never removed. Nothing else in DIR is touched. Ctrl-C removes what was
@@ -107,7 +107,7 @@ class CheckRequest(Recorded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoRequest(Recorded):
+class DemoRequest(RecordingRequest):
     """Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk the
     dataset stays in ./demo-data. With --s3, a real S3 server (rclone) is started on loopback over a
     temporary directory, and everything is removed at the end.
@@ -262,7 +262,7 @@ class SizeRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateRequest(Locked, HostsRequest):
+class GenerateRequest(LockingRequest, HostsRequest):
     """Generate a dataset from its spec. Bytes are unique and incompressible unless the spec says
     otherwise. The same spec gives the same bytes with any number of workers. To continue an
     interrupted generation, give the same command again.
@@ -323,7 +323,7 @@ class ScanRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyRequest(Scanned, Locked, HostsRequest):
+class VerifyRequest(ScannedRequest, LockingRequest, HostsRequest):
     """Read a whole dataset and compare every sample, and everything around the samples, with the
     manifest. Damage is listed with its shard and sample. What could not be read (permissions, a
     failing device, a server that does not answer) is listed separately, because it may be
@@ -357,7 +357,9 @@ _FIXED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuringRequest(Scanned, Ruled, Recorded, Locked, HostsRequest):
+class MeasuringRequest(
+    ScannedRequest, RuledRequest, RecordingRequest, LockingRequest, HostsRequest
+):
     """The flags of a run, whatever its workload; a subclass adds ``data``."""
 
     usual_repeat: ClassVar[int] = 6
@@ -498,7 +500,9 @@ class TrainRequest(MeasuringRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointRequest(SharedStorage, Ruled, Recorded, Locked, HostsRequest):
+class CheckpointRequest(
+    SharedStorage, RuledRequest, RecordingRequest, LockingRequest, HostsRequest
+):
     """Save a model's state repeatedly, restore it from cold storage, verify it, and compute what
     that costs a training. The target must be new, empty, or hold checkpoints of iobench. The
     checkpoints of this study are removed at the end; --keep-data keeps the last one. Exit status: 0
@@ -568,7 +572,7 @@ class CheckpointRequest(SharedStorage, Ruled, Recorded, Locked, HostsRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepRequest(Recorded, Locked):
+class SweepRequest(RecordingRequest, LockingRequest):
     """Generate the datasets that the combinations (points) need, run each point several times with
     the points taking turns, and remove the data again. Keys that begin with 'dataset.' change the
     data, all others the workload. A walk, such as cpu-training, varies one setting after the other,
@@ -640,7 +644,7 @@ class SweepRequest(Recorded, Locked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbRequest(Gated, Scanned, Ruled, Recorded, Locked):
+class AbRequest(GateRequest, ScannedRequest, RuledRequest, RecordingRequest, LockingRequest):
     """Measure two datasets, storages or settings in turns, until a sequential test with a
     controlled error rate tells whether they differ by more than a threshold, or the budget ends.
     Print the ratio with its interval. A is the baseline, B the candidate. Exit status: 0 ok, 1
@@ -697,7 +701,7 @@ class AbRequest(Gated, Scanned, Ruled, Recorded, Locked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeRequest(Scanned, HostsRequest):
+class ProbeRequest(ScannedRequest, HostsRequest):
     """Read with 1, 2, 4, ... requests in flight until more of them bring nothing, and show the
     plateau (the most that the storage delivers), the knee (the fewest reads in flight that reach
     it) and the latencies. Large sequential requests are measured as well, which tells whether
@@ -780,7 +784,7 @@ class ReportRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareRequest(Gated, WithHistory):
+class CompareRequest(GateRequest, HistoryRequest):
     """Compare recorded runs: the first place is the baseline, each other one a candidate, and
     several candidates are listed best first. The runs of a directory are compared separately for
     each workload, and for each kind of host, storage, version and settings. With --over-time: one
@@ -886,7 +890,7 @@ class WhatifRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdviseRequest(Locked):
+class AdviseRequest(LockingRequest):
     """Recommend settings from runs of one workload with different settings: the smallest settings
     within 5 % of the best, whether a codec is worth its cost, how large a shard should be, and the
     Pareto front of speed, CPU time and bytes. Each comes with its reason.
@@ -942,7 +946,7 @@ class AdviseRequest(Locked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostRequest(WithHistory):
+class CostRequest(HistoryRequest):
     """Rank the ways to pay for the work of recorded runs: the cheapest first, and last what misses
     --deadline or --max-cost. Nothing is measured, and no price is looked up over a network: prices
     come from results/instances.yaml (iobench list instances), from --prices, or from the flags.
@@ -1058,7 +1062,7 @@ class DoctorRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CleanRequest(Locked):
+class CleanRequest(LockingRequest):
     """Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made.
     Other files are kept and listed. A directory that iobench did not make is refused.
 
