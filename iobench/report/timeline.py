@@ -88,7 +88,9 @@ def _timeline(
     ]
     notes = ["Wait: from asking for a batch to having it. Busy: the accelerator's step."]
     if found.merged:
-        notes.append("A point shows the least and the largest value of several steps.")
+        notes.append(
+            "There are more steps than points: a point shows the least and the largest of several."
+        )
     if len(drawn) < len(found.ranks):
         notes.append(f"The {len(drawn)} ranks with the longest waits of {len(found.ranks)}.")
     marks = _marks(found, repetition)
