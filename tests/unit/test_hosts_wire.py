@@ -23,8 +23,10 @@ from iobench.judge.figures.hosts import slow_hosts
 from iobench.record.typed import ArrayText, to_text
 from iobench.runner.hosts import wire, words
 from iobench.runner.hosts.clock import Clock, Echo, Offset, offset_of
+from iobench.runner.hosts.control import Peer
 from iobench.runner.hosts.launch import share_of
 from iobench.runner.hosts.localreads import ReadingHost
+from iobench.runner.hosts.meeting import Joined
 from iobench.runner.hosts.ranked import FromRank, RankedAgent
 from iobench.runner.hosts.wire import Wire
 from iobench.runner.hosts.words import Error, Message, arguments_of, result_of
@@ -218,6 +220,21 @@ def test_values_arrive_as_they_were_sent(ends: tuple[Wire, Wire]) -> None:
         found = sent(array, Annotated[np.ndarray, ArrayText()])
         assert found.shape == array.shape
         np.testing.assert_array_equal(found, array)
+
+
+def test_the_answer_of_a_call_that_was_given_up_is_not_taken_for_another(
+    ends: tuple[Wire, Wire],
+) -> None:
+    here, there = ends
+    who = Joined(index=1, name="b", machine="m", version="1", accelerators=1)
+    peer = Peer(who, here)
+    peer.call(RankedAgent.clock)  # and Ctrl-C comes before its answer
+    peer.call(RankedAgent.clock)
+    there.send(Message("answer", code=1, body=b"1"))
+    there.send(Message("report", "counted"))
+    there.send(Message("answer", code=2, body=b"2"))
+    assert peer.answer(int) == 2
+    assert [each.kind for each in peer.inbox] == ["report"]
 
 
 @pytest.mark.parametrize("begun", [b"iob", words.HEAD.pack(b"iob1", 100, 0)])

@@ -47,6 +47,7 @@ class Peer:
         self.inbox: deque[Message] = deque()
         self.lost: HostLostError | None = None
         self.interrupted = False
+        self.calls = 0
 
     def send(self, message: Message) -> None:
         """Raises HostLostError."""
@@ -77,20 +78,29 @@ class Peer:
     def call(self, deed: Deed[object], *arguments: object, tell: bool = False) -> None:
         """Have the host do something, whose ``answer`` comes later; none if it is only told."""
         body = to_text(arguments, arguments_of(deed))
-        self.send(Message("tell" if tell else "call", deed.__name__, body=body))
+        if tell:
+            self.send(Message("tell", deed.__name__, body=body))
+        else:
+            self.calls += 1
+            self.send(Message("call", deed.__name__, self.calls, body))
 
     def answer(self, kind: Any) -> Any:
-        """The next answer to come, of this type; reports are kept. Raises what was refused."""
+        """The answer to the last call, of this type. Raises what was refused.
+
+        What else comes meanwhile is kept.
+        """
         kept = list(self.inbox)
         self.inbox.clear()
         try:
             while True:
                 message = self.next()
-                if message.kind == "answer":
+                mine = message.code == self.calls
+                if mine and message.kind == "answer":
                     return self.read(message, kind)
-                if message.kind == "refused" and not message.code:
+                if mine and message.kind == "refused":
                     raise self.refusal(message)
-                kept.append(message)
+                if not message.code:  # not the answer of a call that was given up
+                    kept.append(message)
         finally:
             self.inbox.extend(kept)
 

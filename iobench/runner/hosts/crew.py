@@ -142,7 +142,7 @@ class HostsCrew:
                         if rank in theirs:
                             self.counters.put(rank, row)
                 case "refused", _:
-                    if message.code:
+                    if not message.code:
                         self._dead |= set(theirs)
                     raise peer.refusal(message)
 
@@ -166,7 +166,7 @@ class HostsCrew:
             try:
                 if not peer.wire.poll(max(0.0, deadline - time.monotonic())):
                     peer.lost = lost(peer.host.label, "its ranks did not end")
-                elif peer.next().kind == "answer":
+                elif (said := peer.next()).kind == "answer" and said.code == peer.calls:
                     peer.inbox.clear()
                     return
             except KeyboardInterrupt:

@@ -184,4 +184,4 @@ class RankedAgent(ReadingHost):
             raise
         except IobenchError as error:
             self.ranks.failed = True
-            self.wire.send(refused(error, of_rank=True))
+            self.wire.send(refused(error))

@@ -95,10 +95,10 @@ class Serving:
         except HostLostError:
             raise
         except IobenchError as error:
-            self.wire.send(refused(error, of_rank=message.kind == "tell"))
+            self.wire.send(refused(error, message.code))
             return
         if message.kind == "call" and not self.wire.closed:
-            self.wire.send(Message("answer", body=answer))
+            self.wire.send(Message("answer", code=message.code, body=answer))
 
     @contextmanager
     def _deferring_interrupts(self) -> Iterator[None]:

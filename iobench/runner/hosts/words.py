@@ -35,8 +35,10 @@ _MARK = b"iob1"
 class Message:
     """A message of one of these kinds.
 
-    ``call`` and ``tell`` are for the deed ``what``, with its arguments as ``body``; ``answer`` has
-    its result, and ``refused`` an error: that of a rank, which has ended, if ``code`` is 1.
+    ``call`` and ``tell`` are for the deed ``what``, with its arguments as ``body``. ``answer`` has
+    its result, and ``refused`` an error. ``code`` is the number of the call that they belong to, so
+    that nobody takes the answer of a call that he has given up for another one. It is 0 in what is
+    said unasked: the error of a rank, which has ended.
     ``report``: what a host says unasked, by the name ``what``. ``bye``: the run is over, with the
     exit code ``code``, and what went wrong. ``interrupted``: Ctrl-C or SIGTERM has reached this
     host. ``beat``: a sign of life, which only the wire sees.
@@ -96,8 +98,8 @@ def result_of(function: Callable[..., object]) -> Any:
     return get_type_hints(function, include_extras=True)["return"]
 
 
-def refused(error: IobenchError, *, of_rank: bool = False) -> Message:
-    return Message("refused", code=int(of_rank), body=to_text(error, Error))
+def refused(error: IobenchError, call: int = 0) -> Message:
+    return Message("refused", code=call, body=to_text(error, Error))
 
 
 def bye(code: int, why: str = "") -> Message:
