@@ -18,11 +18,12 @@ from tests.processes import Command, in_process, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
-WORDS = ("checkpoint", "llama3-8b", "--scale", "1/8192", "--repeat", "1", "--quiet")
+WORDS = ("checkpoint", "llama3-8b", "--scale", "1/8192", "--quiet")
 
 
 def start(tmp_path: Path, to: str, *words: object, **others: object) -> list[Command]:
-    usual = (*WORDS, "--results", str(tmp_path / "r"), "--to", to)
+    usual = [*WORDS, "--results", str(tmp_path / "r"), "--to", to]
+    usual += [] if "--repeat" in words else ["--repeat", "1"]
     return job(tmp_path, *usual, *words, **others)  # type: ignore[arg-type]
 
 
@@ -39,7 +40,7 @@ def test_two_hosts_with_unequal_ranks_save_and_restore_one_checkpoint(
 ) -> None:
     to = tmp_path / "ckpt"
     of: dict[int, list[object]] = {0: ["--ranks-per-host", 1], 1: ["--ranks-per-host", 2]}
-    words = ("--writer", writer, "--keep-data")
+    words = ("--writer", writer, "--keep-data", "--details")
     found = ended(start(tmp_path, str(to), *words, of=of))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
     doc = record_of(tmp_path)

@@ -121,8 +121,9 @@ def test_a_lost_first_host_leaves_no_manifest_and_no_worker(tmp_path: Path) -> N
 
 
 def test_hosts_that_write_to_other_places_are_refused(tmp_path: Path) -> None:
-    words = generate(tmp_path / "a")
-    found = ended(job(tmp_path, *words, of={1: ["--to", tmp_path / "b"]}))
+    words = ("generate", *SPEC, "--workers", 1, "--quiet")
+    of: dict[int, list[object]] = {0: ["--to", tmp_path / "a"], 1: ["--to", tmp_path / "b"]}
+    found = ended(job(tmp_path, *words, of=of))
     assert [each.code for each in found] == [2, 2]
     assert all("host 1 (" in each.err and "writes to" in each.err for each in found)
     found = ended(job(tmp_path, *words, of={1: ["--seed", 9]}))
