@@ -94,7 +94,11 @@ def program(words: Sequence[str] = ()) -> App:
         help_flags=("--help", "-h", "--help-all"),
         version=__version__,
         default_parameter=Parameter(
-            negative=(), show_default=False, json_list=False, name_transform=name_of
+            negative=(),
+            show_default=False,
+            json_list=False,
+            name_transform=name_of,
+            allow_repeating=True,  # the last one counts, as in a script that appends its own
         ),
         result_action="return_value",
         print_error=False,

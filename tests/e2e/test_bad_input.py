@@ -212,7 +212,6 @@ generate huge.yaml --to new
 @pytest.mark.parametrize(
     ("code", "command"),
     [
-        (2, ""),
         *((2, f"{flag}={value}") for flag, values in NUMBERS.items() for value in values.split()),
         *((2, line) for line in COMMANDS.splitlines() if line),
         *((1, line) for line in PLACES.splitlines() if line),

@@ -20,6 +20,7 @@ from iobench.record.run import CheckpointRecord, load_run
 from iobench.runner.budget import Budget
 from iobench.runner.checkpoint import run_study, saving_to
 from iobench.runner.checkpoint_plan import StudyPlan, make_study_plan
+from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import Mixed, StudyOptions
 from iobench.runner.progress import Observer
 from iobench.runner.tasks.checkpoint import CheckpointRank
@@ -215,7 +216,7 @@ def test_a_save_that_ends_after_ctrl_c_is_recorded_and_stays(
 
 
 def test_saves_alone_that_were_interrupted_are_kept(plan: StudyPlan) -> None:
-    with saving_to(Mixed(plan=plan, every=10), break_lock=False) as saver:
+    with saving_to(Mixed(plan=plan, every=10), Hosts(), break_lock=False) as saver:
         assert saver is not None
         with pytest.raises(KeyboardInterrupt):
             saver.alone(Observer(), Budget())
