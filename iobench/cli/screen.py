@@ -42,7 +42,7 @@ class Screen(Live):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """What is printed: the text of others, and the lines below it."""
         below = [] if self._ended else [_Below(self._live_render)]
-        return [_Raw("\r\x1b[J"), *renderables, *below]
+        return [_Raw("\x1b[J"), *renderables, *below]
 
     def stop(self) -> None:
         """Remove the lines."""

@@ -128,7 +128,7 @@ step(2)
 for number in range(3):
     child = os.fork()
     if not child:
-        print(f"the first line of {number}", "the second", sep="\\n", file=sys.stderr, flush=True)
+        sys.stderr.write(f"the first line of {number}\\nthe second\\n")
         os._exit(0)
     os.waitpid(child, 0)
     step(1)
