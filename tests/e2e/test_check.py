@@ -156,7 +156,7 @@ def test_ctrl_c_while_data_is_made_removes_it(here: Path) -> None:
 
 def test_ctrl_c_while_it_measures_keeps_what_was_measured(here: Path) -> None:
     log = here / "log"
-    words = ("--budget", "30s", "--set", "accelerator.step_time=500ms")
+    words = ("--budget", "90s", "--set", "accelerator.step_time=500ms")
     words += ("--log-level", "info", "--log-file", str(log))
     with started(here / "storage", *words, folder=here) as process:
         wait_until(lambda: log.exists() and ": repetition 1" in log.read_text(), "a repetition")
