@@ -73,7 +73,9 @@ def ranks_of(processes: list[int]) -> list[int]:
 
 
 def record(folder: Path) -> RunRecord | None:
-    found = list((folder / "r").glob("*/run.json"))
+    """That of the first host; another one may keep its own part of the run."""
+    runs = (folder / "r").glob("*/run.json")
+    found = [path for path in runs if "-host-" not in path.parent.name]
     assert len(found) <= 1
     return load_run(found[0].parent) if found else None
 
