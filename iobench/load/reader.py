@@ -376,6 +376,8 @@ class BatchReader:
                     part, requests, memory, output, used, offsets[start:stop], lengths[start:stop]
                 )
             prep_ns += time.monotonic_ns() - clock
+        if self.in_place and self.spec.crop is not None:
+            np.minimum(lengths, self.spec.crop, out=lengths)
         before, after = self._counted, self._retried()
         self._counted = after
         stats = Stats(
@@ -515,8 +517,6 @@ class BatchReader:
             begins, ends = np.array(found, np.int64).reshape(-1, 2).T
             offsets += begins
             lengths[:] = ends - begins
-        if self.spec.crop is not None:
-            np.minimum(lengths, self.spec.crop, out=lengths)
 
     def _prepare(
         self,

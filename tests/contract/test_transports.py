@@ -9,10 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from iobench.base.errors import CorruptSampleError, UsageError
 from iobench.data.verify import verify
+from iobench.load import make_reader
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.conftest import ENGINES, MakeDataset
 from tests.contract.conftest import Load
@@ -156,6 +159,7 @@ def test_counts_only(
 
 CROPPED: dict[str, dict[str, Any]] = {
     "raw": spec("tar", sample_size=VARIED),
+    "npz": spec("tar", content="npz", sample_size={**VARIED, "min": 400}),
     "jpeg": spec("tar", content="jpeg"),
     "columns": spec("parquet", sample_size=VARIED, columns=3, block_size=20_000),
 }
@@ -171,6 +175,15 @@ def test_a_crop_is_the_beginning_of_what_is_longer(
     manifest, path = make_dataset(**CROPPED[what])
     found = in_order(load(path, way, reader={"crop": crop, "check": check}))
     assert found == [sample[:crop] for sample in decoded(manifest, path)]
+
+
+def test_the_lengths_of_a_crop_are_known_without_its_bytes(make_dataset: MakeDataset) -> None:
+    manifest, path = make_dataset(**CROPPED["raw"])
+    reader = make_reader(manifest, LocalStorage(path), ReaderSpec(crop=2500))
+    indices = np.arange(manifest.sample_count)
+    lengths = reader.read(indices, None).lengths
+    assert lengths.tolist() == [min(len(sample), 2500) for sample in decoded(manifest, path)]
+    reader.close()
 
 
 def test_samples_of_unequal_length_are_not_stacked(make_dataset: MakeDataset, load: Load) -> None:
