@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..ask.compare.comparison import Comparison, best_first, compare
 from ..ask.compare.drift import drifts_of, needs_drift
@@ -20,9 +19,6 @@ from ..report.history import sections as sections_over_time
 from .printing import print_report, status_of
 from .terminal import warn
 from .verbs import CompareRequest
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(request: CompareRequest) -> int:

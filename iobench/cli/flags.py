@@ -246,7 +246,7 @@ _NAMED = {
     "samples_per_s": "samples-per-s",
     "tags": "tag",
 }
-"""Flags that have not the name of their field."""
+"""Flags that do not have the name of their field."""
 
 
 def name_of(field_name: str) -> str:

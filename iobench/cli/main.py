@@ -12,7 +12,14 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Literal
 
-from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+from cyclopts import (
+    App,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    UnusedCliTokensError,
+)
 from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
@@ -180,15 +187,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _worded(error: CycloptsError) -> str:
-    """The error in one line; one about what was not given says what the verb needs."""
-    text = str(error)
-    if not isinstance(error, MissingArgumentError) or error.argument is None or error.keyword:
-        return text
+    """The error in one line, in the words of the other errors."""
+    verb = " ".join(error.command_chain or ("iobench",))
+    if isinstance(error, UnusedCliTokensError):
+        return f"{verb} does not expect {' '.join(map(repr, error.unused_tokens or ()))}."
+    if not isinstance(error, MissingArgumentError) or error.argument is None:
+        return str(error)
+    if error.keyword:
+        return f"{error.keyword} needs a value."
     name = error.argument.name
     if error.argument.index is not None:
         name = name.removeprefix("--").upper()
-    meant = text.partition("requires an argument.")[2]
-    return f"{' '.join(error.command_chain or ())} needs {name}.{meant}"
+    meant = str(error).partition("requires an argument.")[2]
+    return f"{verb} needs {name}.{meant}"
 
 
 def _do(request: VerbRequest) -> int:

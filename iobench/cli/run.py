@@ -100,16 +100,14 @@ def measure(
     if bound_only:
         return tell_headspace(plan, request, calibration_s)
     # These import torch, which takes seconds: only once the plan is known to be right.
-    from ..runner.estimate import LONG_S
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
     from ..runner.hosts.job import run_as_controller
     from ..runner.options import Confirm
     from .telling import RunTold
 
-    given = _given(request)
-    usual = request.budget_s is None and launch is None and not given and _is_usual(request)
-    seconds = LONG_S if usual else request.budget_s
+    asked = request.find_max or request.confirm or request.checkpoint is not None
+    measured_whole = asked or request.rules == "mlperf" or isinstance(request, TrainRequest)
     options = Options(
         results=request.results,
         rules=request.rules,
@@ -119,8 +117,11 @@ def measure(
         confirm=Confirm(budget_s=request.ablations_s) if request.confirm else None,
         ablations=not request.no_ablations,
         ablations_s=request.ablations_s,
-        budget=Budget(
-            seconds=seconds, began_s=request.began_s, given=given, usual=usual, strict=not usual
+        budget=Budget.of_run(
+            request.budget_s,
+            given=_given(request),
+            whole=measured_whole or launch is not None,
+            began_s=request.began_s,
         ),
         began_s=request.began_s,
         mixed=mixed,
@@ -152,12 +153,6 @@ def _given(request: RunRequest | TrainRequest) -> frozenset[Given]:
         "steps": bool(steps) or getattr(request, "time_s", None) is not None,
     }
     return frozenset(name for name, is_given in asked.items() if is_given)
-
-
-def _is_usual(request: RunRequest | TrainRequest) -> bool:
-    """Whether a run without a time of its own may be shortened: nothing is asked of its length."""
-    asked = request.find_max or request.confirm or request.checkpoint is not None
-    return isinstance(request, RunRequest) and request.rules != "mlperf" and not asked
 
 
 def _mixed(request: RunRequest | TrainRequest, ranks: int) -> Mixed | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from ..record.plan import PartTime
-from ..runner.estimate import LONG_S, TimeLeft, shorter, total
+from ..runner.budget import USUAL_S
+from ..runner.estimate import TimeLeft, shorter, total
 from ..runner.experiment import Options
 from ..runner.plan import Plan
 from .live import Live, about
@@ -38,7 +39,8 @@ class RunTold(Live):
         Of a run that takes long it warns, with what makes it shorter. ``always``: tell also of a
         short run, and warn of none, since the user has said how long it may take.
         """
-        usual = self._time.options.budget.usual
+        budget = self._time.options.budget
+        usual = budget.usual
         self._warned = always or usual
         plan, parts = self._time.plan, self._time.parts()
         if total(parts)[0] < MIN_TOLD_S and not always:
@@ -52,8 +54,8 @@ class RunTold(Live):
             self.note(f"  {'in all':<{width}}  {about(seconds, more=more)}")
         if usual:
             self.note(
-                "what a run does without flags is fitted to 5 minutes; for tighter intervals, give "
-                "it a longer --budget"
+                f"fitted to {about(budget.seconds or 0.0, more=False)}; a longer --budget gives "
+                "tighter intervals"
             )
         self._warn(parts)
 
@@ -90,7 +92,7 @@ class RunTold(Live):
 
     def _warn(self, parts: list[PartTime]) -> None:
         seconds, more = total(parts)
-        if self._quiet or self._warned or seconds <= LONG_S:
+        if self._quiet or self._warned or seconds <= USUAL_S:
             return
         self._warned = True
         how = shorter(self._time.plan, parts)

@@ -23,7 +23,7 @@ from ..judge.figures.events import Array, Events
 from ..record.run import RunRecord
 
 CHUNK_ROWS = 4096
-"""TableOf that are turned into text at a time: memory does not grow with the run."""
+"""Rows that are turned into text at a time: memory does not grow with the run."""
 
 MAX_BINS = 600
 """Points of the bandwidth of one repetition."""

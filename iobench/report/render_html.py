@@ -52,7 +52,7 @@ LEVELS = {
 }
 
 MAX_ROWS = 2000
-"""TableOf of a table in a page; the downloads have all of them."""
+"""Rows of a table in a page; the downloads have all of them."""
 
 
 def hypertext(text: str, limit: int | None = None) -> str:

@@ -188,7 +188,7 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """TableOf of cells. Text draws ``bars`` of one of the columns, and a page all ``charts``.
+    """Rows of cells. Text draws ``bars`` of one of the columns, and a page all ``charts``.
 
     A table without a title goes with the section above it. ``where`` is "data" if each row is one
     thing that was measured, such as a repetition: these tables are what CSV is made of.

@@ -18,6 +18,9 @@ END_S = 1.3
 LATE_S, LATE = 5.0, 0.1
 """A budget is kept if it is exceeded by no more than these seconds, or by this share of it."""
 
+USUAL_S = 300.0
+"""The most that a run takes of whose time nothing is asked. Longer is worth a warning."""
+
 Given = Literal["repetitions", "steps", "calibration", "ablations"]
 
 
@@ -40,6 +43,23 @@ class Budget:
     usual: bool = False
     limits: dict[str, float] = field(default_factory=dict)
     _taken: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of_run(
+        cls, seconds: float | None, *, given: frozenset[Given], whole: bool, began_s: float
+    ) -> Budget:
+        """The budget of a run: the usual one, unless ``seconds`` or parts of it are given.
+
+        ``whole``: what the run was asked for is not to be shortened.
+        """
+        usual = seconds is None and not given and not whole
+        return cls(
+            seconds=USUAL_S if usual else seconds,
+            began_s=began_s,
+            given=given,
+            strict=not usual,
+            usual=usual,
+        )
 
     @property
     def limited(self) -> bool:

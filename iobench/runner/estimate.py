@@ -9,7 +9,7 @@ from ..base.units import counted
 from ..judge.evidence import needed_steps
 from ..record.plan import PartTime
 from .ablations import MIN_S, USUAL_ROUNDS
-from .budget import Budget
+from .budget import USUAL_S, Budget
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
 from .calibration.findmax import USUAL_TRIES, most_s, wanted_steps
@@ -27,9 +27,6 @@ _ACCELERATOR_S = 2.0
 
 _USUAL_STAGES = 3
 """Stages that a run usually leaves out in phases of their own."""
-
-LONG_S = 300.0
-"""A run that takes longer is worth a warning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,14 +296,14 @@ def total(parts: list[PartTime]) -> tuple[float, bool]:
 
 
 def shorter(plan: Plan, parts: list[PartTime]) -> list[str]:
-    """Flags that bring a long run near LONG_S, each alone: fewer steps, epochs or repetitions."""
+    """Flags that bring a long run near USUAL_S, each alone: fewer steps, epochs or repetitions."""
     spent, _ = total(parts)
     known = {part.part: part.seconds for part in parts}
     measure = known.get("measure")
-    if measure is None or not spent > LONG_S:
+    if measure is None or not spent > USUAL_S:
         return []
     measure += known.get("ablations") or 0.0
-    share = max(0.0, LONG_S - (spent - measure)) / measure
+    share = max(0.0, USUAL_S - (spent - measure)) / measure
     work = Work.of(plan, Pilot())
     found = [f"--set max_steps={max(1, int(work.whole * share))}"] if work.whole > 1 else []
     if work.whole > work.epoch_steps:
