@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -51,13 +50,6 @@ def test_the_pods_find_each_other() -> None:
         first = f"{job['metadata']['name']}-0.{service['metadata']['name']}"
         assert launch.address == first
         assert pod["spec"]["subdomain"] == service["metadata"]["name"]
-
-
-def test_the_image_copies_what_there_is() -> None:
-    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    copied = [word for line in re.findall(r"^COPY (.*) \S+$", text, re.M) for word in line.split()]
-    assert copied
-    assert [name for name in copied if not (DEPLOY.parent / name).exists()] == []
 
 
 @pytest.mark.nightly

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,6 +79,45 @@ def test_the_wheel_has_the_package_and_its_data(packages: tuple[Path, Path]) -> 
         expected |= {f"iobench/{folder}/{path.name}" for path in (ROOT / folder).iterdir()}
     assert expected <= names
     assert {name.partition("/")[0] for name in names} == {"iobench"}
+
+
+def test_the_container_builds_the_same_wheel(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    """From the files that the Dockerfile copies, and from no other."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    copied = re.findall(r"^COPY (.+) (/src/\S*)$", text, re.MULTILINE)
+    for names, place in copied:
+        for name in names.split():
+            source, target = ROOT / name, tmp_path / place.lstrip("/")
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+    wheels = tmp_path / "wheels"
+    run(
+        sys.executable, "-m", "build", "--wheel", "--outdir", wheels, tmp_path / "src", cwd=tmp_path
+    )
+    (wheel,) = wheels.glob("*.whl")
+    assert contents(wheel) == contents(packages[1])
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    """The name and the CRC of each file; RECORD lists them in the order of the file system."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            each.filename: each.CRC for each in archive.infolist() if "RECORD" not in each.filename
+        }
+
+
+def test_what_the_container_installs_is_there() -> None:
+    """Its extras are those that pyproject.toml names."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.MULTILINE)
+    known = {
+        canonicalize_name(each)
+        for each in distribution("iobench").metadata.get_all("Provides-Extra")
+    }
+    assert set(extras.split(",")) <= known
 
 
 def needed(name: str, extras: Iterable[str] = ()) -> Iterator[Distribution]:
