@@ -88,10 +88,10 @@ def residency(paths: Iterable[Path | str]) -> Residency:
                 if device not in stacked:
                     stacked[device] = _is_stacked(path)
                 use_cachestat = how == "cachestat" and not stacked[device]
-                pages = _cachestat(fd) if use_cachestat else None
-                if pages is None:
+                found = _cachestat(fd) if use_cachestat else None
+                if found is None:
                     how = "mincore"
-                    pages = _mincore(fd, size)
+                pages = _mincore(fd, size) if found is None else int(found.cache)
             finally:
                 os.close(fd)
         except OSError as error:
@@ -111,14 +111,47 @@ def method() -> str | None:
         return None
 
 
+def unwritten_bytes(paths: Iterable[Path | str]) -> int | None:
+    """Bytes of these files that the page cache holds and the storage does not have yet.
+
+    After fsync it is 0: no page is dirty or being written. Whole pages are counted. None: it can't
+    be seen here, without cachestat(2) or on a file system that is stacked or in memory. Raises
+    StorageError.
+    """
+    pages = 0
+    for path in paths:
+        if _is_stacked(path) or _is_memory(path):
+            return None
+        try:
+            fd = os.open(path, _FLAGS)
+            try:
+                found = _cachestat(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StorageError(
+                f"cannot measure the page cache of {path}: {error.strerror}"
+            ) from error
+        if found is None:
+            return None
+        pages += found.dirty + found.writeback
+    return pages * PAGE
+
+
+def _is_memory(path: Path | str) -> bool:
+    """Whether the file is only in memory, where no page is ever counted as dirty."""
+    mount = mount_of(path)
+    return mount is not None and mount.fs_type in ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+
+
 def _is_stacked(path: Path | str) -> bool:
     """Whether cachestat can't see the file's pages: those of an overlay belong to a lower file."""
     mount = mount_of(path)
     return mount is not None and mount.fs_type == "overlay"
 
 
-def _cachestat(fd: int) -> int | None:
-    """Pages of the file in the cache.
+def _cachestat(fd: int) -> _Cachestat | None:
+    """Pages of the file in the cache: how many, and in which state.
 
     None if the kernel has no cachestat, or a sandbox forbids it.
     """
@@ -133,7 +166,7 @@ def _cachestat(fd: int) -> int | None:
         )
         == 0
     ):
-        return int(stat.cache)
+        return stat
     code = ctypes.get_errno()
     if code in _UNSUPPORTED:
         return None

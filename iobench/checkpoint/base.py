@@ -62,6 +62,9 @@ class Saved:
     cpu_s: float | None
     """This process's CPU time from the call until durable. None: other work shares the process."""
     checksums: dict[str, str]  # of each leaf at the time of the call: leaves.state_checksums
+    unwritten_bytes: int | None = None
+    """Of local files that were synced: bytes that were then only in the page cache. None: not seen,
+    or not synced, or the storage has no page cache here."""
     shared: bool = False  # whether some files hold tensors that several ranks share
 
 

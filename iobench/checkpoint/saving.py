@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..base.errors import CheckpointError, IobenchError, StorageError
+from ..base.pagecache import unwritten_bytes
 from ..storage.catalog import exists
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
@@ -140,6 +141,7 @@ class Writer(ABC):
         wall, cpu = clock.wall(), clock.cpu()
         keys = {name: target.key(name) for name in self.files()}
         storage = target.storage
+        paths = [path for name in keys if (path := target.path(name)) is not None and path.exists()]
         files = {name: storage.size(key) for name, key in keys.items() if exists(storage, key)}
         log.info("%s saved %d bytes to %s", self.name, sum(files.values()), target.url)
         return Saved(
@@ -153,6 +155,7 @@ class Writer(ABC):
             files=files,
             cpu_s=cpu if blocked_s is None else None,  # else the training shares the process
             checksums=checksums,
+            unwritten_bytes=unwritten_bytes(paths) if fsync and paths else None,
             shared=any(checksum.endswith(SHARED) for checksum in checksums.values()),
         )
 

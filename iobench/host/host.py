@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -36,6 +37,62 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REF = re.compile(r"refs/[\w./+@-]+")
 
 
+_CALLS = (
+    "open",
+    "read",
+    "pread",
+    "preadv",
+    "preadv2",
+    "write",
+    "pwrite",
+    "posix_fadvise",
+    "fdatasync",
+    "fsync",
+)
+"""System calls on which figures rest: what answers them in place of the C library could lie."""
+
+
+class _Symbol(ctypes.Structure):
+    """``Dl_info`` of dladdr(3)."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def interposed() -> dict[str, str]:
+    """Which library answers these calls in place of the C library, by the name of the call.
+
+    Empty: none does. Such libraries are loaded by LD_PRELOAD or /etc/ld.so.preload, and forked
+    ranks have them, too. Where this can't be asked, nothing is found. Source: dladdr(3).
+    """
+    found = {}
+    try:
+        program = ctypes.CDLL(None)
+        own = _library(program, "getpid")
+        for call in _CALLS:
+            for name in (call, f"{call}64"):
+                library = _library(program, name)
+                if library and library != own and "libpthread" not in library:
+                    found[call] = library
+    except (AttributeError, OSError):
+        return {}
+    return found
+
+
+def _library(program: ctypes.CDLL, name: str) -> str:
+    """The file of the library whose function is called by this name; empty: there is none."""
+    if not hasattr(program, name):
+        return ""
+    symbol = _Symbol()
+    address = ctypes.cast(program[name], ctypes.c_void_p)
+    known = program.dladdr(address, ctypes.byref(symbol)) and symbol.file
+    return Path(os.fsdecode(known)).name if known else ""
+
+
 def fingerprint() -> dict[str, Any]:
     """All facts, ready for JSON. Never raises.
 
@@ -66,6 +123,7 @@ def fingerprint() -> dict[str, Any]:
         "instance_provider": cloud.provider if cloud else None,
         "instance_type": cloud.type if cloud else None,
         "instance_how": cloud.how if cloud else None,
+        "interposed": interposed(),
         "kernel": platform.release() or None,
         "python": platform.python_version(),
         "gpus": gpus(),

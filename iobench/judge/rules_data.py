@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ..base.text import printable
 from ..base.units import counted, format_bytes, format_count, format_duration
-from ..record.run import CHANGED_REMEDY, TrainingRecord
+from ..record.run import CHANGED_REMEDY, RunRecord, TrainingRecord
 from ..record.training import Repetition
 from .evidence import LONGER, cut_epochs
 from .judged import Judged
@@ -47,6 +48,21 @@ def unknown(evidence: str, remedy: str = "") -> RuleOutcome:
 
 def complete(doc: TrainingRecord) -> list[Repetition]:
     return [repetition for repetition in doc.job.repetitions if repetition.complete]
+
+
+def interposed(doc: RunRecord) -> RuleOutcome | None:
+    """Check that the C library itself answers the calls on which figures rest."""
+    found = {
+        library: call for host in doc.hosts for call, library in (host.interposed or {}).items()
+    }
+    if not found:
+        return None
+    names = ", ".join(printable(library) for library in sorted(found))
+    calls = sorted({call for host in doc.hosts for call in host.interposed or {}})
+    return RuleOutcome(
+        f"{names} answers {', '.join(map(printable, calls))} in place of the C library",
+        "run without LD_PRELOAD and /etc/ld.so.preload, unless you know what it does",
+    )
 
 
 def data_mismatch(doc: TrainingRecord) -> RuleOutcome | None:

@@ -124,6 +124,7 @@ RULES: tuple[Rule[Judged], ...] = (
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
     Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
     Rule("cpu.other-load", of_record(ranks.cpu_other_load), WARNED),
+    Rule("host.interposed", of_record(data.interposed), REFUSED),
     Rule("loader.bound", speed.loader_bound, REFUSED),
     Rule("client.bound", speed.client_bound, REFUSED),
     Rule("emulation.error", of_record(speed.emulation_error), REFUSED),
@@ -150,6 +151,8 @@ CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.verified", checkpoint.verified, ALWAYS),
     Rule("checkpoint.cold-restore", checkpoint.cold_restore, ALWAYS),
     Rule("checkpoint.durable", checkpoint.durable, REFUSED),
+    Rule("checkpoint.unwritten", checkpoint.written, ALWAYS),
+    Rule("checkpoint.unproven", checkpoint.proven, NOTED),
     Rule("checkpoint.incomplete", checkpoint.stopped_early, REFUSED),
     Rule("checkpoint.count", checkpoint.count, Levels("info", "invalid")),
     Rule("checkpoint.scaled", checkpoint.scaled, Levels("info", "invalid")),
@@ -157,11 +160,13 @@ CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.ranks", checkpoint.ranks, MLPERF),
     Rule("checkpoint.tiny", checkpoint.tiny, WARNED),
     Rule("checkpoint.back-pressure", checkpoint.back_pressure, WARNED),
+    Rule("host.interposed", data.interposed, REFUSED),
 )
 CHECKPOINTS_BESIDE: tuple[Rule[RunRecord], ...] = tuple(
     rule
     for rule in CHECKPOINT_RULES
-    if rule.id in ("checkpoint.durable", "checkpoint.scaled", "checkpoint.back-pressure")
+    if rule.id.removeprefix("checkpoint.")
+    in ("durable", "unwritten", "unproven", "scaled", "back-pressure")
 )
 """Rules of checkpoints that also hold where a training saves them beside its loading."""
 

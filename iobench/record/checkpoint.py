@@ -204,6 +204,7 @@ class RankSave(Record):
     files: int
     cpu_s: float | None = None
     extra_memory_bytes: int | None = None  # peak memory above that of the state itself
+    unwritten_bytes: Count | None = None  # still only in the page cache after the sync
     staged_s: float | None = None  # asynchronous: until the state was copied to a staging buffer
     waited_s: float | None = None  # asynchronous: part of blocked_s, waiting for the previous save
 
@@ -227,6 +228,7 @@ class Save(Record):
     files: int
     cpu_s: float | None = None
     extra_memory_bytes: int | None = None
+    unwritten_bytes: Count | None = None
     ranks: list[RankSave] = []
 
 

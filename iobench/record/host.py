@@ -32,6 +32,7 @@ class Host(OpenRecord):
     instance_provider: str | None = None
     instance_type: str | None = None
     instance_how: str | None = None
+    interposed: dict[str, str] | None = None  # call -> library in place of the C library's
     kernel: str | None = None
     python: str | None = None
     iobench_version: str | None = None

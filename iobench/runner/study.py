@@ -93,7 +93,6 @@ def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Sav
 
     ends = [part.durable_s if part.durable_s is not None else part.accepted_s for part in parts]
     known = [end for end in ends if end is not None]
-    cpu = [part.cpu_s for part in parts]
     return Save(
         step=step,
         blocked_s=max(part.blocked_s for part in parts),
@@ -107,8 +106,9 @@ def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Sav
         persist_s=_slowest(map(_persist_s, parts)),
         bytes=sum(part.bytes for part in parts),
         files=sum(part.files for part in parts),
-        cpu_s=None if None in cpu else sum(value for value in cpu if value is not None),
+        cpu_s=_sum(part.cpu_s for part in parts),
         extra_memory_bytes=slowest("extra_memory_bytes"),  # type: ignore[arg-type]
+        unwritten_bytes=_sum(part.unwritten_bytes for part in parts),
         ranks=list(parts),
     )
 
@@ -118,6 +118,16 @@ def _slowest(times: Iterable[float | None]) -> float | None:
     values = list(times)
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) else None
+
+
+N = TypeVar("N", int, float)
+
+
+def _sum(of_ranks: Iterable[N | None]) -> N | None:
+    """The sum over the ranks; None if the value of one rank is not known."""
+    values = list(of_ranks)
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _persist_s(part: RankSave) -> float | None:

@@ -16,11 +16,13 @@ from iobench.judge.checkpoint.rules import (
     count,
     durable,
     model,
+    proven,
     ranks,
     scaled,
     stopped_early,
     tiny,
     verified,
+    written,
 )
 from iobench.judge.rules_data import RuleOutcome
 from iobench.record.run import CheckpointRecord, TrainingRecord
@@ -31,7 +33,7 @@ PASSES, FAILS, UNKNOWN = "passes", "fails", "unknown"
 
 def save(**changes: Any) -> dict[str, Any]:
     times = {"blocked_s": 2.0, "accepted_s": 2.0, "durable_s": 2.0}
-    return {"step": 1, "bytes": GB, "files": 1, **times, **changes}
+    return {"step": 1, "bytes": GB, "files": 1, "unwritten_bytes": 0, **times, **changes}
 
 
 def restore(**changes: Any) -> dict[str, Any]:
@@ -77,7 +79,10 @@ def result(found: RuleOutcome | None) -> str:
     return FAILS if found.known else UNKNOWN
 
 
-ALL = (durable, cold_restore, verified, count, scaled, model, ranks, stopped_early, back_pressure)
+ALL = (
+    *(durable, written, proven, cold_restore, verified, count),
+    *(scaled, model, ranks, stopped_early, back_pressure),
+)
 
 
 @pytest.mark.parametrize("rule", ALL)
@@ -90,6 +95,15 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None])
     [
         (durable, study(spec={"fsync": False}), FAILS),
         (durable, study(saves=[save(), save(durable_s=None)]), UNKNOWN),
+        (written, study(saves=[save(), save(unwritten_bytes=4096)]), FAILS),
+        (written, study(saves=[save(unwritten_bytes=None)]), PASSES),  # proven says it
+        (proven, study(saves=[save(), save(unwritten_bytes=None)]), FAILS),
+        (proven, study(saves=[save(unwritten_bytes=None)], spec={"fsync": False}), PASSES),
+        (
+            proven,
+            study({"storage": {"page_cache": False}}, saves=[save(unwritten_bytes=None)]),
+            PASSES,
+        ),
         (cold_restore, study(restores=[restore(residency_before=0.5)]), FAILS),
         (cold_restore, study(restores=[restore(residency_before=0.001)]), PASSES),
         (cold_restore, study(restores=[restore(residency_before=None)]), UNKNOWN),

@@ -215,6 +215,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "cpu.throttled": ({**STARVED, "repetition.throttled_s": 6.5}, {"repetition.throttled_s": None}),
     "cpu.affinity": ({**STARVED, "host.affinity_cores": 2}, {"host.affinity_cores": None}),
     "cpu.other-load": (BUSY_HOST, {"repetition.resources.cpu_busy": None}),
+    "host.interposed": ({"host.interposed": {"fsync": "libeatmydata.so"}}, None),
     "loader.bound": ({**STARVED, "rates.loader": 1700}, {**STARVED, "rates.loader": None}),
     "client.bound": (
         {**STARVED, "host.cores": 0.1, "host.affinity_cores": 0.1, "host.effective_cores": 0.1},

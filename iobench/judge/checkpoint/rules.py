@@ -51,6 +51,30 @@ def durable(doc: RunRecord) -> RuleOutcome | None:
     return None
 
 
+def written(doc: RunRecord) -> RuleOutcome | None:
+    """Check that fsync kept its promise: no page of a synced file is left to be written."""
+    left = [save.unwritten_bytes for save in _study(doc).saves if save.unwritten_bytes]
+    if not left:
+        return None
+    return RuleOutcome(
+        f"after fsync, {format_bytes(max(left))} of a save were still only in memory",
+        "find what makes fsync return early, such as a preloaded library: a crash loses this save",
+    )
+
+
+def proven(doc: RunRecord) -> RuleOutcome | None:
+    """Check that it was seen whether fsync kept its promise."""
+    study = _study(doc)
+    if study.spec.fsync is False or (study.storage or doc.storage).page_cache is False:
+        return None  # nothing was promised, or this host's page cache holds nothing of it
+    if all(save.unwritten_bytes is not None for save in study.saves):
+        return None
+    return RuleOutcome(
+        "whether fsync had written everything could not be seen",
+        "use Linux 6.5 or newer (cachestat), and neither an overlay nor a file system in memory",
+    )
+
+
 def cold_restore(doc: RunRecord) -> RuleOutcome | None:
     study = _study(doc)
     memory = doc.memory_bytes

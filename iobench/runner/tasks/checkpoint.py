@@ -197,6 +197,7 @@ class CheckpointRank:
             files=len(saved.files),
             cpu_s=saved.cpu_s,
             extra_memory_bytes=memory.extra_bytes(),
+            unwritten_bytes=saved.unwritten_bytes,
             staged_s=None if saved.staged_s is None else saved.staged_s + late,
             waited_s=saved.backpressure_s if self.writer.asynchronous else None,
         )
