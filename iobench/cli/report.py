@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..ask.compare.runs import collect
 from ..ask.compare.sequential import claims_of
+from ..ask.submission import is_submission, read_submissions
 from ..base.errors import UsageError
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, rebuild
@@ -13,7 +14,8 @@ from ..judge.validity import parse
 from ..record.ab import AB_FILE, load_ab
 from ..record.run import EVENTS_FILE, RUN_FILE, RunRecord, TrainingRecord, load_run
 from ..record.sweep import SWEEP_FILE, load_sweep
-from .printing import check_kind, finish, finish_ab, finish_all, finish_sweep
+from ..report.submission import sections as submission_sections
+from .printing import check_kind, finish, finish_ab, finish_all, finish_sweep, print_report
 from .terminal import warn
 from .verbs import ReportRequest
 
@@ -28,6 +30,8 @@ def run(request: ReportRequest) -> int:
             runs, kind=request.format, fail_on=request.fail_on, details=request.details
         )
     (named,) = places
+    if named.is_dir() and not _is_own(named) and is_submission(named):
+        return _submissions(request, named)
     if named.name == AB_FILE or (named / AB_FILE).is_file():
         return _comparison(request, named.parent if named.name == AB_FILE else named)
     if named.name == SWEEP_FILE or (named / SWEEP_FILE).is_file():
@@ -46,13 +50,26 @@ def run(request: ReportRequest) -> int:
 
 def _runs(named: Path) -> list[Path]:
     """``named``, or the runs below it if it is a directory of runs."""
-    one_thing = any((named / file).is_file() for file in (RUN_FILE, SWEEP_FILE, AB_FILE))
-    if one_thing or not named.is_dir() or not any(named.glob(f"*/**/{RUN_FILE}")):
+    if _is_own(named) or not named.is_dir() or not any(named.glob(f"*/**/{RUN_FILE}")):
         return [named]
     found = collect(named)
     for why in found.left_out:
         warn(f"left out: {why}")
     return sorted(found.runs, key=lambda place: found.runs[place].created)
+
+
+def _is_own(named: Path) -> bool:
+    """Whether it is the directory of one record of iobench."""
+    return any((named / file).is_file() for file in (RUN_FILE, SWEEP_FILE, AB_FILE))
+
+
+def _submissions(request: ReportRequest, named: Path) -> int:
+    """Print results of MLPerf Storage, and what their files say beside them."""
+    _refuse_rules(request, f"{named} has results of MLPerf Storage", "leave them out")
+    check_kind(request.format, "submission", named)
+    found = read_submissions(named)
+    print_report(request.format, found, submission_sections(found), details=request.details)
+    return 0
 
 
 def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
@@ -71,7 +88,7 @@ def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
 def _comparison(request: ReportRequest, directory: Path) -> int:
     """Print a comparison in turns again, with its claims computed from its turns."""
     runs = f"{directory}/a or {directory}/b"
-    _refuse_rules(request, f"{directory} is a comparison in turns", runs)
+    _refuse_rules(request, f"{directory} is a comparison in turns", f"name one of its runs, {runs}")
     check_kind(request.format, "ab", directory, remedy=f"name one of its runs, {runs}")
     record = load_ab(directory)
     record = record.model_copy(update={"claims": claims_of(record)})
@@ -83,14 +100,11 @@ def _sweep(request: ReportRequest, directory: Path) -> int:
     sweep = load_sweep(directory)
     first = next((run for point in sweep.points for run in point.runs), "<run>")
     runs = f"such as {directory}/{first}"
-    _refuse_rules(request, f"{directory} is a sweep", runs)
+    _refuse_rules(request, f"{directory} is a sweep", f"name one of its runs, {runs}")
     check_kind(request.format, "sweep", directory, remedy=f"name one of its runs, {runs}")
     return finish_sweep(sweep, directory, kind=request.format, new=False, details=request.details)
 
 
-def _refuse_rules(request: ReportRequest, what: str, runs: str) -> None:
+def _refuse_rules(request: ReportRequest, what: str, remedy: str) -> None:
     if request.fail_on or request.rules:
-        raise UsageError(
-            f"--fail-on and --rules are about one run, but {what}",
-            remedy=f"name one of its runs, {runs}",
-        )
+        raise UsageError(f"--fail-on and --rules are about one run, but {what}", remedy=remedy)

@@ -771,12 +771,13 @@ class ReportRequest(VerbRequest):
           --fail-on 'accelerator_utilization_sustained<0.9' \\
           --fail-on 'headroom<1.2'
       iobench report results/<run> --rules mlperf
+      iobench report storage_results_v1.0/Closed # results of MLPerf Storage
     """
 
     format: Records = "text"
     directories: tuple[str, ...] = field(kw_only=False)
     """directory of a run, or its run.json; of a sweep; of a comparison in turns (iobench ab);
-    or of runs. Several runs become one document"""
+    or of runs, which become one document; or of results of MLPerf Storage"""
     details: Details = False
     fail_on: FailOnCondition = ()
     rules: Literal["quick", "mlperf"] | None = None

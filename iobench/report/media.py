@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["training", "checkpoint", "ab", "sweep"]
+Kind = Literal["training", "checkpoint", "ab", "sweep", "submission"]
 """A kind of record that ``iobench report`` reads: a run by its job, or several runs together."""
 
 KINDS: dict[Kind, str] = {
@@ -18,6 +18,7 @@ KINDS: dict[Kind, str] = {
     "checkpoint": "checkpoint studies",
     "ab": "comparisons in turns",
     "sweep": "sweeps",
+    "submission": "results of MLPerf Storage",
 }
 """How errors name records of each kind."""
 
@@ -34,7 +35,7 @@ class Medium:
     of: Literal["sections", "record"] = "sections"
     tables: bool = False
     several: bool = True
-    kinds: tuple[Kind, ...] = ("training", "checkpoint", "ab", "sweep")
+    kinds: tuple[Kind, ...] = ("training", "checkpoint", "ab", "sweep", "submission")
 
 
 MEDIA: dict[str, Medium] = {

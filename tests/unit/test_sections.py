@@ -29,6 +29,7 @@ from iobench.ask.compare.history import history as history_of
 from iobench.ask.compare.pace import SaveTimes, Schedule
 from iobench.ask.compare.ranking import Machine, rankings
 from iobench.ask.compare.runs import Group
+from iobench.ask.submission import Submission, Submissions, SubmittedRun
 from iobench.ask.tuning.recommend import TuningTarget, recommend, sweep_confirmation
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.text import csv_cell, github, markdown
@@ -50,6 +51,7 @@ from iobench.report import (
     plan,
     record,
     size,
+    submission,
     sweep,
     tried,
     walk,
@@ -299,6 +301,31 @@ def _probe(*, large: bool) -> list[Section]:
     return curve.sections(found.model_copy(update=update))
 
 
+def _submission() -> list[Section]:
+    """Of two systems; of one of them the files say little."""
+    run = SubmittedRun(
+        place="box/unet3d/run1",
+        group="box/unet3d",
+        workload="unet3d_a100",
+        hosts=18,
+        accelerators=72,
+        epochs=(708.1, 710.7),
+        utilizations=(0.924, 0.920),
+        by_rate=(0.894, 0.897),
+        whole=(0.889, 0.891),
+        bytes_per_s=104.7e9,
+        required=0.9,
+        memory_bytes=1.7e12,
+        described_hosts=17,
+        data_bytes=3.7e13,
+    )
+    bare = SubmittedRun(
+        place="b/run1", group="b", workload="b", hosts=1, accelerators=1, epochs=(), utilizations=()
+    )
+    found = (Submission.of([run]), Submission.of([bare]))
+    return submission.sections(Submissions(folder="results", found=found, left_out=("c: broken",)))
+
+
 def _recorded(name: str) -> list[Section]:
     return record.sections(conclude(load(GOLDEN / "runs" / name)))
 
@@ -347,6 +374,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     ),
     "curve": lambda: _probe(large=True),
     "curve of small files": lambda: _probe(large=False),
+    "submission": _submission,
     "tried": _confirmation,
 }
 

@@ -1,0 +1,194 @@
+"""Results of MLPerf Storage, as its tool leaves them, and what is computed from them again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from iobench.ask.submission import is_submission, read_submissions
+from iobench.base.errors import DatasetError
+from iobench.cli.main import main
+
+# Of a published run of v1.0: 18 hosts with 72 A100, 252,000 files, batches of 7, steps of 0.636 s.
+AU = [92.43413956972451, 91.98460154838743]
+RATES = [708.0846087475473, 710.657553546465]
+TIMES = [357.55, 356.71]
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    return {
+        "start": "2024-08-07T15:56:06.880613",
+        "num_accelerators": 72,
+        "num_hosts": 18,
+        "metric": {
+            "train_au_percentage": AU,
+            "train_throughput_samples_per_second": RATES,
+            "train_io_mean_MB_per_second": 99836.41096104909,
+        },
+        "num_files_train": 252000,
+        "num_samples_per_file": 1,
+        "host_memory_GB": [92.6] * 18,
+        "data_size_per_host_GB": 1911.0,
+        **changes,
+    }
+
+
+CONFIG = {
+    "workload": {
+        "model": "unet3d",
+        "reader": {"batch_size": 7},
+        "train": {"computation_time": 0.636},
+        "metric": {"au": 0.9},
+    }
+}
+
+
+def put(
+    folder: Path,
+    found: object,
+    *,
+    config: object = CONFIG,
+    stats: str = "per_epoch_stats.json",
+    configs: str = "configs",
+) -> Path:
+    """The files of one run."""
+    (folder / configs).mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps(found))
+    (folder / configs / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / configs / "overrides.yaml").write_text("- workload=unet3d_a100\n- ++x.y=3\n")
+    epochs = {
+        str(number): {"duration": f"{took + 9.5:.2f}", "ckpt1": {"duration": "9.50"}}
+        for number, took in enumerate(TIMES, 1)
+    }
+    (folder / stats).write_text(json.dumps(epochs))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("place", "stats", "configs"),
+    [
+        ("closed/org/results/box/unet3d-a100/runs/run1/c013", "per_epoch_stats.json", "configs"),
+        (
+            "closed/org/results/box/training/unet3d-a100/run/20260721_230353",
+            "0_per_epoch_stats.json",
+            "dlio_config",
+        ),
+    ],
+    ids=["v1.0", "v3.0"],
+)
+def test_what_a_run_says(tmp_path: Path, place: str, stats: str, configs: str) -> None:
+    put(tmp_path / place, summary(), stats=stats, configs=configs)
+    (one,) = read_submissions(tmp_path).found
+    (run,) = one.runs
+    assert "unet3d-a100" in one.name
+    assert "run" not in one.name.split("/")
+    assert (run.workload, run.hosts, run.accelerators, run.required) == ("unet3d_a100", 18, 72, 0.9)
+    assert run.utilizations == pytest.approx([each / 100 for each in AU])
+    # X t / (B N): 708.08 x 0.636 s of the 7 x 72 samples that are taken at once.
+    assert run.by_rate == pytest.approx([0.893535, 0.896782], rel=1e-5)
+    # All 252,000 samples, over the time of the epoch without its checkpoint.
+    assert run.whole == pytest.approx([0.889386, 0.891481], rel=1e-5)
+    assert run.bytes_per_s == pytest.approx(104.686e9, rel=1e-4)
+    assert one.falls_short
+    (fact,) = one.facts
+    assert "89.0 %" in fact
+    assert "92.2 %" in fact
+
+
+def test_runs_of_one_system_belong_together(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        put(tmp_path / f"box/results/unet3d/run_{number}", summary())
+    put(tmp_path / "box/results/resnet50/run_1", summary(num_accelerators=8))
+    put(tmp_path / "box/code/dlio_benchmark/tests", summary())
+    found = read_submissions(tmp_path)
+    assert sorted((each.name, len(each.runs)) for each in found.found) == [
+        ("box/resnet50", 1),
+        ("box/unet3d", 5),
+    ]
+
+
+def test_less_data_than_the_rules_demand_and_an_odd_epoch(tmp_path: Path) -> None:
+    metric = {"train_throughput_samples_per_second": [700.0, 700.0, 1400.0, 700.0, 701.0]}
+    put(tmp_path / "run1", summary(data_size_per_host_GB=100.0, metric=metric), config={})
+    (one,) = read_submissions(tmp_path).found
+    assert any("epoch 3 of run1 has 2.00 x" in fact for fact in one.facts)
+    assert any("1.1 x the memory" in fact for fact in one.facts)
+
+
+def test_checkpoints_are_read_too(tmp_path: Path) -> None:
+    metric = {"save_checkpoint_io_mean_GB_per_second": 2.0}
+    put(tmp_path / "run1", summary(metric=metric))
+    (one,) = read_submissions(tmp_path).found
+    assert one.mean("save_bytes_per_s") == 2 * 2**30
+    assert one.mean("samples_per_s") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        '{"num_accelerators": -1, "metric": {}}',
+        '{"num_accelerators": 1e40, "metric": {}}',
+        '{"num_accelerators": 2, "metric": {"train_au_percentage": "much"}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_summary_that_is_none_is_named_and_left_out(tmp_path: Path, text: str) -> None:
+    put(tmp_path / "good/run1", summary())
+    bad = tmp_path / "bad/run1"
+    bad.mkdir(parents=True)
+    (bad / "summary.json").write_text(text)
+    found = read_submissions(tmp_path)
+    assert len(found.found) == 1
+    (why,) = found.left_out
+    assert why.startswith("bad/run1/summary.json: ")
+    assert "\n" not in why
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"workload": 3},
+        {"workload": {"reader": {"batch_size": 0}, "train": {"computation_time": True}}},
+        {"workload": {"reader": {"batch_size": 7}, "train": {"computation_time": "1s"}}},
+    ],
+)
+def test_a_configuration_that_does_not_help(tmp_path: Path, config: object) -> None:
+    put(tmp_path / "run1", summary(), config=config)
+    (one,) = read_submissions(tmp_path).found
+    assert one.runs[0].whole == one.runs[0].by_rate == ()
+    assert not one.falls_short
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    assert not is_submission(tmp_path)
+    with pytest.raises(DatasetError, match="no result of MLPerf Storage"):
+        read_submissions(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "csv", "markdown", "html"])
+def test_report_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    put(tmp_path / "box/run1", summary())
+    assert main(["report", str(tmp_path), "--format", form, "--details"]) == 0
+    shown = capsys.readouterr().out
+    if form == "json":
+        (one,) = json.loads(shown)["found"]
+        assert one["runs"][0]["whole"][0] == pytest.approx(0.889386, rel=1e-5)
+    elif form == "csv":
+        assert "0.8904" in shown
+    else:
+        assert "89.0 %" in shown
+
+
+@pytest.mark.parametrize("words", [["--rules", "mlperf"], ["--format", "trace"]])
+def test_what_it_can_not_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    put(tmp_path / "box/run1", summary())
+    assert main(["report", str(tmp_path), *words]) == 2
+    assert "results of MLPerf Storage" in capsys.readouterr().err
