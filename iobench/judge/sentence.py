@@ -113,7 +113,7 @@ def _without_utilization(
 
 def _busy(evidence: Evidence) -> str:
     between = " between saves" if evidence.job.saves is not None else ""
-    between += " after the fill" if evidence.cut_fill > NOISE_OF_FILL else ""
+    between += " after the first batch" if evidence.cut_fill > NOISE_OF_FILL else ""
     if evidence.lasting is not None and evidence.mean_utilization is not None:
         mean = percent_beside(evidence.mean_utilization, evidence.required)
         between += f" after the rate fell, {mean} over the whole time"
@@ -284,7 +284,7 @@ def _fell(evidence: Evidence, found: Verdict) -> str:
     """Which rate that is: that after a fall which stayed, or after the fill of what was cut."""
     lasts = evidence.lasting
     if lasts is None:
-        return " after the fill" if evidence.cut_fill > NOISE_OF_FILL else ""
+        return " after the first batch" if evidence.cut_fill > NOISE_OF_FILL else ""
     times = f", {found.headroom:.2f} x the demand" if found.headroom and _is_lasting(found) else ""
     return (
         f" after its rate fell from {format_count(lasts.before)} samples/s within "

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..base.units import counted, format_count, format_rate, percent_beside
-from ..judge.evidence import Evidence
+from ..judge.evidence import NOISE_OF_FILL, Evidence
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.judged import judge
 from ..judge.promise import promised, tells_nothing
-from ..record.run import TrainingRecord
+from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
-from .figures import NO_REASON, ends, picture
+from .figures import NO_REASON, Format, ends, picture
 from .glance import UTILIZATION, cold_reads, with_trust
 from .sections import FirstScreen, Item, Items, KeyFigure, Table, Tone
 from .stages import bottleneck_stage, stage_rates
@@ -56,15 +56,15 @@ WIDEST = 2.0
 
 def answer(doc: TrainingRecord) -> FirstScreen:
     """The first screen of a run; as text about 25 lines."""
-    verdict, cold = doc.job.verdict, cold_reads(doc)
+    verdict, cold, evidence = doc.job.verdict, cold_reads(doc), judge(doc).evidence
     found = FirstScreen(
         job=_job(doc),
         state="no verdict" if verdict is None else _state(verdict),
         tone=_tone(doc),
-        sentences=() if verdict is None else tuple(_sentences(doc, verdict)),
-        picture=_pipeline(doc, judge(doc).evidence),
+        sentences=() if verdict is None else tuple(_sentences(doc, verdict, evidence)),
+        picture=_pipeline(doc, evidence),
         flow=True,
-        gauges=tuple(_gauges(doc)),
+        gauges=tuple(_gauges(doc, evidence)),
         changes=_changes(doc),
         trust=f"Cold reads: {cold}." if cold else "",
     )
@@ -102,29 +102,29 @@ def _state(verdict: Verdict) -> str:
     return f"the bottleneck is {stages}" if stages else "undecided"
 
 
-def _sentences(doc: TrainingRecord, verdict: Verdict) -> Iterator[str]:
+def _sentences(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> Iterator[str]:
     """What the bottleneck is, and why."""
-    yield _what(doc, verdict) or verdict.sentence
+    yield _what(doc, verdict, evidence) or verdict.sentence
     if "storage" in (verdict.bottleneck, *verdict.also) and verdict.storage_bound in WHY:
         yield WHY[verdict.storage_bound]
 
 
-def _what(doc: TrainingRecord, verdict: Verdict) -> str:
+def _what(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> str:
     """The bottleneck in one sentence; empty where only the verdict's own words are right.
 
     That is a verdict that is undecided, or has conditions: a loader or a training of the user's
     own, caches, a rate that fell.
     """
-    used = doc.metrics.get(UTILIZATION)
+    used = evidence.utilization
     plain = not doc.job.subject.reads_itself
-    lasting = verdict.fed is None or verdict.fed.basis != "run"
     known = verdict.bottleneck in STAGES and verdict.starved is not None and used is not None
-    if not (plain and lasting and known and doc.job.saves is None):
+    lasts = evidence.lasting is None
+    if not (plain and lasts and known and doc.job.saves is None):
         return ""
     assert used is not None
     limit = doc.job.workload.required_accelerator_utilization
     ranks = _ranks(doc)
-    busy = f"{percent_beside(used.median, limit)} busy"
+    busy = f"{percent_beside(used, limit)} busy{_from(evidence)}"
     required = f"{limit * 100:.4g} % is required"
     names = [STAGES[stage] for stage in (verdict.bottleneck, *verdict.also)]
     subject = " and ".join(names)
@@ -162,25 +162,43 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
     return picture(title, rows, line=demand, full=longest)
 
 
-def _gauges(doc: TrainingRecord) -> Iterator[KeyFigure]:
+def _from(evidence: Evidence) -> str:
+    """From when on the rates of the verdict count, where that is not the first read."""
+    return " after the first batch" if evidence.cut_fill > NOISE_OF_FILL else ""
+
+
+def _gauges(doc: TrainingRecord, evidence: Evidence) -> Iterator[KeyFigure]:
     """How busy the accelerators are, how fast the job is, and how many accelerators are fed."""
     verdict, used = doc.job.verdict, doc.metrics.get(UTILIZATION)
     limit = doc.job.workload.required_accelerator_utilization
     if used is not None:
         show = partial(percent_beside, limit=limit)
+        value, note = _figure(used, evidence.utilization, evidence, show)
         yield KeyFigure(
             label="utilization",
-            value=show(used.median),
-            note=f"{ends(used.min, used.max, show)}; {limit * 100:.4g} % required",
-            share=used.median,
+            value=value,
+            note=f"{note}; {limit * 100:.4g} % required",
+            share=evidence.utilization if _from(evidence) else used.median,
             required=limit,
         )
     if verdict is not None and verdict.fed is not None:
         yield _fed(doc, verdict.fed)
     rate = doc.metrics.get("samples_per_s")
     if rate is not None:
-        note = ends(rate.min, rate.max, format_count)
-        yield KeyFigure("samples/s", format_count(rate.median), note)
+        yield KeyFigure("samples/s", *_figure(rate, evidence.measured, evidence, format_count))
+
+
+def _figure(
+    whole: Summary, lasting: float | None, evidence: Evidence, show: Format
+) -> tuple[str, str]:
+    """``48.1 %`` and ``after the first batch, 30.1 % [29.4 %, 31.0 %] in all``.
+
+    ``lasting``: what the verdict rests on, which differs where a budget cut the repetitions.
+    """
+    several = f" {ends(whole.min, whole.max, show)}" if whole.n > 1 else ""
+    if lasting is not None and (since := _from(evidence)):
+        return show(lasting), f"{since.strip()}, {show(whole.median)}{several} in all"
+    return show(whole.median), several.strip() or "in the only repetition"
 
 
 def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:

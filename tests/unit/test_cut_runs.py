@@ -12,6 +12,7 @@ import pytest
 from iobench.judge.promise import shown
 from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Estimate
+from iobench.report.answer import answer
 from tests.unit.test_causes import without
 
 Build = Callable[..., TrainingRecord]
@@ -74,3 +75,15 @@ def test_an_interval_that_excludes_nothing_is_not_shown(
     low: float, high: float, shows: bool
 ) -> None:
     assert ("[" in shown(Estimate(value=3.44, low=low, high=high))) == shows
+
+
+def test_the_first_screen_has_the_figures_of_the_verdict(cut: Cut) -> None:
+    doc = cut(busy=0.80, steps=80, rates={"prep": 1200})
+    screen = answer(doc)
+    utilization, samples = screen.gauges[0], screen.gauges[-1]
+    assert "80.0 % busy" in doc.job.verdict.explanation + doc.job.verdict.sentence
+    assert "80.0 % busy after the first batch" in " ".join(screen.sentences)
+    assert utilization.text.startswith("80.0 % after the first batch, 36.0 %")
+    assert (utilization.share, samples.value) == (pytest.approx(0.8), "800")
+    assert screen.picture is not None
+    assert screen.picture.rows[-1].cells[1].value == pytest.approx(800)
