@@ -9,11 +9,12 @@ from ..base.units import counted, format_bytes, format_count, format_rate
 from ..judge.figures.curve import FLATTENED, highest, is_known, is_near, spent
 from ..record.curve import CurvePoint, ProbeHost, Rate, Spent, StorageCurve, StorageProbe
 from ..record.run import TrainingRecord
-from .figures import MAX_BARS, Format, TableOf, ends, evenly, listed, picture, word
+from .figures import MAX_BARS, Format, TableOf, evenly, listed, picture, spread
 from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table
 from .stages import BURST, is_burst
 
 PACKED = "for example samples packed into shards"
+UNCONFIRMED = "Faster points were short, and those with more reads in flight did not confirm them."
 
 
 def sections(probe: StorageProbe) -> list[Section]:
@@ -159,7 +160,9 @@ def _sentence(curve: StorageCurve, which: Spent, larger: str = PACKED) -> str:
         if best is None:
             return f"{requests}: {none}"
         told = _both(best.reads_per_s, best.bytes_per_s)
-        return f"{requests}: at least {told} with {best.in_flight} in flight. N{none[1:]}"
+        text = f"{requests}: at least {told} with {best.in_flight} in flight. N{none[1:]}"
+        faster = any(best.bytes_per_s.value < each.bytes_per_s.value for each in curve.points)
+        return text + f" {UNCONFIRMED}" * faster
     text = f"{requests}: {_both(reads, there)} with {knee} or more in flight."
     if any(point.client for point in curve.points if point.in_flight >= knee):
         return f"{text} The CPU of this host is spent there, so the storage may be faster."
@@ -188,14 +191,12 @@ def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None
     return ", ".join(marks)
 
 
-def _interval(rate: Rate) -> Cell:
-    if rate.low is None or rate.high is None or not is_known(rate):
-        return Cell(value=None, text="-")
-    return word(ends(rate.low, rate.high, format_count))
-
-
-def _rate(rate: Rate, show: Format) -> Cell:
-    return Cell(value=rate.value, text=show(rate.value), low=rate.low, high=rate.high)
+def _rate(rate: Rate, show: Format, *, interval: bool = False) -> Cell:
+    """The cell of a rate; with ``interval`` it shows the interval, if there is room in it."""
+    text = show(rate.value)
+    if interval and rate.low is not None and rate.high is not None and is_known(rate):
+        text = spread(rate.value, rate.low, rate.high, show)
+    return Cell(value=rate.value, text=text, low=rate.low, high=rate.high)
 
 
 def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Table:
@@ -207,12 +208,11 @@ def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Ta
     rows.add("in_flight", "in flight", "count")
     rows.add(
         "reads_per_s",
-        "reads/s",
+        "reads/s, 95 % interval",
         "count",
-        lambda each: _rate(each.reads_per_s, format_count),
+        lambda each: _rate(each.reads_per_s, format_count, interval=True),
         ends=("reads_per_s_low", "reads_per_s_high"),
     )
-    rows.add("interval", "95 % interval", of=lambda each: _interval(each.reads_per_s))
     rows.add(
         "bytes_per_s",
         "bytes/s",
