@@ -285,6 +285,7 @@ def requirements(request: type[VerbRequest]) -> Iterator[tuple[str, Company]]:
 Overrides = Annotated[Settings, Parameter(help="override a key, e.g. loader.workers=8; repeatable")]
 Details = Annotated[
     bool,
+    OUTPUT,
     Parameter(
         help="print the evidence, too, and not only the answer (--format text; other formats "
         "always have it)"

@@ -25,7 +25,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from .. import __version__
-from ..base.errors import InterruptedRun
+from ..base.errors import InterruptedRun, UsageError
 from ..base.interrupts import interrupt_on_sigterm
 from ..base.text import MAX_SHOWN, printable
 from .failure import report_error
@@ -125,9 +125,11 @@ def program(words: Sequence[str] = ()) -> App:
 
 
 class _Help(DefaultFormatter):
-    """The help of cyclopts; the text of a flag has no line breaks of its own."""
+    """The help of cyclopts: what must be given first, and no line breaks of a text's own."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        if panel.format == "parameter":
+            panel = panel.copy(entries=sorted(panel.entries, key=lambda each: not each.required))
         for entry in panel.entries:
             text = getattr(entry.description, "primary_renderable", None)
             if isinstance(text, Text):
@@ -145,15 +147,49 @@ def parse(words: Sequence[str]) -> VerbRequest | None:
 
     Raises CycloptsError, UsageError.
     """
+    if words[:1] != ["__complete"]:  # a shell's question, which may end in an empty word
+        _refuse_empty(words)
+        _refuse_two_formats(words)
     request = program(words)([_SHORT.get(word, word) for word in words])
     if not isinstance(request, VerbRequest):
         return None
     return replace(request, command=("iobench", *words))
 
 
+def _refuse_empty(words: Sequence[str]) -> None:
+    """Raise UsageError for an empty word or value, which would be the current directory."""
+    for before, word in zip(("", *words), words, strict=False):
+        if not word or (word.startswith("--") and word.find("=") == len(word) - 1):
+            after = f"the word after {before}" if before.startswith("-") else "a word"
+            raise UsageError(
+                f"{word} has no value" if word else f"{after} is empty",
+                remedy="if it comes from a variable of the shell, set that variable",
+            )
+
+
+def _refuse_two_formats(words: Sequence[str]) -> None:
+    """Raise UsageError for --json beside another format. Of --format alone the last one counts."""
+    named = [word for word in words if word in _SHORT or word.split("=")[0] == "--format"]
+    if len(set(named)) > 1 and {*named} & {*_SHORT}:
+        raise UsageError(
+            f"{named[0]} and {named[-1]} are two formats", remedy="leave out all but one"
+        )
+
+
+_FIRST_WORD = {
+    "bash": ('[[ " $all', '[[ ${#cmd_path[@]} -eq 0 && " $all'),
+    "fish": (
+        'if string match -q -- "* $word *" " $all',
+        'if test (count $subcommands) -eq 0; and string match -q -- "* $word *" " $all',
+    ),
+}
+"""In a script of cyclopts each word that is a verb is one. Ours is the first (``run demo``)."""
+
+
 def _completion(shell: Literal["bash", "fish", "zsh"], /) -> None:
     """Print the script by which a shell completes verbs, flags and names."""
-    show_data(program().generate_completion(shell=shell))
+    script = program().generate_completion(shell=shell)
+    show_data(script.replace(*_FIRST_WORD.get(shell, ("", ""))))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -70,9 +70,9 @@ STORAGE = group("storage")
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest(RecordingRequest):
-    """Generate a dataset below DIR that fits the time and the space, measure the storage and run
-    the workload on it, print the verdict, and remove the data. A dataset that lies in DIR already
-    is read as it is, and never removed. Nothing else in DIR is touched. Ctrl-C removes what was
+    """Generate a dataset below URL that fits the time and the space, measure the storage and run
+    the workload on it, print the verdict, and remove the data. A dataset that lies at URL already
+    is read as it is, and never removed. Nothing else there is touched. Ctrl-C removes what was
     generated, and keeps what was measured.
 
     For example:

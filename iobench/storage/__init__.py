@@ -71,6 +71,8 @@ def open_storage(
     UnknownNameError for an unknown scheme.
     """
     refuse_secrets(url)
+    if not url:
+        raise UsageError("a directory or URL is empty", remedy="write . for this directory")
     if name := wrapper_of(url):
         wrapper, inner, own = _split(url)
         return _checked(

@@ -62,6 +62,20 @@ def test_a_help_shows_what_matters_first_and_the_whole_help_every_flag(
         assert bool(line.search(shown["--help"])) != (flag.parameter.show is WHOLE_HELP), name
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_help_shows_first_what_must_be_given_and_with_the_output_how_it_is_shown(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--help"]) == 0
+    first, _, output = capsys.readouterr().out.partition("─ output ─")
+    required = [
+        line.startswith("│ *") for line in first.splitlines() if re.match("│ .  ?[-A-Z]", line)
+    ]
+    assert required == sorted(required, reverse=True)
+    assert "--format" in output
+    assert "--details" not in first
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -74,12 +88,18 @@ def test_a_help_shows_what_matters_first_and_the_whole_help_every_flag(
         ("plan demo --format jsn", 'Did you mean "json"?'),
         ("--quiet run demo", "--quiet"),
         ("runn demo", 'Did you mean "run"?'),
+        ("report x --json --html", "--json and --html are two formats"),
+        ("report x --format=csv --json", "--format=csv and --json are two formats"),
+        ("run demo --data=", "--data= has no value"),
+        ("run demo --data ''", "the word after --data is empty"),
+        ("report ''", "a word is empty"),
+        ("run demo --data throttled+?latency=1ms", "a directory or URL is empty"),
     ],
 )
 def test_a_wrong_command_is_told_in_one_line(
     words: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = main(words.split())
+    code = main(shlex.split(words))
     out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert told in err
@@ -210,6 +230,7 @@ def test_a_file_with_a_hostile_name_is_no_completion(
         (["run", "resnet50-h"], ["resnet50-h100"]),
         (["plan", "--calibr"], []),
         (["run", "resnet50-h100", "--calibr"], ["--calibration"]),
+        (["run", "demo", "--calibr"], ["--calibration"]),
         (["report", "x", "--format", "m"], ["markdown", "mlperf"]),
     ],
 )
