@@ -126,7 +126,7 @@ def _before(judged: Judged) -> StorageSupply | None:
     The fetch ceiling is what the job's own reader gets with its own reads in flight, in a longer
     time than a point of the curve has. So the storage delivers at least as much.
     """
-    curve, ceiling = _from_curve(judged.record), _from_ceiling(judged)
+    curve, ceiling = _from_curve(judged.record) or _from_model(judged), _from_ceiling(judged)
     if curve is None or ceiling is None or judged.evidence.fetch is None:
         return curve or ceiling
     if ceiling.value <= curve.value:
@@ -230,6 +230,21 @@ def _from_curve(doc: TrainingRecord) -> StorageSupply | None:
         reads_in_flight=float(takes),
         today=today,
         too_few=bool(in_flight) and (in_flight or 0.0) < takes,
+        plateau=True,
+    )
+
+
+def _from_model(judged: Judged) -> StorageSupply | None:
+    """Of a what-if: the plateau by its model, for there is no curve of a changed storage."""
+    evidence = judged.evidence
+    if not evidence.modelled or evidence.raw is None:
+        return None
+    return StorageSupply(
+        value=evidence.raw,
+        low=None,
+        high=None,
+        reads_in_flight=evidence.in_flight,
+        today=None,
         plateau=True,
     )
 

@@ -184,13 +184,10 @@ def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]
 
 
 def _today(fed: Fed) -> str:
-    """What the storage feeds with the reads in flight of today, where it takes more to feed all."""
+    """What the storage feeds as the job reads it, where it could feed more."""
     if fed.today is None or fed.accelerators is None or fed.today >= fed.accelerators:
         return ""
-    reads = "more reads"
-    if fed.reads_in_flight is not None:
-        reads = counted(fed.reads_in_flight, "read")
-    return f" with {reads} in flight, and {format_count(fed.today)} with today's"
+    return f", and {format_count(fed.today)} as it is read now"
 
 
 def _todo(found: Verdict) -> list[str]:

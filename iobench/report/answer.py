@@ -17,21 +17,9 @@ from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
 from .figures import NO_REASON, Format, ends, picture
-from .glance import UTILIZATION, cold_reads, with_trust
+from .glance import STAGES, UTILIZATION, cold_reads, with_trust
 from .sections import FirstScreen, Item, Items, KeyFigure, Table, Tone
 from .stages import bottleneck_stage, stage_rates
-
-STAGES = {
-    "storage": "storage",
-    "prep": "preparation",
-    "loader": "the loader itself",
-    "accelerator": "the accelerator",
-    "cpu": "this host's CPU",
-    "sync": "the slowest rank",
-    "checkpoint": "saving checkpoints",
-    "fill": "the start of each epoch",
-}
-"""What can be the bottleneck, in a title and in a sentence."""
 
 WHY = {
     "latency": "The limit is the latency of its reads: more of them in flight would bring more.",

@@ -15,6 +15,18 @@ from .sections import Findings, FirstScreen, Headline, Section
 UTILIZATION = "accelerator_utilization_sustained"
 """By the names of ``record.metrics``: the figure of the verdict."""
 
+STAGES = {
+    "storage": "storage",
+    "prep": "preparation",
+    "loader": "the loader itself",
+    "accelerator": "the accelerator",
+    "cpu": "this host's CPU",
+    "sync": "the slowest rank",
+    "checkpoint": "saving checkpoints",
+    "fill": "the start of each epoch",
+}
+"""What can be the bottleneck, in a title and in a sentence."""
+
 _STATES = {"valid": "valid", "invalid": "INVALID", "unknown": "not known whether it is valid"}
 _KINDS = {"checkpoint": "checkpoint study"}
 _ENDED = {
@@ -100,8 +112,10 @@ def about_text(doc: RunRecord) -> str:
 
 def bottleneck_text(verdict: Verdict) -> str:
     """``storage is the bottleneck``, for a title."""
-    undecided = verdict.bottleneck == "undecided"
-    return "the bottleneck is undecided" if undecided else f"{verdict.bottleneck} is the bottleneck"
+    if verdict.bottleneck not in STAGES:
+        return "the bottleneck is undecided"
+    names = " or ".join(STAGES[stage] for stage in (verdict.bottleneck, *verdict.also))
+    return f"{names} is the bottleneck"
 
 
 def cold_reads(doc: TrainingRecord) -> str:

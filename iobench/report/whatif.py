@@ -25,9 +25,8 @@ from ..base.units import (
 )
 from ..judge.evidence import Evidence
 from ..judge.judged import judge
-from ..judge.promise import in_headline
 from .figures import Format, TableOf, listed, sentence, word
-from .glance import bottleneck_text
+from .glance import UTILIZATION, bottleneck_text
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, Tone
 from .stages import LABELS
 
@@ -56,9 +55,6 @@ def _of_ceilings(found: Prediction) -> list[Section]:
     if verdict is not None:
         told.append(verdict.sentence)
     told += _ceilings_error(found, before)
-    if verdict is not None and verdict.advice and verdict.bottleneck != "accelerator":
-        change, promise = verdict.advice[0].change, in_headline(verdict.advice[0])
-        told.append(f"Then the next change: {change}{f' ({promise})' if promise else ''}.")
     state = "no verdict" if verdict is None else f"predicted, {bottleneck_text(verdict)}"
     first = FirstScreen(
         id="what-if",
@@ -66,8 +62,21 @@ def _of_ceilings(found: Prediction) -> list[Section]:
         state=state,
         tone=_tone(None if verdict is None or verdict.starved is None else not verdict.starved),
         sentences=tuple(told),
+        gauges=tuple(_predicted(found, before)),
     )
     return [first, _ceilings(before, after), *listed("bases", "What it rests on", found.bases)]
+
+
+def _predicted(found: Prediction, before: Evidence) -> Iterator[KeyFigure]:
+    """The predicted rate and utilization, beside those that were measured."""
+    show = partial(percent_beside, limit=before.required)
+    for label, name, measured, form in (
+        ("utilization", UTILIZATION, before.utilization, show),
+        ("samples/s", "samples_per_s", before.measured, format_count),
+    ):
+        if (predicted := found.what_if.metrics.get(name)) is not None:
+            then = "" if measured is None else f"; {form(measured)} was measured"
+            yield KeyFigure(label, form(predicted.median), f"predicted{then}")
 
 
 def _tone(fed: bool | None) -> Tone:
@@ -125,6 +134,17 @@ WAITS = {
 }
 """The parts of a step, as a reader sees them."""
 
+_BOTTLENECKS = {
+    "accelerator": "the accelerators",
+    "loader": "the loader",
+    "stragglers": "the slowest rank",
+    "barrier": "the barrier of each step",
+    "storage": "the storage",
+    "network": "the hosts' networks",
+    "host": "each host's own work",
+}
+"""The same parts as a bottleneck."""
+
 UNDECIDED = "inconclusive"
 
 
@@ -179,14 +199,14 @@ def _answer(found: HostsPrediction) -> Iterator[str]:
         f"The accelerators would be {_in_words(at.accelerator_utilization, beside)} busy, "
         f"which is {fed} ({format_percent(found.required)} required)."
     )
-    if len(at.bottleneck) > 1:
-        yield f"The bottleneck is undecided: {' or '.join(at.bottleneck)}."
-    else:
-        yield f"The bottleneck: {at.bottleneck[0]}{', so they are fed' if at.fed else ''}."
+    names = " or ".join(_BOTTLENECKS[part] for part in at.bottleneck)
+    fed_so = ", so they are fed" if at.fed and at.bottleneck == ("accelerator",) else ""
+    undecided = "undecided: " if len(at.bottleneck) > 1 else ""
+    yield f"The bottleneck is {undecided}{names}{fed_so}."
     yield f"The storage {_takes_over(found)}."
     if found.marked:
         times = format_factor(found.times_measured)
-        yield f"This is {times} what was measured: past {MARKED} x a model is a guess."
+        yield f"The job is {times} as large as what was measured: beyond {MARKED} x it is a guess."
     yield _hosts_error(found)
 
 
@@ -208,14 +228,14 @@ def _takes_over(found: HostsPrediction) -> str:
     low, high = found.storage_takes_over_from
     up_to = f"up to {counted(found.searched, 'host')}"
     if low is None and high is None:
-        return f"does not take over {up_to}"
+        return f"does not become the bottleneck {up_to}"
     if low == high:
-        return f"takes over from {counted(low or 0, 'host')} on"
+        return f"becomes the bottleneck from {counted(low or 0, 'host')} on"
     first = f"from {counted(low, 'host')} on at the earliest" if low is not None else ""
     last = f"and perhaps not {up_to}"
     if high is not None:
         last = f"{'and ' * bool(first)}from {counted(high, 'host')} on at the latest"
-    return f"takes over {', '.join(filter(None, (first, last)))}"
+    return f"becomes the bottleneck {', '.join(filter(None, (first, last)))}"
 
 
 def _cell(found: Band | None, show: Format) -> Cell | None:
@@ -349,7 +369,11 @@ def _storms(found: Storms) -> Table:
 def _charts(found: HostsPrediction) -> Iterator[Chart]:
     """Samples/s and utilization over hosts: predicted with its band, and what was measured."""
     low, high = found.storage_takes_over_from
-    marks = (Mark(at=low, label="storage takes over"),) if low is not None and low == high else ()
+    marks = (
+        (Mark(at=low, label="storage is the bottleneck"),)
+        if low is not None and low == high
+        else ()
+    )
     if low is not None and low > found.what_if.hosts:
         marks = ()
     measured = "measured_samples_per_s"

@@ -14,7 +14,9 @@ from iobench.ask.capacity.sizing import READS
 from iobench.ask.capacity.whatif import Prediction, what_if
 from iobench.base.errors import UsageError
 from iobench.judge.judged import judge
+from iobench.judge.rebuild import conclude
 from iobench.record.training import CeilingDetails
+from tests.unit.test_causes import curve, run_curve
 
 Build = Callable[..., Any]
 TWICE = Quantity(2, relative=True)
@@ -62,6 +64,16 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     assert verdict.accelerators_fed == 1
     assert found.model_error == pytest.approx(600 / 580 - 1)
     assert found.corrected_samples_per_s == pytest.approx(1200 * 580 / 600)
+
+
+def test_faster_storage_never_feeds_fewer_than_the_recorded_one(make_run: Build) -> None:
+    """The storage delivers 9,000 samples/s, and the job's own reader gets 3,000 of them."""
+    rates = {"storage_raw": 9000, "fetch": 3000, "prep": 600}
+    doc = cheap(make_run(rates=rates, measured=580, au=0.29), read_bytes_per_sample=1e5)
+    doc = conclude(doc.with_job(curve=run_curve(curve(4000, 8000, 9000, 9000, 9000))))
+    found = what_if([(doc, {})], Change(storage_bandwidth=TWICE))
+    assert doc.job.verdict.accelerators_fed == 10
+    assert found.what_if.job.verdict.accelerators_fed == 20
 
 
 SHARDS = {"dataset": {"shards": 60_000}}

@@ -271,8 +271,8 @@ def _no_error(jobs: Sequence[RecordedJob]) -> str:
     if counts >= MIN_LEFT_OUT:
         return ""
     return (
-        f"the runs have {counted(counts, 'number')} of hosts, and none of fewer than "
-        f"{MIN_LEFT_OUT} can be left out"
+        f"it takes runs with at least {MIN_LEFT_OUT} different numbers of hosts, and these have "
+        f"{counts}"
     )
 
 

@@ -23,7 +23,7 @@ from typing import Literal
 from ...record.checkpoint import Study
 from ...record.run import RunRecord, TrainingRecord
 from ...record.sweep import setting_text
-from ..tuning.points import flatten
+from ..tuning.points import asked_settings
 
 Role = Literal["asked", "place", "version", "other"]
 
@@ -194,21 +194,13 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
     """All settings as flat keys.
 
     They are the workload, the dataset and the number of accelerators, or the specification of a
-    checkpoint study. The steps that fitted into a budget are the size of a sample, as the number of
-    repetitions is: what counts is how many were asked for.
+    checkpoint study.
     """
     if not isinstance(doc, TrainingRecord):
         spec_of_study = doc.checkpoints.spec.model_dump() if doc.checkpoints else {}
         return {key: str(value) for key, value in spec_of_study.items()}
-    data, workload = doc.job.dataset, doc.job.workload
-    if doc.job.fitted is not None:
-        workload = workload.model_copy(update={"max_steps": doc.job.fitted.asked_max_steps})
-        if (epochs := doc.job.fitted.asked_epochs) is not None:
-            workload = workload.model_copy(update={"epochs": epochs})
-    return flatten(workload.model_dump(mode="json"), data.asked) | {
-        "accelerators": str(doc.job.accelerators),
-        "dataset.seed": str(data.asked.get("seed")),
-    }
+    seed = doc.job.dataset.asked.get("seed")
+    return asked_settings(doc) | {"dataset.seed": str(seed)}
 
 
 def _saves(saves: Study) -> dict[str, str]:

@@ -135,6 +135,22 @@ def flatten(workload: Mapping[str, object], dataset: Mapping[str, object]) -> di
     return {key: text for key, text in found.items() if key not in PROSE}
 
 
+def asked_settings(doc: TrainingRecord) -> dict[str, str]:
+    """The settings that were asked for, as flat keys, with the number of accelerators.
+
+    The steps that fitted into a budget are the size of a sample, as the number of repetitions is:
+    what counts is how many were asked for.
+    """
+    workload = doc.job.workload
+    if doc.job.fitted is not None:
+        workload = workload.model_copy(update={"max_steps": doc.job.fitted.asked_max_steps})
+        if (epochs := doc.job.fitted.asked_epochs) is not None:
+            workload = workload.model_copy(update={"epochs": epochs})
+    return flatten(workload.model_dump(mode="json"), doc.job.dataset.asked) | {
+        "accelerators": str(doc.job.accelerators)
+    }
+
+
 def _leaves(node: Mapping[str, object], prefix: str) -> Iterable[tuple[str, str]]:
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -157,11 +173,7 @@ def derive(documents: Sequence[TrainingRecord]) -> list[SweptPoint]:
     Raises UsageError for runs of several workloads.
     """
     check_one_workload(documents)
-    flat = [
-        flatten(doc.job.workload.model_dump(mode="json"), doc.job.dataset.asked)
-        | {"accelerators": str(doc.job.accelerators)}
-        for doc in documents
-    ]
+    flat = [asked_settings(doc) for doc in documents]
     keys = [
         key
         for key in dict.fromkeys(key for each in flat for key in each)
