@@ -31,7 +31,7 @@ _DATA = (
 )
 """Figures of an option that only data shows."""
 
-_TITLE = "What a million samples cost"
+_TITLE = "What a million samples cost, in USD"
 
 
 def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]:

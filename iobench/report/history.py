@@ -193,11 +193,12 @@ def _change(point: ChangePoint, entry: RunEntry) -> str:
     ratio, interval = point.ratio, ""
     if ratio.low is not None and ratio.high is not None:
         interval = f" [{ratio.low:.3g}, {ratio.high:.3g}]"
-    told = f", inconclusive: {point.why}" if point.why else ""
+    told = f", {point.why}" if point.why else ""
     if point.p is not None:
         told = f", p {point.p:.2g}"
-    text = f"{entry.created[:16]}: {_word(point)}: {format_factor(ratio.value)}{interval}{told}; "
-    text += f"since the run of {point.after[:16]}"
+    when, before = (each[:16].replace("T", " ") for each in (entry.created, point.after))
+    text = f"{when}: {_word(point)}: {format_factor(ratio.value)}{interval}{told}; "
+    text += f"since the run of {before}"
     more = len(point.changed) - MAX_CHANGED
     rest = f"; and {more} more" if more > 0 else ""
     why = "; ".join(point.changed[:MAX_CHANGED])

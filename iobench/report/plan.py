@@ -93,7 +93,7 @@ def _demand(plan: PlanFigures) -> KeyFigure:
     if plan.demanded_bytes_per_s is None or plan.demanded_samples_per_s is None:
         note = "the accelerator takes whatever comes"
         return KeyFigure("demand", "none:", note)
-    note = f"{format_count(plan.demanded_samples_per_s)} samples/s, if the accelerators never wait"
+    note = f"({format_count(plan.demanded_samples_per_s)} samples/s) if accelerators never wait"
     return KeyFigure("demand", format_rate(plan.demanded_bytes_per_s), note)
 
 
@@ -131,7 +131,7 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
         KeyFigure("checkpoint", size, f"in {files}, {each} by each rank"),
         *(
             KeyFigure(
-                f"{one.stall_budget * 100:g} % stalled",
+                f"to stall {one.stall_budget * 100:g} %",
                 format_rate(one.write_bytes_per_s),
                 _budget(plan, one),
             )
@@ -176,18 +176,20 @@ def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> str:
         rate = format_rate(plan.storage_write_bytes_per_s)
         limit = f" ({against} the storage's stated limit of {rate})"
     without = "the restart" if plan.restore_s is not None else "restart and restore"
+    save, every = format_duration(budget.longest_save_s), format_duration(budget.interval_s)
+    lost = f"{format_share(budget.waste)} of the time is lost"
     return (
-        f"of durable writes by all hosts together{limit}{each}: a save of "
-        f"{format_duration(budget.longest_save_s)} every {format_duration(budget.interval_s)}; "
-        f"{format_share(budget.waste)} lost with interruptions, without {without}"
+        f"of durable writes by all hosts together{limit}{each}: a save takes {save}, one every "
+        f"{every}. {lost}, interruptions included, without {without}"
     )
 
 
 def _room(plan: CheckpointPlanFigures) -> str:
-    need = f"{format_bytes(plan.needed_bytes)}, for the one before stays until the next is complete"
+    need = f"{format_bytes(plan.needed_bytes)} are needed, "
+    need += "because the last checkpoint stays until the next one is complete"
     if not plan.target:
-        return f"unknown: name a target with --to; needed are {need}"
+        return f"unknown: name a target with --to; {need}"
     if plan.fits is None:
-        return f"unknown (not a local file system); needed are {need}"
+        return f"unknown (not a local file system); {need}"
     enough = "enough" if plan.fits else "NOT ENOUGH"
-    return f"{known(plan.free_bytes)} at {plan.target}: {enough}, needed are {need}"
+    return f"{known(plan.free_bytes)} at {plan.target}, {enough}: {need}"

@@ -219,10 +219,10 @@ def _instance(need: Requirement, instance: Instance) -> Told:
     peak, slots = instance.network_peak_gbps or 0.0, instance.accelerators or need.accelerators
     told: list[object] = [f"{instance.type}: its network is not known"]
     if kept is not None:
-        share = f"{needed:.3g} of the {kept:g} Gb/s that it keeps up are needed"
+        share = f"{needed:.3g} of the {kept:,g} Gb/s that it sustains are needed"
         enough = needed <= kept
         told = [
-            f"{instance.type}: network {'enough' if enough else 'NOT enough'}: {share}",
+            f"{instance.type}: its network is {'enough' if enough else 'NOT enough'}: {share}",
             not enough and f"{math.ceil(needed / kept)} x as many hosts, or data on local drives",
         ]
     holds = f"it holds {counted(slots, 'accelerator')}, so "

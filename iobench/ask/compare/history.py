@@ -166,7 +166,10 @@ def _answer(
     if not positive:
         return "inconclusive", "a value is 0, so that there is no ratio"
     if len(medians) < MIN_RUNS:
-        return "inconclusive", f"{len(medians)} of the {MIN_RUNS} runs that it takes at least"
+        return (
+            "inconclusive",
+            f"a change takes {MIN_RUNS} runs to show, and here are {len(medians)}",
+        )
     if told:
         return "changed", ""
     return ("no change", "") if possible is None else ("inconclusive", possible.why)
