@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..ask.tuning.knee import NO_HELP
 from ..ask.tuning.recommend import Recommendation
 from ..base.units import format_count
-from .figures import TableOf, listed, with_interval
+from .figures import TableOf, listed, sentence, with_interval
 from .sections import FirstScreen, KeyFigure, Section, Table
 
 MAX_SHOWN = 12
@@ -16,8 +16,8 @@ MAX_SHOWN = 12
 
 def sections(found: Recommendation) -> list[Section]:
     """The answer first, then why, what speaks against it, and the alternatives."""
-    parts = [_answer(found), *listed("why", "Why", found.why, MAX_SHOWN)]
-    parts += listed("but", "But", found.doubts, MAX_SHOWN)
+    parts = [_answer(found), *listed("why", "Why", [*map(sentence, found.why)], MAX_SHOWN)]
+    parts += listed("but", "But", [*map(sentence, found.doubts)], MAX_SHOWN)
     return [*parts, _front(found), *listed("left-out", "Left out", found.left_out, MAX_SHOWN)]
 
 

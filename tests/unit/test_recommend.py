@@ -26,6 +26,7 @@ from iobench.judge.statistics import ratio_interval
 from iobench.record.sweep import Sweep as SweepRecord
 from iobench.record.sweep import SweepPoint, save_sweep
 from iobench.record.training import FittedFacts
+from tests.words import long_sentences
 
 Build = Callable[..., Any]
 SAMPLE, SAMPLES = 100_000, 2_000_000
@@ -128,7 +129,9 @@ def swept(planted: Build, tmp_path: Path) -> Callable[..., Recommendation]:
                 folder / f"run-{index:03d}",
                 planted(**dict(zip(axes, values, strict=True)), **machine),
             )
-        return recommend(read_sweep(folder, default=default), target)
+        found = recommend(read_sweep(folder, default=default), target)
+        assert long_sentences([*found.why, *found.doubts]) == []
+        return found
 
     return go
 
@@ -151,7 +154,7 @@ def test_the_worker_knee_is_where_storage_is_reached(swept: Callable[..., Recomm
     assert found.gain == pytest.approx(400 / 86.5, rel=0.02)
     assert found.gain_low > 4
     assert found.confidence == "high"
-    assert any("loader.workers=5 reaches 100.0 %" in line for line in found.why)
+    assert any("loader.workers=5 it reaches 100.0 %" in line for line in found.why)
 
 
 def test_the_worker_knee_is_the_cores_where_decoding_binds(

@@ -1,4 +1,4 @@
-"""Explain the recommended settings: one sentence for each rule, with the figures it is based on."""
+"""Explain the recommended settings: a few sentences for each rule, with the figures behind them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def why_chosen(points: Sequence[SweptPoint], chosen: SweptPoint) -> str:
     if chosen not in near:
         share = format_percent(chosen.median / best.median)
         return (
-            f"it reaches {share} of the best of {len(points)} points ({_rate(best)}), with the "
+            f"it reaches {share} of the best of {len(points)} points ({_rate(best)}). It has the "
             "smallest shards that reach 95 %"
         )
     if chosen is best and len(near) == 1:
@@ -42,14 +42,14 @@ def why_chosen(points: Sequence[SweptPoint], chosen: SweptPoint) -> str:
     share = format_percent(chosen.median / best.median)
     few = sum(not enough_shards(point) for point in near) if enough_shards(chosen) else 0
     idle = (
-        f"; {few} of them {'has' if few == 1 else 'have'} fewer than 4 shards for each worker, so "
+        f". {few} of them {'has' if few == 1 else 'have'} fewer than 4 shards for each worker, so "
         "some workers will be idle"
         if few
         else ""
     )
     return (
         f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best "
-        f"({_rate(best)}), and their intervals overlap with it{idle}; this one has the smallest "
+        f"({_rate(best)}), and their intervals overlap with it{idle}. This one has the smallest "
         f"settings and costs, and reaches {share} of the best"
     )
 
@@ -61,14 +61,15 @@ def why_number(points: Sequence[SweptPoint], chosen: SweptPoint, key: str) -> st
         return ""
     best = max(line, key=lambda point: point.median)
     rates = ", ".join(f"{point.settings[key]}: {format_count(point.median)}" for point in line)
+    share = format_percent(chosen.median / best.median)
     text = (
-        f"{key}={chosen.settings[key]} reaches {format_percent(chosen.median / best.median)} of "
-        f"the best along this axis ({rates})"
+        f"with {key}={chosen.settings[key]} it reaches {share} of the best along this axis. "
+        f"The samples/s are {rates}"
     )
     last = line[-1]
     if last is not best and last not in near_best(line):
         text += (
-            f"; a larger value is slower: {last.settings[key]} reaches "
+            f". A larger value is slower: {last.settings[key]} reaches "
             f"{format_percent(last.median / best.median)}"
         )
     return text
@@ -81,40 +82,39 @@ def why_name(points: Sequence[SweptPoint], chosen: SweptPoint, key: str) -> str:
     compared = []
     for other in others:
         ratio, low, high, _ = ratio_interval(chosen.rates, other.rates)
-        compared.append(
-            f"{ratio:.2f} x the rate with {other.settings[key]} [{low:.2f}, {high:.2f}]"
-        )
-    return f"{key}={chosen.settings[key]} reaches {', '.join(compared)}"
+        times = f"{ratio:.2f} x [{low:.2f}, {high:.2f}]"
+        compared.append(f"it is {times} as fast as with {other.settings[key]}")
+    return f"with {key}={chosen.settings[key]} {'. I'.join(each[1:] for each in compared)}"
 
 
 def why_codec(codec: ComparedCodec) -> str:
     side = "more than" if codec.decode_bytes_per_s > codec.storage_bytes_per_s else "less than"
     verdict = "worth it" if codec.worth else "not worth it"
-    measured = "" if codec.measured is None else f", measured {codec.measured:.2f} x"
+    measured = "" if codec.measured is None else f", and measured is {codec.measured:.2f} x"
     return (
         f"codec {codec.codec} is {verdict}: the cores decompress "
         f"{format_rate(codec.decode_bytes_per_s)}, {side} the "
-        f"{format_rate(codec.storage_bytes_per_s)} of storage, and the data becomes "
-        f"{codec.ratio:.2f} x smaller; predicted is {codec.predicted:.2f} x the rate without it"
-        f"{measured} (a codec helps only if cores x decode rate > storage bandwidth)"
+        f"{format_rate(codec.storage_bytes_per_s)} of storage. The data becomes "
+        f"{codec.ratio:.2f} x smaller. Predicted is {codec.predicted:.2f} x the rate without it"
+        f"{measured}. A codec helps only if the cores decompress faster than the storage delivers"
     )
 
 
 def why_shard(shard: ShardSize) -> str:
     model = shard.fit
     small, large = (format_bytes(size) for size in model.fitted)
-    error = "" if model.worst is None else f"; its error at another size is {model.worst:+.0%}"
+    error = "" if model.worst is None else f", and its error at another size is {model.worst:+.0%}"
     cap = "" if model.cap is None else f", all streams together at most {format_rate(model.cap)}"
     name = min(shard.upper, key=lambda key: shard.upper[key])
     limit = format_bytes(shard.upper[name])
-    reached = f", which reaches {format_percent(shard.efficiency)} of it" if shard.bound_by else ""
-    outside = "; this size is outside the measured range" if shard.extrapolated else ""
+    reached = f", and reach {format_percent(shard.efficiency)} of it" if shard.bound_by else ""
+    outside = ". This size is outside the measured range" if shard.extrapolated else ""
     return (
         f"shards of {format_bytes(shard.bytes)}: a stream waits {format_duration(model.latency_s)} "
-        f"for a shard and then reads {format_rate(model.bytes_per_s)}{cap} (model fitted to shards "
-        f"of {small} and {large}{error}); shards of {format_bytes(shard.efficient_bytes)} reach "
-        f"95 % of the useful rate, and {name} {'allow' if ' shards ' in name else 'allows'} at "
-        f"most {limit}{reached}{outside}"
+        f"for a shard and then reads {format_rate(model.bytes_per_s)}{cap}. The model was fitted "
+        f"to shards of {small} and {large}{error}. Shards of "
+        f"{format_bytes(shard.efficient_bytes)} reach 95 % of the useful rate. At most "
+        f"{limit} leave room for {name}{reached}{outside}"
     )
 
 
@@ -128,7 +128,7 @@ def amplification(point: SweptPoint) -> str:
     spec = point.document.job.dataset.spec
     if spec is not None and spec.format == "parquet":
         remedy = (
-            "rows are read in whole row groups: read the groups in sequence "
+            "Rows are read in whole row groups: read the groups in sequence "
             "(reader.access=sequential), or write smaller groups"
         )
     elif point.document.job.loader.direct:
@@ -138,7 +138,7 @@ def amplification(point: SweptPoint) -> str:
         )
     else:
         remedy = (
-            "read whole shards (reader.access=sequential), or store samples so that each can be "
+            "Read whole shards (reader.access=sequential), or store samples so that each can be "
             "read alone"
         )
-    return f"{max(shares):.2f} bytes are read for each byte that is delivered: {remedy}"
+    return f"{max(shares):.2f} bytes are read for each byte that is delivered. {remedy}"

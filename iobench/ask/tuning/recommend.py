@@ -244,13 +244,13 @@ def _doubts(
     fewest = _fewest(sweep, chosen)
     if fewest < 4:
         doubts.append(
-            f"a point has only {counted(fewest, 'repetition')}, too few to compare points: at "
-            "least 4 are needed, 6 are better"
+            f"a point has only {counted(fewest, 'repetition')}, too few to compare points. At "
+            "least 4 are needed, and 6 are better"
         )
     if sweep.default is None:
         known = f" ({settings_text(sweep.default_settings)})" if sweep.default_settings else ""
         doubts.append(
-            f"no point has today's settings{known}, so the gain is not known: give them with "
+            f"no point has today's settings{known}, so the gain is not known. Give them with "
             "--default KEY=VALUE, or run them, too"
         )
     elif gain is not None and low is not None and low <= 1 < gain:
@@ -278,7 +278,7 @@ def _short(sweep: SweepRuns, chosen: SweptPoint, gain: float | None) -> str | No
     if not walls or min(walls) >= MIN_TRIAL_S:
         return None
     return (
-        f"repetitions of {min(walls):.2g} s are short for a gain of {gain:.2f} x: make them longer "
+        f"repetitions of {min(walls):.2g} s are short for a gain of {gain:.2f} x. Make them longer "
         "(--samples, --set epochs=N), and confirm the gain with iobench sweep --confirm"
     )
 
