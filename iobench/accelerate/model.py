@@ -320,7 +320,7 @@ def _device(name: str | None, rank: int) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(
             f"device '{name}' is not available on this host",
-            remedy="train on the CPU: --set accelerator.device=null",
+            remedy="train on the CPU: --device cpu, or --set accelerator.device=null",
         )
     return device
 

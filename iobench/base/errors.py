@@ -35,9 +35,12 @@ anyone, so ``IobenchError`` escapes every character that is not printable.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from .text import printable
+
+T = TypeVar("T")
 
 
 class IobenchError(Exception):
@@ -72,6 +75,14 @@ def _rebuild(kind: type[IobenchError], what: str, remedy: str, notes: list[str])
 def rebuilt(error: IobenchError, what: str) -> IobenchError:
     """An error like ``error``, which says ``what`` instead."""
     return _rebuild(type(error), what, error.remedy, getattr(error, "__notes__", []))
+
+
+def in_option(name: str, parse: Callable[[str], T], text: str) -> T:
+    """What the text of an option means. Raises UsageError that names the option."""
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise rebuilt(error, f"{name}: {error.what}") from None
 
 
 def kept_in(error: IobenchError, directory: object) -> IobenchError:

@@ -155,7 +155,7 @@ def finish_sweep(sweep: Sweep, directory: Path, *, kind: str, new: bool, details
         keep_page(document, shown, directory)
     if kind == "text":
         say_where(directory, details=details)
-        if not sweep.walk:
+        if not sweep.walk and sum(bool(point.runs) for point in sweep.points) > 1:
             say(f"advice:  iobench advise {directory}")
     return 0 if any(point.runs for point in sweep.points) else 1
 

@@ -82,7 +82,7 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
         sentences=(_sentence(sweep, best[0]),) if best else (),
         gauges=tuple(gauges),
         picture=picture("Samples/s, the fastest settings first", bars),
-        trust=f"{counted(sweep.repetitions, 'trial')} of each point.",
+        trust=f"At most {counted(sweep.repetitions, 'trial')} of each point." if best else "",
     )
 
 

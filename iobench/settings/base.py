@@ -247,7 +247,31 @@ def _explain(model: type[BaseModel], problem: ErrorDetails) -> str:
     if problem["type"] == "model_type":
         return f"'{path}': expected a group of keys, found {type(problem['input']).__name__}"
     message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"'{path}': {message}"
+    if message.startswith(_PYDANTIC):
+        message = message.removeprefix(_PYDANTIC)
+        for theirs, ours in _OURS.items():
+            message = message.replace(theirs, ours)
+        given = problem["input"]
+        if isinstance(given, str | int | float | bool):
+            message += f", but is {str(given)[:_MAX_KEY]!r}"
+        return f"'{path}' must be {message}"
+    return f"'{path}': {message.replace('String should match', 'it must match')}"
+
+
+_PYDANTIC = "Input should be "
+_OURS = {
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid integer, got a number with a fractional part": "a whole number",
+    "a valid integer": "a whole number",
+    "a valid number, unable to parse string as a number": "a number",
+    "a valid boolean, unable to interpret input": "true or false",
+    "a valid boolean": "true or false",
+    "a valid string": "a text",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "more than",
+}
+"""The words of pydantic, and those of the other errors."""
 
 
 def _meant(owner: type[BaseModel], key: str, value: object) -> list[str]:

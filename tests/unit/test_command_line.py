@@ -94,6 +94,10 @@ def test_a_help_shows_first_what_must_be_given_and_with_the_output_how_it_is_sho
         ("run demo --data ''", "the word after --data is empty"),
         ("report ''", "a word is empty"),
         ("run demo --data throttled+?latency=1ms", "a directory or URL is empty"),
+        ("run demo --data throttled+/x?bandwidth=fast", "bandwidth: 'fast' is not a size"),
+        ("run demo --data x --set loader.workers=a", "must be a whole number, but is 'a'"),
+        ("run demo --data x --set cache=hot", "must be 'cold', 'warm' or 'any', but is 'hot'"),
+        ("probe . --request 4q", "--request: '4q' is not a size"),
     ],
 )
 def test_a_wrong_command_is_told_in_one_line(

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ... import __version__
-from ...base.errors import StorageError, UsageError
+from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import counted, format_bytes, format_duration, parse_size
 from ...host import fio
 from ...host.depth import Depth
@@ -377,7 +377,7 @@ def _places(target: Target, size: int | None) -> Places:
 
 def parse_requests(text: str) -> list[int]:
     """The sizes in ``4KiB,128KiB``, in bytes. Raises UsageError."""
-    sizes = [parse_size(part) for part in text.split(",")]
+    sizes = [in_option("--request", parse_size, part) for part in text.split(",")]
     if len(sizes) > MAX_REQUESTS or len(set(sizes)) < len(sizes):
         raise UsageError(f"--request takes up to {MAX_REQUESTS} different sizes, but is '{text}'")
     for size in sizes:

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 import numpy as np
 
-from ...base.errors import StorageError, TargetRefusedError, UsageError
+from ...base.errors import StorageError, TargetRefusedError, UsageError, in_option
 from ...base.units import parse_duration
 from ..base import (
     Buffer,
@@ -75,7 +75,9 @@ class NfsStorage:
             **({"nfsport": str(port)} if port is not None else {}),
             **(options or {}),
         }
-        timeout_s = parse_duration(given["timeout"]) if "timeout" in given else TIMEOUT_S
+        timeout_s = TIMEOUT_S
+        if "timeout" in given:
+            timeout_s = in_option("timeout", parse_duration, given["timeout"])
         self.version = int(_checked(given)["version"])
         # Nested exports are not entered by default: the search for them needs a procedure that some
         # servers do not have.

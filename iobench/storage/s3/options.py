@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...base.errors import UsageError
+from ...base.errors import UsageError, in_option
 from ...base.units import parse_duration, parse_size
 
 _MIB = 1 << 20
@@ -72,12 +72,12 @@ def parse_options(given: Mapping[str, str]) -> S3Options:
         if values.get(name, known[0]) not in known:
             raise _wrong(name, given[name], f"one of {', '.join(known)}")
     if "part_size" in values:
-        values["part_size"] = parse_size(given["part_size"])
+        values["part_size"] = in_option("part_size", parse_size, given["part_size"])
         if not 5 * _MIB <= values["part_size"] <= 5 << 30:
             raise _wrong("part_size", given["part_size"], "5MiB to 5GiB, which S3 sets")
     for name in ("timeout", "deadline"):
         if name in values:
-            values[name] = parse_duration(given[name])
+            values[name] = in_option(name, parse_duration, given[name])
             if not 0.1 <= values[name] <= 3600:
                 raise _wrong(name, given[name], "100ms to 1h")
     if "retries" in values:

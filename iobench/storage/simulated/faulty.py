@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ...base.errors import StorageError, UsageError
+from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import parse_duration
 from ..base import Buffer, Sink, Storage
 from .memory import SharedNumber, Wrapper
@@ -85,7 +85,10 @@ class FaultyStorage(Wrapper):
                 "faulty storage: stall states how long, but stall_every is missing",
                 remedy="add stall_every, for example stall_every=100",
             )
-        return cls(inner, stall_s=parse_duration(options.get("stall", STALL_S)), **counts)
+        stall_s = STALL_S
+        if "stall" in options:
+            stall_s = in_option("stall", parse_duration, options["stall"])
+        return cls(inner, stall_s=stall_s, **counts)
 
     def facts(self) -> dict[str, Any]:
         faults = {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}

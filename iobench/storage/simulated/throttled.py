@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ...base.errors import UsageError
+from ...base.errors import UsageError, in_option
 from ...base.units import parse_duration, parse_size
 from ..base import Buffer, Sink, Storage
 from .memory import SharedNumber, Wrapper
@@ -94,7 +94,7 @@ class ThrottledStorage(Wrapper):
     def wrap(cls, inner: Storage, options: Mapping[str, str]) -> ThrottledStorage:
         """Raises UsageError for an invalid rate or duration, and for a rate of zero."""
         rates = {
-            name: parse_size(options[name].removesuffix("/s"))
+            name: in_option(name, parse_size, options[name].removesuffix("/s"))
             for name in ("bandwidth", "write_bandwidth")
             if name in options
         }
@@ -105,7 +105,7 @@ class ThrottledStorage(Wrapper):
                 remedy="for example throttled+/data?bandwidth=100MB",
             )
         latencies = {
-            f"{name}_s": parse_duration(options[name])
+            f"{name}_s": in_option(name, parse_duration, options[name])
             for name in ("latency", "latency_p99")
             if name in options
         }
