@@ -23,8 +23,8 @@ from .claim_rates import (
 
 HEADS = (
     *("false different", "wrong equal"),
-    *(f"different told at {truth:g}" for truth in TRUTHS[1:]),
-    "equal told at 1",
+    *(f"different found at {truth:g}" for truth in TRUTHS[1:]),
+    "equal found at 1",
 )
 
 
@@ -57,7 +57,7 @@ def figures() -> tuple[list[str], bool]:
         *_table(
             (
                 *("repetitions differ by", *HEADS, "turns at 1", "turns at 0.9"),
-                "0.9 told with the promised turns",
+                "0.9 found in the promised turns",
             ),
             [f"{world.of_turns} | {found.cells}" for world, found in turns.items()],
         ),
