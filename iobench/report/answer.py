@@ -132,6 +132,8 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
     size, demand = bytes_per_sample(doc), evidence.accelerator
     *stages, _ = stage_rates(doc)
     known = {each.name: each.rate for each in stages if each.rate}
+    if known.get("fetch", 0.0) > known.get("storage_raw", 0.0):
+        known.pop("storage_raw", None)  # the best is what the job's own reader gets
     if not known or not evidence.measured:
         return None
 

@@ -82,7 +82,8 @@ def _comparison(each: Comparison, name: str) -> list[Section]:
     told = [("baseline", _group(each.sides[0])), ("candidate", _group(each.sides[1]))]
     told += [("not comparable", line) for line in each.obstacles]
     told += [("differs", "; ".join(each.changes)), *(("not compared", one) for one in each.missing)]
-    found: list[Section] = [_first(each, name), facts(f"{name}-sides", "", [*told, *_how(each)])]
+    compared = facts(f"{name}-sides", "What is compared", [*told, *_how(each)])
+    found: list[Section] = [_first(each, name), compared]
     return [*found, _metrics(each, name)] if each.rows else found
 
 

@@ -59,7 +59,7 @@ def _ranking(one: Ranking, name: str) -> Iterator[Section]:
     told += [("note", note) for note in notes]
     unknown = "the price of {} is not known: give --host-price-per-hour"
     told += [("no price", unknown.format(kind)) for kind in one.without_price]
-    yield facts(f"{name}-details", "", told)
+    yield facts(f"{name}-details", "How it was computed", told)
 
 
 def _first(one: Ranking, name: str) -> FirstScreen:

@@ -49,7 +49,7 @@ def sections(plan: PlanFigures) -> list[Section]:
         ("MLPerf size", _minimum(plan)),
         ("probe", "" if plan.probe is None else _probe(plan.probe, plan)),
     ]
-    return [first, facts("plan", "", told)]
+    return [first, facts("plan", "In detail", told)]
 
 
 def _time(plan: PlanFigures) -> str:
@@ -162,7 +162,7 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
         ("failures", f"every {format_duration(plan.mtbf_s)} on {many}, {how}"),
         ("restore", restore),
     ]
-    return [first, facts("checkpoint-plan", "", told)]
+    return [first, facts("checkpoint-plan", "In detail", told)]
 
 
 def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> str:

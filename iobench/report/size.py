@@ -41,7 +41,7 @@ def sections(need: Requirement) -> list[Section]:
     rows |= {**_cache(need), **_checkpoints(need), **_cores(need)}
     rows |= _measured(need, need.measured) if need.measured else {}
     texts = [(label, words) for label, each in rows.items() for words in told(*each)]
-    return [_first(need), facts("requirement", "", texts), rate_table(need)]
+    return [_first(need), facts("requirement", "How it was computed", texts), rate_table(need)]
 
 
 def _first(need: Requirement) -> FirstScreen:
@@ -123,7 +123,9 @@ def _job(need: Requirement) -> Told:
             f"{need.dataset}: {format_bytes(need.dataset_bytes)}, {need.access} access",
             f"samples of {format_bytes(need.sample_bytes)} as stored, {shard}{block}",
         ],
-        "demand": [f"{_rate(need.demanded_read_bytes_per_s)}, {samples}, if nobody ever waits"],
+        "demand": [
+            f"{_rate(need.demanded_read_bytes_per_s)}, {samples}, if no accelerator ever waits"
+        ],
         "reads": [
             f"{_rate(need.read_bytes_per_s)} at that utilization: {reads}, {opens}",
             amplified >= SOME and f"{amplified:.3g} x the bytes of a sample are read, since {why}",
@@ -156,7 +158,7 @@ def _margin(need: Requirement) -> Told:
     restore = ", or during a restore" if need.restore_bytes_per_s is not None else ""
     peak = [
         f"up to {_rate(need.peak_read_bytes_per_s)} of reads, if the storage gives them",
-        f"while nobody waits, while the pipeline fills{restore}",
+        f"while no accelerator waits, and while the pipeline fills{restore}",
         together is not None
         and f"{_rate(together)} of reads and writes while a checkpoint is saved",
     ]

@@ -39,6 +39,15 @@ def test_the_answer_fits_on_one_screen(path: Path) -> None:
     assert max(map(len, lines)) <= COLUMNS
 
 
+@pytest.mark.parametrize(("raw", "rows"), [(900.0, 1), (9000.0, 2)])
+def test_the_best_of_the_storage_is_no_less_than_what_is_read(
+    make_run: Build, raw: float, rows: int
+) -> None:
+    text = text_of(make_run(rates={"storage_raw": raw, "fetch": 1500.0}, au=0.5, measured=1000))
+    assert text.count("  storage, ") == rows
+    assert "storage, as it is read" in text
+
+
 @pytest.mark.parametrize(
     ("rates", "au", "title", "marked"),
     [
