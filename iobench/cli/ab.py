@@ -58,7 +58,7 @@ def gated(request: AbRequest, record: AbRecord) -> int:
     What is told of a side that is INVALID is inconclusive.
     """
     found = verdict(primary(record))
-    inconclusive = [f"side {side.name} is INVALID" for side in invalid_sides(record)]
+    inconclusive = [f"variant {side.name} is INVALID" for side in invalid_sides(record)]
     if found == "inconclusive":
         inconclusive.append(answer(record).removeprefix("inconclusive").lstrip(": "))
     return status_of(
@@ -98,13 +98,13 @@ class ShownTurns(Live):
             self.note("A and B are the same: a difference would be a false alarm")
         least = shortest_s(a.plan, b.plan)
         if least is None:
-            self.note("how long it takes is known after the warm-up of both sides")
+            self.note("how long it takes is known after the warm-up of both variants")
             return
         first = whole_seconds((1 + MIN_TURNS) * least)
         line = f"a warm-up, then {MIN_TURNS} turns of 2 repetitions: at least {first}"
         if max_turns > MIN_TURNS:
             most = whole_seconds((1 + max_turns) * least)
-            line += f"; if they do not tell, up to {max_turns} turns: at least {most}"
+            line += f"; if these give no answer, up to {max_turns} turns: at least {most}"
         self.note(line)
 
     def planned(self, record: AbRecord, turn_s: float) -> None:

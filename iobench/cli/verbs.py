@@ -576,8 +576,8 @@ class SweepRequest(RecordingRequest, LockingRequest):
     """Generate the datasets that the combinations (points) need, run each point several times with
     the points taking turns, and remove the data again. Keys that begin with 'dataset.' change the
     data, all others the workload. A walk, such as cpu-training, varies one setting after the other,
-    and keeps what is told to be faster. Ctrl-C keeps what was measured, and --resume continues; the
-    URL of its data, and what it names as code, must then be given again.
+    and keeps what is significantly faster. Ctrl-C keeps what was measured, and --resume continues;
+    the URL of its data, and what it names as code, must then be given again.
 
     For example:
 
@@ -648,8 +648,8 @@ class AbRequest(GateRequest, ScannedRequest, RuledRequest, RecordingRequest, Loc
     """Measure two datasets, storages or settings in turns, until a sequential test with a
     controlled error rate tells whether they differ by more than a threshold, or the budget ends.
     Print the ratio with its interval. A is the baseline, B the candidate. Exit status: 0 ok, 1
-    failed, 2 usage, 3 a side is INVALID; with --fail-on 4 if B is worse, and as --if-inconclusive
-    says where nothing is told or a side is INVALID.
+    failed, 2 usage, 3 a variant is INVALID; with --fail-on 4 if B is worse, and as
+    --if-inconclusive says where the answer is inconclusive or a variant is INVALID.
 
     For example:
 

@@ -42,7 +42,7 @@ def sections(record: AbRecord) -> list[Section]:
     found: list[Section] = [
         *ended("This comparison", record.status, record.error),
         _first(record, claims[0]),
-        facts("sides", "Sides", map(_side, record.sides)),
+        facts("sides", "Variants", map(_side, record.sides)),
         *listed("differs", "What differs, A -> B", differs(record), SHOWN_DIFFERENCES),
     ]
     if record.turns:
@@ -109,15 +109,15 @@ def _sentences(record: AbRecord, claim: Claim) -> list[str]:
     if invalid:
         found.append(
             f"INVALID by the rules in force: {' and '.join(invalid)}. Why: iobench report, with "
-            "the directory of the side."
+            "the directory of the variant."
         )
     if record.a.identity and not differs(record):
         found.append("A and B are the same: a difference would be a false alarm.")
     others = other_work(record)
     if others:
         found.append(
-            f"The sides do different work ({', '.join(others)}), so the ratio is not only of the "
-            "storage or of how it is read."
+            f"The variants do different work ({', '.join(others)}), so the ratio is not only that "
+            "of the storage or of how it is read."
         )
     return found
 

@@ -138,7 +138,7 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
         return None
 
     def told(rate: float) -> str:
-        return format_rate(rate * size) if size else f"{format_count(rate)}/s"
+        return format_rate(rate * size) if size else f"{format_count(rate)} samples/s"
 
     bound = bottleneck_stage(doc, stages)
     rows = [

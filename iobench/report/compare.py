@@ -29,7 +29,7 @@ from .figures import (
 from .sections import Cell, Chart, FirstScreen, Item, Items, KeyFigure, Section, Table, Tone
 
 WORDS = {word: word for word in ("better", "equal", "inconclusive")} | {"worse": "WORSE"}
-NOTHING = "no metric was measured on both sides"
+NOTHING = "no metric was measured in both"
 
 _ESTIMATES = {
     "ranks": "the median of the ratios of each candidate run to each baseline run",
@@ -230,7 +230,7 @@ def more_text(claim: Claim) -> str:
     """``about 12 more runs on each side``; only if the number is known."""
     more = claim.more or 0
     number = f"{MAX_MORE} or" if more >= MAX_MORE else f"about {more}"
-    return f"{number} more {'run' if more == 1 else 'runs'} on each side"
+    return f"{number} more {'run' if more == 1 else 'runs'} of each"
 
 
 def _more(more: float) -> str:

@@ -77,7 +77,7 @@ def _told(sweep: Sweep, rows: list[TriedSetting]) -> Iterator[str]:
     tried = [row for row in rows if row.rates and row.step not in (BASELINE, ALL)]
     rest = [row for row in tried if row.step not in {each.step for each in helped}]
     if tried and not helped:
-        yield "On this host nothing that was tried is told to be faster than the baseline."
+        yield "On this host nothing that was tried is significantly faster than the baseline."
     steps = dict.fromkeys(row.step for row in rest)
     if steps:
         what = "Of the others" if helped else "Of all steps"
@@ -131,7 +131,7 @@ def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
     )
     rows.data("trials", unit="count", of=lambda row: len(row.rates) or None)
     rows.add("ratio", "ratio to those kept", "ratio", missing="", ends=("ratio_low", "ratio_high"))
-    rows.add("answer", "told", of=lambda row: row.answer if row.rates else None, where="pages")
+    rows.add("answer", "answer", of=lambda row: row.answer if row.rates else None, where="pages")
     rows.add(
         "samples_per_usd",
         "samples/USD",

@@ -43,7 +43,7 @@ from .repetition import measure, repetition_phase
 from .third_party import prepare_library
 from .trials import take_turns
 
-NO_ABLATIONS = "two sides in turns leave no stage out"
+NO_ABLATIONS = "two variants in turns leave no stage out"
 
 _WARM_UP_SEED = MAX_TURNS
 """Added to the seed for the warm-up, so that no turn reads in the same order."""
@@ -64,7 +64,7 @@ def naming(side: str) -> Iterator[None]:
     try:
         yield
     except IobenchError as error:
-        error.what = printable(f"side {side}: {error.what}")
+        error.what = printable(f"variant {side}: {error.what}")
         raise
 
 
@@ -127,12 +127,12 @@ class MeasuredSide:
             self.versions = shard_versions(bench.plan)
             if bench.plan.subject.reads_itself:
                 kind = bench.plan.workload.loader.kind
-                title = f"side {self.name}: the samples that loader '{kind}' delivers"
+                title = f"variant {self.name}: the samples that loader '{kind}' delivers"
                 with timed(doc, "prepare", self.observer, title):
                     add_loader_facts(doc, prepare_library(bench.plan, bench.held, proof=True))
             phase = repetition_phase(bench.plan, _WARM_UP_SEED, name="warm-up")
             began = time.monotonic()
-            with timed(doc, "warm_up", self.observer, f"side {self.name}: warm-up"):
+            with timed(doc, "warm_up", self.observer, f"variant {self.name}: warm-up"):
                 kept: list[Repetition] = []
                 outcome = measure(
                     bench, replace(phase, repetition=0), kept.append, keep_interrupted=False
@@ -144,7 +144,7 @@ class MeasuredSide:
         """Run the repetition of a turn. Raises IobenchError if it has not read all it should."""
         self.began, began = now(), time.monotonic()
         with self._failing():
-            title = f"turn {turn + 1}, side {self.name}"
+            title = f"turn {turn + 1}, variant {self.name}"
             with timed(self.doc, "measure", self.observer, title):
                 repetitions = self.doc.job.repetitions
                 phase = repetition_phase(self.bench.plan, turn)
@@ -185,7 +185,7 @@ class MeasuredSide:
             label = BY_NAME[metric].short
             why = "is 0, so that it has no ratio" if metric in figures else "was not measured"
             raise IobenchError(
-                f"side {self.name}: {label} ({metric}) {why}", remedy="choose another --metric"
+                f"variant {self.name}: {label} ({metric}) {why}", remedy="choose another --metric"
             )
         return self.last
 

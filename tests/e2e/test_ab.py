@@ -149,7 +149,7 @@ def test_a_side_that_fails_is_named_and_the_turns_are_kept(
     bad = f"faulty+{data}?fail_at={SAMPLES * 2 + 1}"
     code, out, err = call("ab", data, bad, *words)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "side B" in err
+    assert "variant B" in err
     record, directory = the_record(tmp_path)
     assert (record.status, len(record.turns)) == ("failed", 1)
     assert record.error

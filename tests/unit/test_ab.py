@@ -134,7 +134,7 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
         SLOWER,
         SAME,
         INCONCLUSIVE,
-        record([], [], status="failed", error="side B: no", planned_turns=None),
+        record([], [], status="failed", error="variant B: no", planned_turns=None),
         record([1.0], [2.0], status="interrupted", ended=""),
         record([1.0] * 2, [2.0] * 2, planned_turns=2, ended="budget"),
         record([1e-30] * 4, [1e30] * 4),
