@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..ask.compare.sequential import METRICS, MIN_TURNS, primary, verdict
 from ..base.errors import UnknownNameError, UsageError
@@ -18,20 +19,33 @@ from ..runner.earlier import Asked, asked_again, check_same_data
 from ..runner.options import AbOptions
 from ..runner.plan import make_plan
 from ..settings.workload import load_workload
-from .hosts import check_one_host
+from .hosts import trials
 from .live import Live
 from .printing import finish_ab, status_of
 from .terminal import whole_seconds
 from .verbs import AbRequest
 
+if TYPE_CHECKING:
+    from ..runner.hosts.hosts import Hosts
+
 
 def run(request: AbRequest) -> int:
-    check_one_host("ab")
+    places = request.a, request.b, request.data, request.origin, request.origin_a, request.origin_b
+    return trials(
+        request,
+        lambda hosts: _compare(request, hosts),
+        workloads=[request.workload],
+        overrides=[*request.overrides, *request.set_a, *request.set_b],
+        places=places,
+    )
+
+
+def _compare(request: AbRequest, hosts: Hosts) -> int:
     names = [metric.name for metric in METRICS]
     if request.metric not in names:
         raise UnknownNameError("metric", request.metric, names)
     threshold, budget_s = _threshold(request), request.budget_s
-    a, b = sides_of(request)
+    a, b = sides_of(request, hosts.count)
     told = ShownTurns(quiet=request.quiet)
     options = AbOptions(
         results=request.results,
@@ -45,7 +59,7 @@ def run(request: AbRequest) -> int:
     )
     told.announce(a, b, options.max_turns)
     try:
-        record, directory = compare_in_turns(a, b, options, told)
+        record, directory = compare_in_turns(a, b, options, told, hosts)
     finally:
         told.close()
     code = finish_ab(record, directory, kind=request.format, new=True, details=request.details)
@@ -126,8 +140,11 @@ SEED, ACCELERATORS = 42, 1
 """Where neither a flag nor a run that is repeated says so."""
 
 
-def sides_of(request: AbRequest) -> tuple[SideAsked, SideAsked]:
-    """Make the plans of both sides. Raises UsageError, and as ``make_plan``, with the side."""
+def sides_of(request: AbRequest, hosts: int = 1) -> tuple[SideAsked, SideAsked]:
+    """Make the plans of both sides, with a rank on each host at least.
+
+    Raises UsageError, and as ``make_plan``, with the side.
+    """
     places = (request.a, request.a if request.b is None else request.b)
     runs = []
     for name, place in zip("AB", places, strict=True):
@@ -151,7 +168,7 @@ def sides_of(request: AbRequest) -> tuple[SideAsked, SideAsked]:
     found = []
     for name, place, doc in zip("AB", places, runs, strict=True):
         with naming(name):
-            found.append(_side(request, name.lower(), place, doc, known))
+            found.append(_side(request, name.lower(), place, doc, known, hosts))
     a, b = found
     if a.plan.workload.name != b.plan.workload.name:
         raise UsageError(
@@ -181,6 +198,7 @@ def _side(
     place: str,
     doc: TrainingRecord | None,
     known: TrainingRecord | None,
+    hosts: int,
 ) -> SideAsked:
     """The plan of a side: of a run (``doc``), or of a dataset with a workload.
 
@@ -213,9 +231,7 @@ def _side(
         asked.workload,
         asked.data,
         origin=asked.origin,
-        accelerators=request.accelerators
-        if request.accelerators is not None
-        else asked.accelerators,
+        accelerators=max(request.accelerators or asked.accelerators, hosts),
         repetitions=request.max_turns,
         seed=seed,
     )

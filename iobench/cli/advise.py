@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..ask.tuning.recommend import TuningTarget, recommend
 from ..ask.tuning.sweepfolder import read_sweep
@@ -16,16 +18,24 @@ from ..report.tried import by_hand, confirmed_sections
 from ..runner.earlier import plan_again
 from ..settings.base import apply_overrides
 from ..settings.code import code_in, code_of
-from .hosts import check_one_host
+from .hosts import trials
 from .live import Live
 from .printing import print_report
 from .terminal import say, warn
 from .verbs import AdviseRequest
 
+if TYPE_CHECKING:
+    from ..runner.hosts.hosts import Hosts
+
 
 def run(request: AdviseRequest) -> int:
     if request.confirm:
-        return _confirm(request)
+        return trials(
+            request,
+            lambda hosts: _confirm(request, hosts),
+            overrides=request.overrides,
+            places=[request.data, request.origin],
+        )
     return _recommend(request)
 
 
@@ -63,14 +73,13 @@ def _settings(texts: Sequence[str]) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _confirm(request: AdviseRequest) -> int:
+def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
     """Try the advice of one run, and print what was promised and found."""
     from ..runner.confirm import NOTHING, applicable
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
     from ..runner.options import Confirm
 
-    check_one_host("advise --confirm")
     directory = Path(request.directory)
     if (directory / SWEEP_FILE).is_file():
         raise UsageError(
@@ -123,10 +132,9 @@ def _confirm(request: AdviseRequest) -> int:
         ),
         break_lock=request.break_lock,
     )
-    try:
-        doc, new = run_plan(plan, options, live)
-    finally:
-        live.close()
+    with ExitStack() as held:
+        held.callback(live.close)
+        doc, new = run_plan(plan, options, live, hosts.of(plan, held))
     then, now = earlier.host.node, doc.host.node
     if then != now:
         warn(f"the gains were promised on host {then}, and tried on host {now}")

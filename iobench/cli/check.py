@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from ..base.errors import UsageError
 from ..base.units import counted, format_bytes, format_duration
@@ -18,23 +21,37 @@ from ..runner.checking.data import (
     provided,
 )
 from ..runner.plan import check_asked, make_plan
-from .hosts import check_one_host
+from .hosts import trials
 from .live import Live
 from .printing import finish
 from .terminal import say
 from .verbs import CheckRequest
 
+if TYPE_CHECKING:
+    from ..runner.hosts.hosts import Hosts
+
 _BUDGET = "5min"
 
 
 def run(request: CheckRequest) -> int:
-    check_one_host("check")
-    began = time.monotonic()
     if request.budget_s < MIN_BUDGET_S:
         raise UsageError(
             f"--budget {request.budget_s:g}s is too short",
             remedy=f"give at least {MIN_BUDGET_S:g}s",
         )
+    return trials(
+        request,
+        lambda hosts: _check(
+            replace(request, accelerators=max(request.accelerators, hosts.count)), hosts
+        ),
+        workloads=[request.workload],
+        overrides=request.overrides,
+        places=[request.url],
+    )
+
+
+def _check(request: CheckRequest, hosts: Hosts) -> int:
+    began = time.monotonic()
     size_bytes = request.size
     place = find_place(request.url, request.workload, list(request.overrides))
     check_asked(place.workload, accelerators=request.accelerators, repetitions=1)
@@ -54,7 +71,7 @@ def run(request: CheckRequest) -> int:
             size_bytes=size_bytes,
         ) as data:
             ends_s = began + request.budget_s - data.removal_s
-            code = _measure(request, place, data.url, ends_s, told)
+            code = _measure(request, place, data.url, ends_s, told, hosts)
             if request.keep_data and not place.found and request.format == "text":
                 say(f"data:    {data.url}")
     finally:
@@ -76,7 +93,9 @@ def _announcement(request: CheckRequest, place: CheckPlace, generating_s: float)
     )
 
 
-def _measure(request: CheckRequest, place: CheckPlace, url: str, ends_s: float, told: Live) -> int:
+def _measure(
+    request: CheckRequest, place: CheckPlace, url: str, ends_s: float, told: Live, hosts: Hosts
+) -> int:
     """Run the workload on the dataset at ``url`` until about ``ends_s``, and print the report."""
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
@@ -93,10 +112,9 @@ def _measure(request: CheckRequest, place: CheckPlace, url: str, ends_s: float, 
         budget=Budget(seconds=request.budget_s, began_s=ends_s - request.budget_s, strict=False),
     )
     live = RunTold(plan, options, quiet=request.quiet)
-    try:
-        doc, directory = run_plan(plan, options, live)
-    finally:
-        live.close()
+    with ExitStack() as held:
+        held.callback(live.close)
+        doc, directory = run_plan(plan, options, live, hosts.of(plan, held))
     return finish(doc, directory, kind=request.format, fail_on=(), details=request.details)
 
 

@@ -385,6 +385,11 @@ class HostsRequest(VerbRequest):
     """how long the hosts wait for each other (default: 2min)"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrialsRequest(RecordingRequest, HostsRequest):
+    """The flags of a verb that measures several plans, and records them."""
+
+
 CHECKPOINT = group("of a model's checkpoint")
 StallBudgets = Annotated[
     tuple[float, ...],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -9,20 +10,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import UsageError
 from ..base.units import format_bytes, format_duration, format_rate
-from ..runner.hosts.agreement import agree
+from ..runner.hosts.agreement import Same, agree
 from ..runner.hosts.control import Control, led
 from ..runner.hosts.launch import Launch, find_launch, share_of
 from ..runner.hosts.lines import parse_hosts, start_lines
 from ..runner.hosts.meeting import Meeting, meet
+from ..runner.hosts.plans import Permitted
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare
-from ..runner.plan import Plan
-from .flags import HostsRequest
+from ..settings.base import find_spec
+from ..settings.yamlfile import read_yaml
+from .flags import HostsRequest, RecordingRequest, TrialsRequest, names_of
 from .terminal import note, say, show_data
 from .verbs import MeasuringRequest
 
 if TYPE_CHECKING:
-    from ..runner.options import Mixed
+    from ..runner.hosts.hosts import Hosts
 
 T = TypeVar("T")
 
@@ -72,16 +75,6 @@ def launched(request: HostsRequest) -> Launch | None:
     return found
 
 
-def check_one_host(what: str, remedy: str = "start it on one host") -> None:
-    """Raise UsageError if a launcher has started ``what``, which measures one host, on several."""
-    launch = find_launch(os.environ)
-    if launch is not None:
-        raise UsageError(
-            f"{what} measures one host, but {launch.by} has started it on {launch.hosts}",
-            remedy=remedy,
-        )
-
-
 def accelerators_here(request: MeasuringRequest, hosts: int) -> int:
     """The ranks of this host. Raises UsageError for numbers that contradict each other."""
     if request.accelerators_per_host is None:
@@ -89,39 +82,11 @@ def accelerators_here(request: MeasuringRequest, hosts: int) -> int:
     return request.accelerators_per_host
 
 
-def come_together(
-    launch: Launch,
-    request: HostsRequest,
-    make: Callable[[Meeting], T],
-    same: Callable[[T], dict[str, str]],
-    *,
-    accelerators: int = 1,
-) -> tuple[Meeting, T, Control | None]:
-    """Meet the other hosts, and agree with them on the plan that ``make`` makes.
-
-    ``same``: what of a plan must be equal on all hosts, see ``agree``. ``accelerators``: the ranks
-    of this host. The last part of the result is what the controller knows of the others.
-    """
-    note(f"host {launch.index} of {launch.hosts} waits for the others", quiet=request.quiet)
-    meeting = meet(launch, accelerators=accelerators, within_s=request.join_within)
-    control = Control(meeting) if meeting.is_controller else None
-    return meeting, agree(meeting, lambda: make(meeting), same, control), control
-
-
-def take_part(meeting: Meeting, plan: Plan, mixed: Mixed | None, request: MeasuringRequest) -> int:
-    """Serve the run as a host that is not its controller; return the exit code."""
-    from ..runner.hosts.job import serve
-
-    serve(meeting, plan, mixed, request.results, request.command, request.rules)
-    tell_end(meeting, request)
-    return 0
-
-
 def on_all_hosts(
     launch: Launch,
     request: HostsRequest,
     make: Callable[[Meeting], T],
-    same: Callable[[T], dict[str, str]],
+    same: Callable[[T], Same],
     *,
     lead: Callable[[Control, T], int],
     join: Callable[[Meeting, T], Serving],
@@ -129,28 +94,75 @@ def on_all_hosts(
 ) -> int:
     """Do something together with the other hosts of the job; return the exit code of all of them.
 
-    ``make``, ``same`` and ``accelerators`` as in ``come_together``. ``lead`` does it as the
-    controller, and returns the exit code; ``join`` makes what serves the controller on another
-    host.
+    ``make``: this host's plan, and ``same`` what of it must be equal on all hosts, see ``agree``.
+    ``accelerators``: the ranks of this host. ``lead`` does it as the controller, and returns the
+    exit code; ``join`` makes what serves the controller on another host.
     """
+    note(f"host {launch.index} of {launch.hosts} waits for the others", quiet=request.quiet)
+    meeting = meet(launch, accelerators=accelerators, within_s=request.join_within)
+    control = Control(meeting) if meeting.is_controller else None
 
-    def named_same(plan: T) -> dict[str, str]:
+    def named_same(plan: T) -> Same:
         return {"verb": f"iobench {request.verb}", **same(plan)}
 
-    meeting, plan, control = come_together(
-        launch, request, make, named_same, accelerators=accelerators
-    )
+    plan = agree(meeting, lambda: make(meeting), named_same, control)
     if control is not None:
         return led(control, lambda: lead(control, plan), lambda code: code)
     code = join(meeting, plan).serve()
-    tell_end(meeting, request)
+    first = meeting.hosts[0].label
+    note(f"the run has ended; its results are on {first}", quiet=request.quiet)
     return code
 
 
-def tell_end(meeting: Meeting, request: HostsRequest) -> None:
-    """Say on a host that is not the controller where the results are."""
-    first = meeting.hosts[0].label
-    note(f"the run has ended; its results are on {first}", quiet=request.quiet)
+def trials(
+    request: TrialsRequest,
+    measure: Callable[[Hosts], int],
+    *,
+    workloads: Sequence[str | None] = (),
+    overrides: Sequence[str] = (),
+    places: Sequence[str | None] = (),
+) -> int:
+    """Measure on this host, or on all hosts of a job, what this one plans; return the exit code.
+
+    ``workloads``, ``overrides`` and ``places`` (of data) are those that the command names; the
+    first host may ask for no others.
+    """
+    from ..runner.hosts.hosts import Hosts
+
+    launch = launched(request)
+    if launch is None:
+        return measure(Hosts())
+    from ..runner.hosts.agent import Agent
+    from ..runner.hosts.job import JobHosts
+
+    permitted = Permitted.by(
+        [read_yaml(find_spec("workload", name)) for name in workloads if name is not None],
+        overrides,
+        [place for place in places if place is not None],
+    )
+
+    def join(meeting: Meeting, same: Same) -> Serving:
+        return Agent(meeting, permitted, request.results, command=request.command)
+
+    return on_all_hosts(
+        launch,
+        request,
+        lambda _: _words(request),
+        lambda same: same,
+        lead=lambda control, _: measure(JobHosts(control)),
+        join=join,
+    )
+
+
+def _words(request: TrialsRequest) -> Same:
+    """What is asked for, without what may differ from host to host."""
+    asked = {name: getattr(request, name) for name in names_of(type(request))}
+    told = {name: asked[name] for name in sorted(asked.keys() - _OWN)}
+    return {"settings": hashlib.sha256(repr(told).encode()).hexdigest()}
+
+
+_OWN = {*names_of(HostsRequest), *names_of(RecordingRequest), "details"}
+"""What a host may be asked for in another way than the others."""
 
 
 def say_hosts(hosts: Sequence[HostShare]) -> None:

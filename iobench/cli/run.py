@@ -19,24 +19,24 @@ from ..record.checkpoint import CheckpointSpec, Training
 from ..record.manifest import MANIFEST, MARKER
 from ..runner.budget import Budget, Given
 from ..runner.checkpoint_plan import make_study_plan
+from ..runner.hosts.plans import Permitted
 from ..runner.plan import Plan, make_plan
 from ..settings.base import build
 from ..settings.workload import Workload, load_workload
 from ..storage import is_local, open_storage
-from .hosts import (
-    accelerators_here,
-    check_one_host,
-    come_together,
-    launched,
-    take_part,
-)
+from .hosts import accelerators_here, launched, on_all_hosts
 from .live import Live, progress_bar
 from .printing import finish
 from .terminal import note, say, show_json
 from .verbs import MeasuringRequest, RunRequest, TrainRequest
 
 if TYPE_CHECKING:
+    from ..runner.hosts.control import Control
+    from ..runner.hosts.hosts import Hosts
+    from ..runner.hosts.meeting import Meeting
     from ..runner.options import Mixed
+
+Planned = tuple[Plan, "Mixed | None"]
 
 _CALIBRATION_S = 3.0
 
@@ -57,7 +57,10 @@ def measure(
     calibration_s = _CALIBRATION_S if request.calibration_s is None else request.calibration_s
     launch = launched(request)
     if launch is not None and bound_only:
-        check_one_host("--headspace", "add --hosts here, or start it on one host")
+        raise UsageError(
+            f"--headspace measures one host, but {launch.by} has started it on {launch.hosts}",
+            remedy="add --hosts here, or start it on one host",
+        )
     if request.confirm and calibration_s == 0:
         raise UsageError(
             "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "
@@ -69,7 +72,7 @@ def measure(
         parse(expression)  # report a wrong condition before anything runs
     use_allocator(workload.accelerator.allocator, request.command[1:])
 
-    def planned(accelerators: int, here: range | None = None) -> tuple[Plan, Mixed | None]:
+    def planned(accelerators: int, here: range | None = None) -> Planned:
         mixed = _mixed(request, accelerators)
         plan = make_plan(
             workload,
@@ -82,27 +85,52 @@ def measure(
         )
         return plan, mixed
 
-    control = None
     if launch is None:
         plan, mixed = planned(accelerators_here(request, 1))
-    else:
-        from ..runner.hosts.job import same_of
+        if bound_only:
+            return tell_headspace(plan, request, calibration_s)
+        return _measured(request, plan, mixed, calibration_s)
+    from ..runner.hosts.agent import Agent
+    from ..runner.hosts.job import JobHosts, same_of_run
+    from ..runner.hosts.place import SavesThere
 
-        meeting, (plan, mixed), control = come_together(
-            launch,
-            request,
-            lambda met: planned(met.accelerators, met.here),
-            lambda both: same_of(*both),
-            accelerators=accelerators_here(request, launch.hosts),
+    def lead(control: Control, planned: Planned) -> int:
+        return _measured(request, *planned, calibration_s, JobHosts(control))
+
+    def join(meeting: Meeting, planned: Planned) -> Agent:
+        plan, mixed = planned
+        return Agent(
+            meeting,
+            Permitted.of(plan),
+            request.results,
+            plan=plan,
+            saves=SavesThere(meeting, mixed.plan) if mixed is not None else None,
+            command=request.command,
+            rules=request.rules,
         )
-        if control is None:
-            return take_part(meeting, plan, mixed, request)
-    if bound_only:
-        return tell_headspace(plan, request, calibration_s)
+
+    return on_all_hosts(
+        launch,
+        request,
+        lambda met: planned(met.accelerators, met.here),
+        lambda both: same_of_run(*both),
+        lead=lead,
+        join=join,
+        accelerators=accelerators_here(request, launch.hosts),
+    )
+
+
+def _measured(
+    request: RunRequest | TrainRequest,
+    plan: Plan,
+    mixed: Mixed | None,
+    calibration_s: float,
+    hosts: Hosts | None = None,
+) -> int:
+    """Run the plan on this host, or on those of a job, and print the report."""
     # These import torch, which takes seconds: only once the plan is known to be right.
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
-    from ..runner.hosts.job import run_as_controller
     from ..runner.options import Confirm
     from .telling import RunTold
 
@@ -120,7 +148,7 @@ def measure(
         budget=Budget.of_run(
             request.budget_s,
             given=_given(request),
-            whole=measured_whole or launch is not None,
+            whole=measured_whole or hosts is not None,
             began_s=request.began_s,
         ),
         began_s=request.began_s,
@@ -131,10 +159,7 @@ def measure(
     if not options.budget.limited:
         live.announce()
     try:
-        if control is None:
-            doc, directory = run_plan(plan, options, live)
-        else:
-            doc, directory = run_as_controller(control, plan, options, live)
+        doc, directory = run_plan(plan, options, live, hosts)
     finally:
         live.close()
 

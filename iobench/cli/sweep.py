@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..base.errors import UsageError
-from ..record.sweep import Setting, Sweep, parse_axis, save_sweep
+from ..record.sweep import Setting, Sweep, parse_axis, save_sweep, setting_text
 from ..record.tags import tags
 from ..report.tried import sections
 from ..runner.budget import Budget
@@ -18,24 +19,40 @@ from ..runner.sweeping.plan import (
     plan_sweep,
     plan_walk,
 )
-from ..runner.sweeping.run import run_sweep
+from ..runner.sweeping.run import check_hosts, run_sweep
 from ..runner.sweeping.takeup import Given, take_up
 from ..runner.sweeping.walking import overrides_of, sized
 from ..settings.base import build
 from ..settings.instances import find_instance
 from ..settings.walk import WalkSpec, find_walk
 from ..storage import open_storage
-from .hosts import check_one_host
+from .hosts import trials
 from .live import Live
 from .printing import finish_sweep, print_report
 from .verbs import SweepRequest
+
+if TYPE_CHECKING:
+    from ..runner.hosts.hosts import Hosts
 
 _REPEAT, _CALIBRATION_S, _SEED = 5, 1.0, 42
 
 
 def run(request: SweepRequest) -> int:
-    check_one_host("sweep")
     walk = _walk(request)
+    axes = _axes(request).items()
+    return trials(
+        request,
+        lambda hosts: _measure(request, walk, hosts),
+        workloads=[request.workload if walk is None else walk.workload],
+        overrides=[
+            *request.overrides,
+            *(f"{key}={setting_text(value)}" for key, values in axes for value in values),
+        ],
+        places=[request.data, request.to],
+    )
+
+
+def _measure(request: SweepRequest, walk: WalkSpec | None, hosts: Hosts) -> int:
     options = SweepOptions(
         results=request.results,
         command=request.command,
@@ -48,29 +65,37 @@ def run(request: SweepRequest) -> int:
     live = Live(quiet=request.quiet or request.json, lines=True)
     try:
         return (
-            _confirm(request, request.confirm, options, live)
+            _confirm(request, request.confirm, options, live, hosts)
             if request.confirm is not None
-            else _sweep(request, *_begin(request, options, walk, live), options, live)
+            else _sweep(request, *_begin(request, options, walk, live, hosts), options, live, hosts)
         )
     finally:
         live.close()
 
 
 def _sweep(
-    request: SweepRequest, sweep: Sweep, directory: Path, options: SweepOptions, live: Live
+    request: SweepRequest,
+    sweep: Sweep,
+    directory: Path,
+    options: SweepOptions,
+    live: Live,
+    hosts: Hosts,
 ) -> int:
-    sweep = run_sweep(sweep, directory, options, observer=live)
+    sweep = run_sweep(sweep, directory, options, observer=live, hosts=hosts)
     live.close()
     return finish_sweep(sweep, directory, kind=request.format, new=True, details=request.details)
 
 
-def _confirm(request: SweepRequest, place: Path, options: SweepOptions, live: Live) -> int:
+def _confirm(
+    request: SweepRequest, place: Path, options: SweepOptions, live: Live, hosts: Hosts
+) -> int:
     found = confirm(
         place,
         given=_given(request),
         options=options,
         repetitions=_REPEAT if request.repeat is None else request.repeat,
         observer=live,
+        hosts=hosts,
     )
     live.close()
     print_report(request.format, found, sections(found), details=request.details)
@@ -141,9 +166,8 @@ def _check_new(request: SweepRequest, walk: WalkSpec | None) -> None:
 
 
 def _begin(
-    request: SweepRequest, options: SweepOptions, walk: WalkSpec | None, live: Live
+    request: SweepRequest, options: SweepOptions, walk: WalkSpec | None, live: Live, hosts: Hosts
 ) -> tuple[Sweep, Path]:
-
     if request.resume is not None:
         return take_up(request.resume, _given(request)), request.resume
     _check_new(request, walk)
@@ -164,7 +188,8 @@ def _begin(
         "seed": _SEED if request.seed is None else request.seed,
         "repetitions": _REPEAT if request.repeat is None else request.repeat,
         "calibration_s": calibration_s,
-        "accelerators": request.accelerators or 1,
+        "accelerators": max(request.accelerators or 1, hosts.count),
+        "hosts": hosts.count,
         "axes": _axes(request),
         "tags": tags(),
         "usd_per_hour": _price(request),
@@ -174,6 +199,7 @@ def _begin(
     # The plan is made before the directory, so that a sweep that is refused leaves no files.
     head = {"iobench_version": __version__, "created": "", "command": []}
     asked = build(Sweep, head | given, where="the sweep")
+    check_hosts(asked, hosts.count)
     if walk is not None:
         planned = sized(plan_walk(asked, walk), request.overrides, request.time_s, live.note)
     else:

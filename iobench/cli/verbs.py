@@ -46,6 +46,7 @@ from .flags import (
     Size,
     StallBudgets,
     Time,
+    TrialsRequest,
     Url,
     Usd,
     VerbRequest,
@@ -69,7 +70,7 @@ STORAGE = group("storage")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRequest(RecordingRequest):
+class CheckRequest(TrialsRequest):
     """Generate a dataset below URL that fits the time and the space, measure the storage and run
     the workload on it, print the verdict, and remove the data. A dataset that lies at URL already
     is read as it is, and never removed. Nothing else there is touched. Ctrl-C removes what was
@@ -572,7 +573,7 @@ class CheckpointRequest(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepRequest(RecordingRequest, LockingRequest):
+class SweepRequest(TrialsRequest, LockingRequest):
     """Generate the datasets that the combinations (points) need, run each point several times with
     the points taking turns, and remove the data again. Keys that begin with 'dataset.' change the
     data, all others the workload. A walk, such as cpu-training, varies one setting after the other,
@@ -644,7 +645,7 @@ class SweepRequest(RecordingRequest, LockingRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbRequest(GateRequest, ScannedRequest, RuledRequest, RecordingRequest, LockingRequest):
+class AbRequest(GateRequest, ScannedRequest, RuledRequest, TrialsRequest, LockingRequest):
     """Measure two datasets, storages or settings in turns, until a sequential test with a
     controlled error rate tells whether they differ by more than a threshold, or the budget ends.
     Print the ratio with its interval. A is the baseline, B the candidate. Exit status: 0 ok, 1
@@ -891,7 +892,7 @@ class WhatifRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdviseRequest(LockingRequest):
+class AdviseRequest(TrialsRequest, LockingRequest):
     """Recommend settings from runs of one workload with different settings: the smallest settings
     within 5 % of the best, whether a codec is worth its cost, how large a shard should be, and the
     Pareto front of speed, CPU time and bytes. Each comes with its reason.

@@ -73,6 +73,7 @@ class Sweep(RecordHead):
     repetitions: int = Field(ge=1, le=10**6)
     calibration_s: float = Field(ge=0, le=3600)
     accelerators: int = Field(default=1, ge=1, le=10**6)
+    hosts: int = Field(default=1, ge=1, le=10**6)
     axes: dict[str, list[Setting]]
     default: dict[str, Setting] | None = None
     tags: Tags = {}  # labels that the user gave its runs

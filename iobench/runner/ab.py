@@ -29,13 +29,13 @@ from ..record.metrics import BY_NAME
 from ..record.run import TrainingRecord
 from ..record.training import Repetition
 from ..storage.locks.lock import reading
-from .agent import HostAgent
 from .budget import Budget
 from .cache import Others
 from .calibration.bench import Bench
 from .estimate import expected_repetition_s
 from .experiment import write_run
 from .facts import add_changes, add_loader_facts, begin_record, new_directory, shard_versions
+from .hosts.hosts import Hosts
 from .options import AbOptions
 from .plan import Plan
 from .progress import Observer, timed
@@ -79,12 +79,13 @@ class MeasuredSide:
         directory: Path,
         observer: Observer,
         held: ExitStack,
+        hosts: Hosts,
         *,
         command: Sequence[str],
         rules: str,
     ) -> None:
-        plan = asked.plan
         self.name: Name = name
+        self.hosts, plan = hosts, hosts.whole(asked.plan)
         self.others, self.observer = others, observer
         own = directory / name.lower()
         try:
@@ -93,7 +94,8 @@ class MeasuredSide:
             raise IobenchError(f"cannot make the run directory {own}: {error.strerror}") from error
         self.bench = Bench(
             plan=plan,
-            agent=HostAgent(plan.storage),
+            agent=self.hosts.agent(plan.storage, plans=True),
+            hosts=self.hosts,
             directory=own,
             seconds=0.0,
             observer=observer,
@@ -124,12 +126,14 @@ class MeasuredSide:
         """Prepare what the loader needs, and run a repetition that is not counted."""
         bench, doc = self.bench, self.doc
         with self._failing():
+            self.hosts.begin(doc, bench.plan.accelerators)
             self.versions = shard_versions(bench.plan)
             if bench.plan.subject.reads_itself:
                 kind = bench.plan.workload.loader.kind
                 title = f"variant {self.name}: the samples that loader '{kind}' delivers"
                 with timed(doc, "prepare", self.observer, title):
                     add_loader_facts(doc, prepare_library(bench.plan, bench.held, proof=True))
+                    self.hosts.prepare()
             phase = repetition_phase(bench.plan, _WARM_UP_SEED, name="warm-up")
             began = time.monotonic()
             with timed(doc, "warm_up", self.observer, f"variant {self.name}: warm-up"):
@@ -160,6 +164,7 @@ class MeasuredSide:
         """Write the run, and add what it says of itself to the record of the side."""
         if interrupted:
             self.doc.status = "interrupted"
+        self.hosts.end(self.doc, self.bench.plan.accelerators)
         if not stopped:
             add_changes(self.doc, self.bench.plan, self.versions)
         doc: TrainingRecord = write_run(self.doc, self.bench, self.others, stopped=stopped)
@@ -213,9 +218,15 @@ def are_same(a: Plan, b: Plan) -> bool:
 
 
 def compare_in_turns(
-    a: SideAsked, b: SideAsked, options: AbOptions, observer: Observer
+    a: SideAsked,
+    b: SideAsked,
+    options: AbOptions,
+    observer: Observer,
+    hosts: Hosts | None = None,
 ) -> tuple[AbRecord, Path]:
     """Measure both sides in turns; return the record and its directory.
+
+    ``hosts``: that measure; by default this one.
 
     Both datasets are locked together with other readers. Raises UsageError, before anything is
     written, if the budget can't be enough for one turn or a side can't be read; InterruptedRun or
@@ -225,7 +236,7 @@ def compare_in_turns(
     if least is not None and not options.budget.fits(2 * least):
         raise _too_short(options.budget, 2 * least)
     with ExitStack() as held:
-        leases = []
+        hosts, places = hosts or Hosts(), []
         for name, asked in zip(NAMES, (a, b), strict=True):
             with naming(name):
                 # This refuses what the data can't provide, before anything is written.
@@ -233,7 +244,8 @@ def compare_in_turns(
                 lease = reading(
                     asked.plan.home, asked.plan.manifest, verb="ab", break_dead=options.break_lock
                 )
-                leases.append(Others(held.enter_context(lease)))
+                others = Others(held.enter_context(lease))
+                places.append((others, hosts.of(asked.plan, held)))
         directory = new_directory(options.results, f"{a.plan.workload.name}-ab")
         one, other = (
             MeasuredSide(
@@ -243,10 +255,11 @@ def compare_in_turns(
                 directory,
                 observer,
                 held,
+                there,
                 command=options.command,
                 rules=options.rules,
             )
-            for name, asked, others in zip(NAMES, (a, b), leases, strict=True)
+            for name, asked, (others, there) in zip(NAMES, (a, b), places, strict=True)
         )
         return _Comparison((one, other), directory, options, observer).run(), directory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ..base.errors import StorageError
 from ..base.filesystem import NFS, mount_of
@@ -15,10 +15,6 @@ from ..record.host import Host
 from ..record.resources import NfsTraffic, Resources
 from ..storage.base import Cached, Files, Storage
 from ..storage.catalog import innermost, local_root
-
-if TYPE_CHECKING:
-    from .plan import Plan
-
 
 NO_CACHE = "not measured: this storage has no page cache on this host"
 
@@ -111,10 +107,6 @@ class HostAgent:
         self.storage = storage
         self._root = local_root(innermost(storage))
         self._counter: FetchCounter | None = None
-
-    def of(self, plan: Plan) -> HostAgent:
-        """An agent of the same host, or hosts, for another plan."""
-        return HostAgent(plan.storage)
 
     def describe(self) -> Host:
         """The host's fingerprint."""

@@ -138,13 +138,15 @@ class Trying:
             self.into.append(tried)
             try:
                 plan = with_settings(self.bench.plan, advice.settings)
+                hosts = self.bench.hosts.of(plan, self.bench.held)
             except IobenchError as error:
                 tried.not_measured = str(error)
                 continue
             if plan.workload == self.bench.plan.workload:
                 tried.not_measured = "the run had these settings already"
                 continue
-            bench = replace(self.bench, plan=plan, agent=self.bench.agent.of(plan))
+            agent = hosts.agent(plan.storage, plans=True)
+            bench = replace(self.bench, plan=hosts.whole(plan), hosts=hosts, agent=agent)
             sides.append(_Side(f"confirm.{number}", bench, tried))
         planned = planned_turns(self.budget.seconds or 0.0, self.repetition_s * len(sides))
 

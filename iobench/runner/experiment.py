@@ -81,6 +81,7 @@ def run(
     InterruptedRun or the failure after the document and the directory were written.
     """
     observer, hosts = observer or Observer(), hosts or Hosts()
+    plan = hosts.whole(plan)
     # This refuses what the data can't provide, before anything is written.
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
     if options.find_max:
@@ -137,8 +138,6 @@ def _measure(
     failure: IobenchError | None = None
     try:
         hosts.begin(doc, plan.accelerators)
-        if plan.workload.accelerator.sync == "step":
-            doc.job.barrier_s = hosts.barrier_s()
         before = shard_versions(plan)
         if plan.subject.reads_itself:
             with timed(

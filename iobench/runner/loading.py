@@ -60,6 +60,11 @@ class PhaseContext:
     observer: Observer = field(default_factory=Observer)
     hosts: Hosts = field(default_factory=Hosts)
     look: Callable[[], None] = lambda: None
+    copy_bytes: int = 0  # the limit of a copy in memory, once there is one
+
+    def is_copy(self, storage: object) -> bool:
+        """Whether this is such a copy."""
+        return False
 
 
 def run_phase(

@@ -78,7 +78,6 @@ class Bench(PhaseContext):
     window_s: float = 0.0
     number: int = 0
     min_rounds: int = MIN_ROUNDS  # of the workers, in each window
-    copy_bytes: int = 0  # the limit of the copy, once there is one
     _copy: MemoryCopy | None = None
 
     def __post_init__(self) -> None:

@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..agent import FetchCounter
+from ...base.errors import IobenchError, WorkerError
+from ...storage import open_storage
+from ..agent import FetchCounter, HostAgent
 from ..cache import cached_keys
 from ..calibration.bench import Bench
 from ..messages import Task, Tried
 from ..phase import Saving
+from ..plan import Plan
 from ..tasks.load import Load
 from ..third_party import prepare_library
+from .agreement import Same
 from .barrier import HostsBarrier, barrier_s
 from .interface import set_interface
 from .localreads import LocalReads
 from .meeting import Meeting
 from .orders import Begin, SavesOrder, phase_of
+from .part import with_part
 from .place import SavesThere
+from .plans import Permitted, PlanOrder, same_of
 from .ranked import Counted, RankedAgent, StartedRanks
 from .words import deed
 
@@ -31,13 +38,80 @@ COUNTERS_S = 1.0
 
 
 class Agent(RankedAgent):
-    """The agent of a run. ``bench.parts`` then has the events of the ranks of this host."""
+    """The agent of a run, or of trials. It has a bench for each plan that is measured.
 
-    def __init__(self, meeting: Meeting, bench: Bench, saves: SavesThere | None = None) -> None:
-        folder = bench.held.enter_context(TemporaryDirectory(prefix="iobench-curve-"))
-        super().__init__(meeting, LocalReads(bench.plan.storage, Path(folder)), saves)
-        self.bench = bench
+    ``plan``: the one with number 0, which all hosts made before. The first host asks for others,
+    as far as ``permitted``. The ``parts`` of the benches have the events of the ranks of this host.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        permitted: Permitted,
+        results: Path,
+        *,
+        plan: Plan | None = None,
+        saves: SavesThere | None = None,
+        command: Sequence[str] = (),
+        rules: str = "quick",
+    ) -> None:
+        super().__init__(meeting, LocalReads(open_storage(str(results)), results), saves)
+        self.permitted, self.results = permitted, results
+        self.command, self.rules = command, rules
+        self._held = ExitStack()
+        self._plans: dict[int, tuple[Bench, LocalReads]] = {}
+        self._used = 0
         self._counted = 0.0
+        if plan is not None:
+            self._add(0, plan)
+            self.use(0)
+
+    @property
+    def bench(self) -> Bench:
+        """Of the plan that is used now. Raises WorkerError if there is none."""
+        if self._used not in self._plans:
+            raise WorkerError(f"{self.wire.name} has not said what is measured")
+        return self._plans[self._used][0]
+
+    def _add(self, number: int, plan: Plan) -> None:
+        bench = Bench(plan=plan, agent=HostAgent(plan.storage), directory=self.results, seconds=0.0)
+        self._held.push(bench.held)
+        folder = bench.held.enter_context(TemporaryDirectory(prefix="iobench-curve-"))
+        self._plans[number] = bench, LocalReads(plan.storage, Path(folder))
+
+    @deed
+    def open(self, number: int, order: PlanOrder) -> Same:
+        """Make a plan; what the first host has made must be the same."""
+        self.permitted.check(order)
+        plan = order.make()
+        self._add(number, plan)
+        return same_of(plan)
+
+    @deed
+    def use(self, number: int) -> None:
+        """From now on, all is about this plan."""
+        self._used = number
+        self.agent = self.bench.agent
+        self.reads = self._plans[number][1]
+
+    @deed
+    def forget(self, number: int) -> None:
+        """This plan is measured no more."""
+        if number in self._plans:
+            bench, _ = self._plans.pop(number)
+            bench.held.close()
+            bench.plan.storage.close()
+
+    def serve(self) -> int:
+        """As ``Serving.serve``. What is measured when that ends early is kept in ``results``."""
+        with self._held:
+            try:
+                return super().serve()
+            except IobenchError as error:
+                if self._used not in self._plans:
+                    raise
+                kept = self.bench, self.meeting, self.command, self.rules
+                raise with_part(error, *kept) from None
 
     def task_of(self, begin: Begin) -> Task:
         order = begin.order

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ...base.errors import HostLostError
 from ...host.nfs import MountStats
@@ -12,10 +13,12 @@ from ...host.resources import Snapshot
 from ...record.host import Host
 from ...storage.base import Storage
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
-from ..plan import Plan
 from .agent import Agent
 from .control import Control
 from .localreads import ReadingHost
+
+if TYPE_CHECKING:
+    from .job import JobHosts
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ class HostsAgent(HostAgent):
     def __init__(
         self,
         storage: Storage,
-        control: Control,
+        hosts: JobHosts,
         members: Sequence[int] = (),
         *,
         plans: bool = False,
@@ -36,13 +39,14 @@ class HostsAgent(HostAgent):
         ``plans``: the objects are those that a plan's loader reads, which each host knows.
         """
         super().__init__(storage)
-        self.control, self.plans = control, plans
-        self.members = members or range(len(control.meeting.hosts))
+        self.hosts, self.plans = hosts, plans
+        self.members = members or range(hosts.count)
         self._one = HostAgent(storage)
         self._all: FetchCounter | None = None
 
-    def of(self, plan: Plan) -> HostsAgent:
-        return HostsAgent(plan.storage, self.control, plans=True)
+    @property
+    def control(self) -> Control:
+        return self.hosts.control
 
     def describe_all(self) -> list[Host]:
         return self.control.ask(ReadingHost.describe, self.describe)

@@ -145,14 +145,17 @@ def named(error: IobenchError, host: Joined) -> IobenchError:
 
 
 class Control:
-    """The other hosts of a job, in their order, and the ranks that each host has."""
+    """The other hosts of a job, in their order, and the ranks that each host has.
+
+    ``phases`` and ``plans``: how many there were. ``used``: the plan that all hosts measure now.
+    """
 
     def __init__(self, meeting: Meeting) -> None:
         self.meeting = meeting
         self.peers = [
             Peer(host, wire) for host, wire in zip(meeting.hosts[1:], meeting.wires, strict=True)
         ]
-        self.phases = 0
+        self.phases = self.plans = self.used = 0
         self._barriers: BarrierServer | None = None
 
     @property
@@ -247,6 +250,11 @@ class Control:
         if failure is not None:
             raise failure
         return [found[host] for host in asks]
+
+    def tell(self, deed: Deed[None], *arguments: object) -> None:
+        """Have all other hosts do something that nobody waits for. Raises HostLostError."""
+        for peer in self.peers:
+            peer.call(deed, *arguments, tell=True)
 
     def say_bye(self, code: int, why: str = "") -> None:
         """End the run on all hosts that are not lost."""

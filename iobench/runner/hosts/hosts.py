@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from ...checkpoint.catalog import CheckpointRoot
 from ...record.run import CheckpointRecord, TrainingRecord
@@ -15,9 +16,18 @@ from ..crew import Crew, ForkedCrew
 from ..curve.places import Places
 from ..curve.reader import HostReader, PlaceReader
 from ..phase import Phase
+from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
+
+
+class Copies(Protocol):
+    """A part of the dataset in memory. ``copy_bytes``: its largest size, once there is one."""
+
+    copy_bytes: int
+
+    def is_copy(self, storage: object) -> bool: ...
 
 
 class Hosts:
@@ -31,6 +41,14 @@ class Hosts:
     @property
     def count(self) -> int:
         return max(1, len(self.names))
+
+    def of(self, plan: Plan, held: ExitStack) -> Hosts:
+        """The same hosts, which have made this plan as well, until ``held`` is closed.
+
+        Raises UsageError for a plan that is another one on one of the hosts, and what the hosts
+        raise while they make it.
+        """
+        return self
 
     def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
         """Add to the record what is known of the hosts, before anything is measured."""
@@ -46,21 +64,21 @@ class Hosts:
         """The agents of all hosts as one. ``plans``: for the objects that a plan's loader reads."""
         return HostAgent(storage)
 
+    def whole(self, plan: Plan) -> Plan:
+        """The plan with what the ranks of all hosts found out about the user's loader."""
+        return plan
+
     def prepare(self) -> None:
         """Let the other hosts prepare what a loader library needs, now that this one has it."""
-
-    def barrier_s(self) -> float | None:
-        """What a barrier of all hosts costs when nobody is late."""
-        return None
 
     def head_start_ns(self, least_ns: int) -> int:
         """From a command to the common start, so that every rank has it by then."""
         return least_ns
 
-    def loading(self, phase: Phase, bench: object, meeting: str | None) -> tuple[Load, Crew]:
+    def loading(self, phase: Phase, copies: Copies, meeting: str | None) -> tuple[Load, Crew]:
         """The task of a phase, and the crew of its ranks.
 
-        ``bench``: which runs the phase; several hosts need that of a run. ``meeting``: where ranks
+        ``copies``: which the phase may read. ``meeting``: where ranks
         of one host meet that exchange gradients.
         """
         task = Load(phase, meeting=meeting)

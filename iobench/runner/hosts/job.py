@@ -1,4 +1,4 @@
-"""A run on many hosts, from its meeting to its end: as the controller, and as another host."""
+"""The hosts of a job, as the story of a run, a study or a curve sees them on the first one."""
 
 from __future__ import annotations
 
@@ -6,41 +6,39 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ...base.errors import HostLostError, IobenchError, UsageError
+from ...base.errors import HostLostError, UsageError
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.manifest import part_name
 from ...record.run import CheckpointRecord, TrainingRecord
 from ...storage.base import Storage
 from ..agent import HostAgent
-from ..calibration.bench import Bench
 from ..checkpoint_plan import StudyPlan
 from ..crew import Crew, ForkedCrew
 from ..curve.places import Places
 from ..curve.reader import PlaceReader
-from ..experiment import Options, run
 from ..options import Mixed
 from ..phase import Phase
 from ..plan import Plan
-from ..progress import Observer
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
 from .agent import Agent
 from .agents import HostsAgent
+from .agreement import Same, difference
 from .barrier import HostsBarrier, barrier_s
-from .control import Control, led
+from .control import Control
 from .crew import HostsCrew, begins_of
 from .facts import known_hosts, same_machines
-from .hosts import Hosts
+from .hosts import Copies, Hosts
+from .launch import share_of
 from .localreads import LocalReads
-from .meeting import Meeting
 from .orders import SavesOrder, order_of
-from .part import with_part
-from .place import SavesThere, text_at
+from .place import text_at
+from .plans import PlanOrder, same_of
 from .ranked import RankedAgent
 from .reads import HostsReader
 
@@ -52,53 +50,65 @@ ROUND_TRIPS = 20
 MIN_HEAD_START_NS = 20_000_000
 
 
-def same_of_study(plan: StudyPlan) -> dict[str, str]:
+def same_of_study(plan: StudyPlan) -> Same:
     """What must be the same on all hosts."""
     settings = plan.spec.model_dump_json()
     return {"to": plan.url, "settings": hashlib.sha256(settings.encode()).hexdigest()}
 
 
-def same_of(plan: Plan, mixed: Mixed | None) -> dict[str, str]:
+def same_of_run(plan: Plan, mixed: Mixed | None) -> Same:
     """What must be the same on all hosts. ``mixed``: the checkpoints during the run."""
-    header = plan.manifest.header.model_dump_json()
     saves = {}
     if mixed is not None:
         saves = same_of_study(mixed.plan) | {"checkpoint-every": str(mixed.every)}
-    return saves | {
-        "verb": "run",
-        "data": plan.home.url,
-        "dataset": hashlib.sha256(header.encode()).hexdigest(),
-        "workload": hashlib.sha256(_settings(plan).encode()).hexdigest(),
-    }
-
-
-def _settings(plan: Plan) -> str:
-    """The workload without what trials on this host found; the controller's is used.
-
-    These are the engine, and the number of steps for which a training's pace leaves time.
-    """
-    workload = plan.workload.model_copy(update={"max_steps": None})
-    if plan.engine_choice:
-        reader = workload.reader.model_copy(update={"engine": "auto"})
-        workload = workload.model_copy(update={"reader": reader})
-    return workload.model_dump_json()
-
-
-# The controller
+    return saves | same_of(plan)
 
 
 class JobHosts(Hosts):
-    """All hosts of a job, as the controller sees them."""
+    """All hosts of a job, as the controller sees them. ``number``: of the plan they measure."""
 
-    def __init__(self, control: Control) -> None:
-        self.control = control
+    def __init__(self, control: Control, number: int = 0) -> None:
+        self._control, self._number = control, number
         self.names = [host.label for host in control.meeting.hosts]
+
+    @property
+    def control(self) -> Control:
+        """The other hosts, which from now on do what they are asked for with this plan."""
+        control = self._control
+        if control.used != self._number:
+            control.used = self._number
+            control.tell(Agent.use, self._number)
+        return control
+
+    def of(self, plan: Plan, held: ExitStack) -> Hosts:
+        control = self._control
+        if plan.accelerators != control.meeting.accelerators:
+            share_of(plan.accelerators, self.count)
+        control.plans = number = control.plans + 1
+        held.callback(self._forget, number)
+        shares = control.share(plan.accelerators)
+        orders = {host: (number, PlanOrder.of(plan, share)) for host, share in enumerate(shares)}
+        mine = same_of(replace(plan, engine_choice=""))
+        first, *others = control.ask_each(Agent.open, orders, lambda *_: mine)
+        for host, theirs in zip(control.meeting.hosts[1:], others, strict=True):
+            if different := difference(control.meeting.hosts[0], first, host, theirs):
+                raise different
+        return JobHosts(control, number)
+
+    def _forget(self, number: int) -> None:
+        """A lost host has nothing to forget."""
+        with suppress(HostLostError):
+            self._control.tell(Agent.forget, number)
 
     def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
         self.control.set_clocks(again=True)
         doc.job.hosts = known_hosts(self.control, ranks)
         doc.job.started_by = self.control.meeting.launch.by
         doc.findings += same_machines(doc.job.hosts)
+        if isinstance(doc, TrainingRecord) and doc.job.workload.accelerator.sync == "step":
+            meeting, port = self.control.meeting, self.control.barrier_port
+            waits = self.control.ask(Agent.barrier, lambda: barrier_s(meeting, port), port)
+            doc.job.barrier_s = max(waits)
 
     def end(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
         """Measure the clocks a last time; a lost host keeps what is known of it."""
@@ -113,21 +123,22 @@ class JobHosts(Hosts):
         return self.control.share(ranks)
 
     def agent(self, storage: Storage, *, plans: bool = False) -> HostAgent:
-        return HostsAgent(storage, self.control, plans=plans)
+        return HostsAgent(storage, self, plans=plans)
+
+    def whole(self, plan: Plan) -> Plan:
+        if not plan.subject.users:
+            return plan
+        found = self.control.ask(Agent.tried, lambda: list(plan.tried))
+        return replace(plan, tried=[rank for host in found for rank in host])
 
     def prepare(self) -> None:
         self.control.ask(Agent.prepare, lambda: None)
 
-    def barrier_s(self) -> float | None:
-        meeting, port = self.control.meeting, self.control.barrier_port
-        return max(self.control.ask(Agent.barrier, lambda: barrier_s(meeting, port), port))
-
     def head_start_ns(self, least_ns: int) -> int:
         return max(least_ns, MIN_HEAD_START_NS, ROUND_TRIPS * self.control.round_trip_ns)
 
-    def loading(self, phase: Phase, bench: object, meeting: str | None) -> tuple[Load, Crew]:
+    def loading(self, phase: Phase, copies: Copies, meeting: str | None) -> tuple[Load, Crew]:
         """Raises HostLostError if a host was lost before."""
-        assert isinstance(bench, Bench), "only runs have several hosts"
         control = self.control
         control.set_clocks()
         control.phases += 1
@@ -148,7 +159,7 @@ class JobHosts(Hosts):
                 members=len(shares[0]) if meeting is not None else 0,
             )
         task = Load(phase, barrier, meeting=meeting)
-        order = order_of(phase, control.phases, bench, meeting)
+        order = order_of(phase, control.phases, copies, meeting)
         begins = begins_of(control, order, shares, port)
         local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
         return task, HostsCrew(control, local, begins, task.counters)
@@ -199,45 +210,4 @@ class JobHosts(Hosts):
     ) -> PlaceReader:
         local = LocalReads(storage, run_dir)
         some = range(self.count) if members is None else members
-        return HostsReader(self.control, local, places, name=name, members=some)
-
-
-def run_as_controller(
-    control: Control, plan: Plan, options: Options, observer: Observer
-) -> tuple[TrainingRecord, Path]:
-    """Run the plan on all hosts, and then let the others go. Raises as ``experiment.run``."""
-
-    def act() -> tuple[TrainingRecord, Path]:
-        plan_of_all = plan
-        if plan.subject.users:
-            tried = control.ask(Agent.tried, lambda: list(plan.tried))
-            plan_of_all = replace(plan, tried=[rank for host in tried for rank in host])
-        return run(plan_of_all, options, observer, hosts=JobHosts(control))
-
-    return led(control, act)
-
-
-# Another host
-
-
-def serve(
-    meeting: Meeting,
-    plan: Plan,
-    mixed: Mixed | None,
-    results: Path,
-    command: Sequence[str] = (),
-    rules: str = "quick",
-) -> None:
-    """Take part in the run as a host that is not the controller, until it ends.
-
-    Where the run ends early, this host's part of it is kept in a directory in ``results``. Raises
-    the error with which the run has ended.
-    """
-    bench = Bench(plan=plan, agent=HostAgent(plan.storage), directory=results, seconds=0.0)
-    saves = SavesThere(meeting, mixed.plan) if mixed is not None else None
-    agent = Agent(meeting, bench, saves)
-    with bench.held:
-        try:
-            agent.serve()
-        except IobenchError as error:
-            raise with_part(error, bench, meeting, command, rules) from None
+        return HostsReader(self, local, places, name=name, members=some)

@@ -9,6 +9,7 @@ from ...load import make_reader
 from ...load.null import AnyReader, NullReader, ReadyReader
 from ..calibration.bench import Bench
 from ..phase import Phase, PhaseSettings, Saving
+from .hosts import Copies
 
 Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
 """What the reader of a phase reads."""
@@ -75,7 +76,7 @@ class Begin:
 _SAME = [each.name for each in fields(PhaseSettings)]
 
 
-def order_of(phase: Phase, number: int, bench: Bench, meeting: str | None) -> PhaseOrder:
+def order_of(phase: Phase, number: int, copies: Copies, meeting: str | None) -> PhaseOrder:
     """The order for another host to take part in this phase, the run's ``number``-th.
 
     ``meeting``: the URL at which the ranks meet, if they exchange gradients.
@@ -86,22 +87,22 @@ def order_of(phase: Phase, number: int, bench: Bench, meeting: str | None) -> Ph
         saves = SavingOrder(every=saving.every, first=saving.first, rendezvous=saving.rendezvous)
     return PhaseOrder(
         number=number,
-        source=_source(phase.reader, bench),
-        copy_bytes=bench.copy_bytes,
+        source=_source(phase.reader, copies),
+        copy_bytes=copies.copy_bytes,
         saves=saves,
         meeting=meeting,
         **same,
     )
 
 
-def _source(reader: AnyReader | None, bench: Bench) -> Source:
+def _source(reader: AnyReader | None, copies: Copies) -> Source:
     if reader is None:
         return "none"
     if isinstance(reader, NullReader):
         return "nothing"
     if isinstance(reader, ReadyReader):
         return "ready"
-    if bench.is_copy(reader.storage):
+    if copies.is_copy(reader.storage):
         return "copy"
     return "bytes" if reader.bytes_only else "stored"
 

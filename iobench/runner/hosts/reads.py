@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...base.errors import WorkerError
 from ...host.depth import Depth
@@ -15,8 +16,10 @@ from ...record.curve import MeasuredWith
 from ..agent import HostAgent
 from ..curve.places import Place, Places
 from .agents import HostsAgent
-from .control import Control
 from .localreads import HaveRead, LocalReads, ReadingHost, ReadNow, rows_of
+
+if TYPE_CHECKING:
+    from .job import JobHosts
 
 _HEAD_START_S = 0.05
 """From the order to read to its instant; beside that, twenty round trips (``crew``), and the time
@@ -34,16 +37,16 @@ class HostsReader:
 
     def __init__(
         self,
-        control: Control,
+        hosts: JobHosts,
         local: LocalReads,
         places: Places,
         *,
         name: str,
         members: Sequence[int],
     ) -> None:
-        self.control, self.local, self.name, self.members = control, local, name, members
+        self.job, self.local, self.name, self.members = hosts, local, name, members
         self.max_bytes, self.once = places.max_bytes, places.once
-        self.agent: HostAgent = HostsAgent(local.storage, control, members)
+        self.agent: HostAgent = HostsAgent(local.storage, hosts, members)
         self.points: list[tuple[Depth, ...]] = []
         self.by: MeasuredWith = "engine"
         self.program = "threads of this process"
@@ -59,9 +62,10 @@ class HostsReader:
         Raises StorageError or NoMemoryError of the first host that failed, with its name;
         HostLostError.
         """
-        self.control.set_clocks()
+        control = self.job.control
+        control.set_clocks()
         count = self.hosts
-        trips_s = 20 * self.control.round_trip_ns / 1e9
+        trips_s = 20 * control.round_trip_ns / 1e9
         head_s = _HEAD_START_S + trips_s + len(places) / _PLACES_PER_S
         at_ns = time.monotonic_ns() + round(head_s * 1e9)
 
@@ -74,13 +78,13 @@ class HostsReader:
                 in_flight=in_flight // count,
                 seconds=seconds,
                 most=-(-most // count),
-                at_ns=self.control.there(member, at_ns),
+                at_ns=control.there(member, at_ns),
                 max_bytes=self.max_bytes,
                 once=self.once,
             )
             return (now,)
 
-        found = self.control.ask_each(
+        found = control.ask_each(
             ReadingHost.read, {member: order(member) for member in self.members}, self.local.read
         )
         self._say(found)
@@ -97,7 +101,7 @@ class HostsReader:
             self.program = " and ".join(sorted({each.program for each in found}))
         self.notes = []
         for member, each in zip(self.members, found, strict=True):
-            name = self.control.meeting.hosts[member].label
+            name = self.job.names[member]
             self.notes += [f"{name}: {note}" for note in each.notes]
         if self.hosts > 1:
             self.notes.append(

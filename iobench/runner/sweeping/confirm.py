@@ -26,6 +26,7 @@ from ...record.sweep import (
 )
 from ...record.tags import tags
 from ..facts import new_directory
+from ..hosts.hosts import Hosts
 from ..options import SweepOptions
 from ..progress import Observer
 from .run import run_sweep
@@ -47,6 +48,7 @@ def confirm(
     options: SweepOptions,
     repetitions: int = MIN_TRIALS,
     observer: Observer | None = None,
+    hosts: Hosts | None = None,
 ) -> SweepConfirmation:
     """Try both points in turns, and compare their runs.
 
@@ -73,7 +75,7 @@ def confirm(
     )
     directory = new_directory(options.results, f"confirm-{Path(sweep.workload).stem}")
     save_sweep(directory, fresh)
-    fresh = run_sweep(fresh, directory, options, observer=observer)
+    fresh = run_sweep(fresh, directory, options, observer=observer, hosts=hosts)
     groups = [_trials(point, directory) for point in fresh.points]
     # All points of one sweep read the same samples; only the way they are stored differs.
     found = compare(

@@ -15,13 +15,14 @@ from ...ask.tuning.points import SweptPoint
 from ...ask.tuning.walk import called
 from ...base.errors import (
     DatasetError,
+    HostLostError,
     InterruptedRun,
     IobenchError,
     TargetHeldError,
     TargetRefusedError,
     UsageError,
 )
-from ...base.units import format_bytes, format_count, format_duration, format_rate
+from ...base.units import counted, format_bytes, format_count, format_duration, format_rate
 from ...data.dataset import find_dataset
 from ...data.generator import discard, generate
 from ...judge.rules_ranks import other_cores
@@ -39,6 +40,7 @@ from ...storage import open_storage
 from ...storage.catalog import innermost
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive, reading
+from ..hosts.hosts import Hosts
 from ..options import SweepOptions
 from ..progress import Observer
 from ..trials import rounds, take_turns
@@ -50,6 +52,7 @@ from .plan import (
     next_step,
     resolve,
     with_own_places,
+    workload_of,
 )
 from .trial import Apart, Trial, measure, needs_a_process
 
@@ -73,8 +76,11 @@ def run_sweep(
     options: SweepOptions,
     *,
     observer: Observer | None = None,
+    hosts: Hosts | None = None,
 ) -> Sweep:
     """Try every point until each has its repetitions, or a budget ends.
+
+    ``hosts``: that make the trials; by default this one.
 
     ``sweep.json`` is rewritten after every trial. A point that fails is recorded and left out; the
     others continue. The directory is locked exclusively until this returns; datasets are locked
@@ -83,10 +89,28 @@ def run_sweep(
     """
     place = LocalStorage(directory)
     lock = exclusive(place, LOCK_FILE, verb="sweep", break_dead=options.break_lock, make=True)
+    hosts = hosts or Hosts()
+    check_hosts(sweep, hosts.count)
     with lock as lease, Apart() as apart:
         if (directory / SWEEP_FILE).exists():
             sweep = _continued(sweep, load_sweep(directory))
-        return _Trials(sweep, directory, options, lease, apart, observer or Observer()).run()
+        trials = _Trials(sweep, directory, options, lease, apart, observer or Observer(), hosts)
+        return trials.run()
+
+
+def check_hosts(sweep: Sweep, count: int) -> None:
+    """Raise UsageError for a sweep that so many hosts can't make, or can't continue."""
+    if sweep.hosts != count:
+        raise UsageError(
+            f"the sweep was begun on {counted(sweep.hosts, 'host')}, and this is on {count}",
+            remedy="continue it on as many, or begin a new sweep",
+        )
+    if count > 1 and needs_a_process(workload_of(sweep, {})):
+        raise UsageError(
+            "each trial of a real model needs a process of its own, which only a sweep on one host "
+            "makes",
+            remedy="compare two settings with iobench ab, or start the sweep on one host",
+        )
 
 
 def _continued(sweep: Sweep, found: Sweep) -> Sweep:
@@ -120,7 +144,9 @@ class _Trials:
         lease: Lease,
         apart: Apart,
         observer: Observer,
+        hosts: Hosts,
     ) -> None:
+        self.hosts = hosts
         self.sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
         self.directory, self.options, self.lease = directory, options, lease
         self.apart, self.observer = apart, observer
@@ -149,6 +175,11 @@ class _Trials:
             raise InterruptedRun(
                 f"interrupted; continue with: iobench sweep --resume {self.directory}"
             ) from None
+        except HostLostError as error:
+            sweep.status = "interrupted"
+            save_sweep(self.directory, sweep)
+            error.remedy = f"continue with: iobench sweep --resume {self.directory}"
+            raise
         if sweep.walk:
             next_step(sweep)  # the points for which no time is left
         short = [
@@ -215,7 +246,7 @@ class _Trials:
             finally:
                 pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
                 self.pace_s = max(self.pace_s, pace_s)
-        _trial(self.sweep, point, number, self.directory, self.apart, self.observer)
+        self._trial(point, number)
         save_sweep(self.directory, self.sweep)
 
     def _out_of_time(self, point: SweepPoint, *, generating: bool = False) -> bool:
@@ -296,59 +327,52 @@ class _Trials:
                     f"not removed: {error}"
                 )  # another sweep reads it, or removed it first
 
-
-def _trial(
-    sweep: Sweep,
-    point: SweepPoint,
-    number: int,
-    directory: Path,
-    apart: Apart,
-    observer: Observer,
-) -> None:
-    """Measure a point once, and add what was found. Raises IobenchError."""
-    workload, _ = resolve(sweep, point.settings)
-    began = time.monotonic()
-    first = not point.runs
-    asked = Trial(
-        workload=workload,
-        data=point.data,
-        accelerators=sweep.accelerators,
-        seed=sweep.seed + number,
-        results=str(directory),
-        command=sweep.command,
-        calibration_s=sweep.calibration_s if first else 0.0,
-        prove=first,
-        tags=sweep.tags,
-    )
-    if needs_a_process(workload):
-        observer.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
-        doc, run_directory = apart.measure(asked)
-    else:
-        doc, run_directory = measure(asked, observer)
-    false = next(
-        (
-            finding.evidence
-            for finding in doc.findings
-            if finding.rule == "loader.delivery" and finding.level == "invalid"
-        ),
-        "",
-    )
-    if false:  # only the first trial checks the delivery
-        raise IobenchError(false)
-    repetition = doc.job.repetitions[0]
-    rate = repetition.samples_per_s
-    if rate is None:
-        why = repetition.not_measured.get("samples_per_s", "the repetition was too short")
-        raise IobenchError(f"its samples/s were not measured: {why}")
-    point.runs.append(run_directory.name)
-    point.samples_per_s.append(rate)
-    point.seconds.append(time.monotonic() - began)
-    _keep_costs(point, doc)
-    took = format_duration(point.seconds[-1])
-    observer.note(
-        f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
-        f"{format_count(rate)} samples/s ({took})"
-    )
+    def _trial(self, point: SweepPoint, number: int) -> None:
+        """Measure a point once, and add what was found. Raises IobenchError."""
+        sweep, observer = self.sweep, self.observer
+        workload, _ = resolve(sweep, point.settings)
+        began = time.monotonic()
+        first = not point.runs
+        asked = Trial(
+            workload=workload,
+            data=point.data,
+            accelerators=sweep.accelerators,
+            seed=sweep.seed + number,
+            results=str(self.directory),
+            command=sweep.command,
+            calibration_s=sweep.calibration_s if first else 0.0,
+            prove=first,
+            tags=sweep.tags,
+        )
+        if needs_a_process(workload):
+            observer.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
+            doc, run_directory = self.apart.measure(asked)
+        else:
+            doc, run_directory = measure(asked, observer, self.hosts)
+        false = next(
+            (
+                finding.evidence
+                for finding in doc.findings
+                if finding.rule == "loader.delivery" and finding.level == "invalid"
+            ),
+            "",
+        )
+        if false:  # only the first trial checks the delivery
+            raise IobenchError(false)
+        repetition = doc.job.repetitions[0]
+        rate = repetition.samples_per_s
+        if rate is None:
+            why = repetition.not_measured.get("samples_per_s", "the repetition was too short")
+            raise IobenchError(f"its samples/s were not measured: {why}")
+        point.runs.append(run_directory.name)
+        point.samples_per_s.append(rate)
+        point.seconds.append(time.monotonic() - began)
+        _keep_costs(point, doc)
+        took = format_duration(point.seconds[-1])
+        observer.note(
+            f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
+            f"{format_count(rate)} samples/s ({took})"
+        )
 
 
 def _keep_costs(point: SweepPoint, doc: TrainingRecord) -> None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from ...settings.base import Record, build
 from ...settings.workload import Workload
 from ..experiment import Options
 from ..experiment import run as run_plan
+from ..hosts.hosts import Hosts
 from ..plan import make_plan
 from ..progress import Observer
 
@@ -69,8 +71,10 @@ class MeasuredTrial(NamedTuple):
     directory: Path
 
 
-def measure(trial: Trial, observer: Observer | None = None) -> MeasuredTrial:
-    """Make the trial in this process. Raises IobenchError."""
+def measure(
+    trial: Trial, observer: Observer | None = None, hosts: Hosts | None = None
+) -> MeasuredTrial:
+    """Make the trial in this process, and on the other hosts of a job. Raises IobenchError."""
     plan = make_plan(
         trial.workload,
         trial.data,
@@ -86,8 +90,9 @@ def measure(trial: Trial, observer: Observer | None = None) -> MeasuredTrial:
         ablations=False,
         prove=trial.prove,
     )
-    with tagged(trial.tags):
-        return MeasuredTrial(*run_plan(plan, options, observer))
+    with tagged(trial.tags), ExitStack() as held:
+        there = (hosts or Hosts()).of(plan, held)
+        return MeasuredTrial(*run_plan(plan, options, observer, there))
 
 
 def needs_a_process(workload: Workload) -> bool:

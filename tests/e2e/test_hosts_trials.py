@@ -1,0 +1,189 @@
+"""sweep, ab, check and --confirm over two hosts, which here are processes of this machine."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.record.ab import AbRecord, load_ab
+from iobench.record.run import TrainingRecord, load_training
+from iobench.record.sweep import Sweep, load_sweep
+from tests.hosts import ended, job
+from tests.processes import Command, in_process, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+SETS = ("loader.workers=1", "batch_size=4", "accelerator.step_time=2ms", "epochs=1")
+QUICK = ("--quiet", *(word for each in SETS for word in ("--set", each)))
+
+
+@pytest.fixture
+def data(make_dataset: Any) -> Path:
+    path: Path = make_dataset(samples=96, format="tar", samples_per_shard=12)[1]
+    return path
+
+
+def start(tmp_path: Path, *words: object, **others: Any) -> list[Command]:
+    return job(tmp_path, *words, "--results", tmp_path / "r", **others)
+
+
+def ok(commands: list[Command]) -> list[str]:
+    """What the hosts printed, none of which has failed."""
+    found = ended(commands)
+    assert [each.code for each in found] == [0, 0], [each.err for each in found]
+    return [each.out for each in found]
+
+
+def the_only(tmp_path: Path, name: str) -> Path:
+    (found,) = tmp_path.glob(f"r/{name}")
+    return found
+
+
+def swept(folder: Path) -> tuple[Sweep, list[TrainingRecord]]:
+    """A sweep, and the records of all its trials."""
+    sweep = load_sweep(folder)
+    return sweep, [load_training(folder / run) for point in sweep.points for run in point.runs]
+
+
+def test_a_sweep_generates_once_and_makes_each_trial_on_both_hosts(tmp_path: Path) -> None:
+    to = tmp_path / "data"
+    words = ("sweep", "demo", "--to", to, "--samples", 96, *QUICK, "-n", 2, "--calibration", "0s")
+    first, second = ok(start(tmp_path, *words, "--sweep", "dataset.format=files,tar"))
+    assert second == ""
+    sweep, trials = swept(the_only(tmp_path, "sweep-demo-*"))
+    assert (sweep.status, sweep.hosts, sweep.accelerators) == ("ok", 2, 2)
+    assert [len(point.runs) for point in sweep.points] == [2, 2]
+    for trial in trials:
+        assert [host.ranks for host in trial.job.hosts] == [1, 1]
+        (repetition,) = trial.job.repetitions
+        assert [host.samples for host in repetition.hosts] == [48, 48]
+        assert repetition.complete
+    assert {trial.job.dataset.spec.format for trial in trials} == {"files", "tar"}
+    assert list(to.iterdir()) == []  # removed by the host that has generated it
+    assert "files" in first
+
+
+def slow_sweep(tmp_path: Path, data: Path) -> list[Command]:
+    words = ("sweep", "demo", "--data", data, *QUICK, "-n", 50, "--calibration", "0s")
+    return start(tmp_path, *words, "--sweep", "loader.prefetch_factor=1,2")
+
+
+def trials_of(tmp_path: Path) -> int:
+    return len(list(tmp_path.glob("r/sweep-*/*/run.json")))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_sweep_whose_host_is_killed_keeps_its_trials_and_is_continued(
+    data: Path, tmp_path: Path, victim: int
+) -> None:
+    commands = slow_sweep(tmp_path, data)
+    wait_until(lambda: trials_of(tmp_path) >= 3, "no three trials ended")
+    commands[victim].signal(signal.SIGKILL)
+    found = ended(commands)
+    assert [found[victim].code, found[1 - victim].code] == [-signal.SIGKILL, 1]
+    assert f"host {victim} (" in found[1 - victim].err
+    folder = the_only(tmp_path, "sweep-demo-*")
+    if victim == 1:
+        assert "--resume" in found[0].err
+    before = sum(len(point.runs) for point in load_sweep(folder).points)
+    assert before >= 2
+    alone = in_process("sweep", "--resume", folder, "--quiet")
+    assert alone[0] == 2  # with other hosts, its trials would not be comparable
+    again = start(tmp_path, "sweep", "--resume", folder, "--quiet")
+    wait_until(lambda: trials_of(tmp_path) >= before + 3, "no trial was added")
+    again[1].signal(signal.SIGINT)
+    assert [each.code for each in ended(again)] == [130, 130]
+    sweep, trials = swept(folder)
+    assert sweep.status == "interrupted"
+    assert len(trials) > before
+    assert all(len(trial.job.hosts) == 2 for trial in trials)
+
+
+def test_a_budget_ends_a_sweep_on_both_hosts(data: Path, tmp_path: Path) -> None:
+    words = ("sweep", "demo", "--data", data, *QUICK, "-n", 1000, "--calibration", "0s")
+    ok(start(tmp_path, *words, "--sweep", "loader.prefetch_factor=1,2", "--budget", "8s"))
+    sweep, trials = swept(the_only(tmp_path, "sweep-demo-*"))
+    assert sweep.status == "out of time"
+    assert trials
+
+
+def test_sides_that_differ_are_measured_in_turns_on_both_hosts(data: Path, tmp_path: Path) -> None:
+    words = ("ab", data, "--workload", "demo", "--set-b", "batch_size=8", *QUICK)
+    _, second = ok(start(tmp_path, *words, "--max-turns", 4))
+    assert second == ""
+    folder = the_only(tmp_path, "demo-ab-*")
+    record: AbRecord = load_ab(folder)
+    assert (record.status, len(record.turns)) == ("ok", 4)
+    for side, batch in (("a", 4), ("b", 8)):
+        doc = load_training(folder / side)
+        assert doc.job.workload.batch_size == batch
+        assert [host.ranks for host in doc.job.hosts] == [1, 1]
+        assert [len(each.hosts) for each in doc.job.repetitions] == [2] * 4
+        assert {each.steps for each in doc.job.repetitions} == {96 // batch}
+    # A run of both hosts can be named as a side: it keeps its number of ranks.
+    ok(start(tmp_path, "ab", folder / "a", "--set-b", "loader.prefetch_factor=4", "-q", "--max-turns", 4))
+
+
+def test_a_side_that_a_host_does_not_see_is_named_with_the_host(
+    data: Path, make_dataset: Any, tmp_path: Path
+) -> None:
+    found = ended(start(tmp_path, "ab", data, tmp_path / "gone", "--workload", "demo", *QUICK))
+    assert [each.code for each in found] == [found[0].code] * 2 != [0, 0]
+    assert all("side B" in each.err for each in found)
+    assert not list(tmp_path.glob("r/*"))
+
+
+def test_a_check_generates_once_and_measures_on_both_hosts(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    words = ("check", place, "--workload", "demo", "--budget", "25s", "--size", "24MiB", *QUICK)
+    first, _ = ok(start(tmp_path, *words))
+    assert list(place.iterdir()) == []
+    doc = load_training(the_only(tmp_path, "demo-*"))
+    assert [host.ranks for host in doc.job.hosts] == [1, 1]
+    assert doc.job.repetitions
+    assert "2 hosts" in " ".join(first.split())
+
+
+@pytest.fixture
+def advised(data: Path, tmp_path: Path) -> Path:
+    """A run of both hosts on a storage that answers late, whose advice is more reads in flight."""
+    late = f"throttled+{data}?latency=8ms"
+    words = ("run", "demo", "--data", late, *QUICK, "--set", "reader.concurrency=1", "-n", 3)
+    codes = [each.code for each in ended(start(tmp_path, *words, "--calibration", "300ms"))]
+    assert codes == [0, 0]
+    return the_only(tmp_path, "demo-*")
+
+
+def test_the_advice_of_a_run_is_tried_on_both_hosts(advised: Path, tmp_path: Path) -> None:
+    for number in (0, 1):  # what another host has recorded is not needed there
+        found = ended(start(tmp_path, "advise", advised, "--confirm", "-q", "--budget", "20s"))
+        assert {each.code for each in found} <= {0, 4}, [each.err for each in found]
+        assert found[0].code == found[1].code
+        break
+    (folder,) = (each for each in tmp_path.glob("r/demo-*") if each != advised)
+    doc = load_training(folder)
+    assert len(doc.job.hosts) == 2
+    (tried, *_) = doc.job.confirmations
+    assert not tried.not_measured
+    assert len(tried.turns) >= 3
+
+
+def test_hosts_that_were_started_with_other_words_are_refused(data: Path, tmp_path: Path) -> None:
+    words = ("ab", data, "--workload", "demo", *QUICK)
+    of: dict[int, list[object]] = {1: ["--set-b", "batch_size=8"]}
+    found = ended(start(tmp_path, *words, of=of))
+    assert [each.code for each in found] == [2, 2]
+    assert all("host 1 (" in each.err for each in found)
+
+
+def test_a_walk_over_hosts_is_refused_before_anything_is_written(
+    data: Path, tmp_path: Path
+) -> None:
+    found = ended(start(tmp_path, "sweep", "cpu-training", "--data", data, "-q"))
+    assert [each.code for each in found] == [2, 2]
+    assert "iobench ab" in found[0].err
+    assert not list(tmp_path.glob("r/*"))
