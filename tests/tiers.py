@@ -43,6 +43,7 @@ TIER_OF = {
     # Other hosts.
     "e2e/test_hosts_checkpoint.py": NIGHTLY,
     "e2e/test_hosts_loaders.py": NIGHTLY,
+    "e2e/test_hosts_trials.py": NIGHTLY,
     "e2e/test_hosts_verbs.py": NIGHTLY,
     # The reference workloads, packages, and examples of the documents, whole.
     "e2e/test_packages.py": NIGHTLY,
@@ -110,6 +111,7 @@ TOUCHED = {
         "e2e/test_hosts_checkpoint.py",
         "e2e/test_hosts_loaders.py::test_a_loader_library_on_two_hosts",
         "e2e/test_hosts_loaders.py::test_checkpoints_between_the_steps_of_two_hosts",
+        "e2e/test_hosts_trials.py",
         "e2e/test_hosts_verbs.py",
     ),
     "iobench/storage/fsspec": ("contract/test_fsspec.py",),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...base.errors import HostLostError
 from ...host.nfs import MountStats
@@ -17,9 +16,6 @@ from .agent import Agent
 from .control import Control
 from .localreads import ReadingHost
 
-if TYPE_CHECKING:
-    from .job import JobHosts
-
 log = logging.getLogger(__name__)
 
 
@@ -29,7 +25,7 @@ class HostsAgent(HostAgent):
     def __init__(
         self,
         storage: Storage,
-        hosts: JobHosts,
+        control: Callable[[], Control],
         members: Sequence[int] = (),
         *,
         plans: bool = False,
@@ -39,14 +35,15 @@ class HostsAgent(HostAgent):
         ``plans``: the objects are those that a plan's loader reads, which each host knows.
         """
         super().__init__(storage)
-        self.hosts, self.plans = hosts, plans
-        self.members = members or range(hosts.count)
+        self._control, self.plans = control, plans
+        self.members = members or range(len(self.control.meeting.hosts))
         self._one = HostAgent(storage)
         self._all: FetchCounter | None = None
 
     @property
     def control(self) -> Control:
-        return self.hosts.control
+        """The other hosts, which measure with the plan of this agent."""
+        return self._control()
 
     def describe_all(self) -> list[Host]:
         return self.control.ask(ReadingHost.describe, self.describe)

@@ -71,7 +71,6 @@ class JobHosts(Hosts):
         self._control, self._number = control, number
         self.names = [host.label for host in control.meeting.hosts]
 
-    @property
     def control(self) -> Control:
         """The other hosts, which from now on do what they are asked for with this plan."""
         control = self._control
@@ -101,45 +100,45 @@ class JobHosts(Hosts):
             self._control.tell(Agent.forget, number)
 
     def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
-        self.control.set_clocks(again=True)
-        doc.job.hosts = known_hosts(self.control, ranks)
-        doc.job.started_by = self.control.meeting.launch.by
+        self.control().set_clocks(again=True)
+        doc.job.hosts = known_hosts(self.control(), ranks)
+        doc.job.started_by = self.control().meeting.launch.by
         doc.findings += same_machines(doc.job.hosts)
         if isinstance(doc, TrainingRecord) and doc.job.workload.accelerator.sync == "step":
-            meeting, port = self.control.meeting, self.control.barrier_port
-            waits = self.control.ask(Agent.barrier, lambda: barrier_s(meeting, port), port)
+            meeting, port = self.control().meeting, self.control().barrier_port
+            waits = self.control().ask(Agent.barrier, lambda: barrier_s(meeting, port), port)
             doc.job.barrier_s = max(waits)
 
     def end(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
         """Measure the clocks a last time; a lost host keeps what is known of it."""
         try:
-            self.control.set_clocks(again=True)
+            self.control().set_clocks(again=True)
         except (HostLostError, KeyboardInterrupt) as error:
             log.info("the clocks were not measured again: %s", error)
         if doc.job.hosts:
-            doc.job.hosts = known_hosts(self.control, ranks)
+            doc.job.hosts = known_hosts(self.control(), ranks)
 
     def share(self, ranks: int) -> Sequence[range]:
-        return self.control.share(ranks)
+        return self.control().share(ranks)
 
     def agent(self, storage: Storage, *, plans: bool = False) -> HostAgent:
-        return HostsAgent(storage, self, plans=plans)
+        return HostsAgent(storage, self.control, plans=plans)
 
     def whole(self, plan: Plan) -> Plan:
         if not plan.subject.users:
             return plan
-        found = self.control.ask(Agent.tried, lambda: list(plan.tried))
+        found = self.control().ask(Agent.tried, lambda: list(plan.tried))
         return replace(plan, tried=[rank for host in found for rank in host])
 
     def prepare(self) -> None:
-        self.control.ask(Agent.prepare, lambda: None)
+        self.control().ask(Agent.prepare, lambda: None)
 
     def head_start_ns(self, least_ns: int) -> int:
-        return max(least_ns, MIN_HEAD_START_NS, ROUND_TRIPS * self.control.round_trip_ns)
+        return max(least_ns, MIN_HEAD_START_NS, ROUND_TRIPS * self.control().round_trip_ns)
 
     def loading(self, phase: Phase, copies: Copies, meeting: str | None) -> tuple[Load, Crew]:
         """Raises HostLostError if a host was lost before."""
-        control = self.control
+        control = self.control()
         control.set_clocks()
         control.phases += 1
         shares = control.share(phase.accelerators)
@@ -166,7 +165,7 @@ class JobHosts(Hosts):
 
     @contextmanager
     def saving(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
-        control, ranks = self.control, plan.spec.ranks
+        control, ranks = self.control(), plan.spec.ranks
         control.set_clocks()
         shares, rendezvous = control.share(ranks), control.rendezvous()
         order = SavesOrder(accelerators=ranks, rendezvous=rendezvous)
@@ -186,7 +185,7 @@ class JobHosts(Hosts):
             step.prepare()
             with root.storage.create(key, size_hint=len(text)) as sink:
                 sink.write(text.encode())
-            found = self.control.ask(RankedAgent.text, lambda: text_at(plan.url, key), key)
+            found = self.control().ask(RankedAgent.text, lambda: text_at(plan.url, key), key)
         finally:
             root.remove(step)
         for name, seen in zip(self.names, found, strict=True):
@@ -197,7 +196,7 @@ class JobHosts(Hosts):
                 )
 
     def rendezvous(self) -> str:
-        return self.control.rendezvous()
+        return self.control().rendezvous()
 
     def reader(
         self,
@@ -210,4 +209,4 @@ class JobHosts(Hosts):
     ) -> PlaceReader:
         local = LocalReads(storage, run_dir)
         some = range(self.count) if members is None else members
-        return HostsReader(self, local, places, name=name, members=some)
+        return HostsReader(self.control, local, places, name=name, members=some)

@@ -144,4 +144,5 @@ class Permitted:
 
     def _knows(self, place: str) -> bool:
         name = place.partition("?")[0].rpartition("/")[2]
-        return is_local(place) or any(place in (each, below(each, name)) for each in self.places)
+        known = [each for url in self.places for each in (url, below(url, name))]
+        return is_local(place) or (place in known and name not in ("", "..", "."))

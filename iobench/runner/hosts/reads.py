@@ -7,8 +7,7 @@ the same instant. So the curve is measured by the same steps on one host and on 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from ...base.errors import WorkerError
 from ...host.depth import Depth
@@ -16,10 +15,8 @@ from ...record.curve import MeasuredWith
 from ..agent import HostAgent
 from ..curve.places import Place, Places
 from .agents import HostsAgent
+from .control import Control
 from .localreads import HaveRead, LocalReads, ReadingHost, ReadNow, rows_of
-
-if TYPE_CHECKING:
-    from .job import JobHosts
 
 _HEAD_START_S = 0.05
 """From the order to read to its instant; beside that, twenty round trips (``crew``), and the time
@@ -37,16 +34,16 @@ class HostsReader:
 
     def __init__(
         self,
-        hosts: JobHosts,
+        control: Callable[[], Control],
         local: LocalReads,
         places: Places,
         *,
         name: str,
         members: Sequence[int],
     ) -> None:
-        self.job, self.local, self.name, self.members = hosts, local, name, members
+        self._control, self.local, self.name, self.members = control, local, name, members
         self.max_bytes, self.once = places.max_bytes, places.once
-        self.agent: HostAgent = HostsAgent(local.storage, hosts, members)
+        self.agent: HostAgent = HostsAgent(local.storage, control, members)
         self.points: list[tuple[Depth, ...]] = []
         self.by: MeasuredWith = "engine"
         self.program = "threads of this process"
@@ -62,7 +59,7 @@ class HostsReader:
         Raises StorageError or NoMemoryError of the first host that failed, with its name;
         HostLostError.
         """
-        control = self.job.control
+        control = self._control()
         control.set_clocks()
         count = self.hosts
         trips_s = 20 * control.round_trip_ns / 1e9
@@ -101,7 +98,7 @@ class HostsReader:
             self.program = " and ".join(sorted({each.program for each in found}))
         self.notes = []
         for member, each in zip(self.members, found, strict=True):
-            name = self.job.names[member]
+            name = self._control().meeting.hosts[member].label
             self.notes += [f"{name}: {note}" for note in each.notes]
         if self.hosts > 1:
             self.notes.append(

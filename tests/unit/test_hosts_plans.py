@@ -1,0 +1,72 @@
+"""What the first host of a job may have another one read, and run as code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from iobench.base.errors import UsageError
+from iobench.record.typed import of_text, to_text
+from iobench.runner.hosts.plans import Permitted, PlanOrder
+from iobench.settings.base import apply_overrides, build
+from iobench.settings.workload import Workload, load_workload
+
+S3 = "s3://bucket/data?endpoint=http://10.0.0.1"
+SWEPT = ("storage.client=s3fs", "storage.client=boto3", "loader.workers=2")
+
+
+def order(*overrides: str, data: str = "/data", origin: str | None = None) -> PlanOrder:
+    settings = load_workload("demo").model_dump(mode="json")
+    return PlanOrder(
+        workload=build(Workload, apply_overrides(settings, overrides), where="here"),
+        data=data,
+        origin=origin,
+        accelerators=4,
+        seed=1,
+        first=2,
+        count=2,
+    )
+
+
+def test_an_order_arrives_as_it_was_sent() -> None:
+    sent = order("loader.workers=3", "storage.client=s3fs", data="/a \udcff name")
+    assert of_text(to_text(sent, PlanOrder), PlanOrder) == sent
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        order("batch_size=7", data="/anywhere"),
+        order("accelerator.model=resnet50", "accelerator.kind=model"),  # no code of the user's
+        order("storage.client=boto3", data=S3),
+        order(data="s3://bucket/data/demo-12ab?endpoint=http://10.0.0.1", origin=S3),
+    ],
+)
+def test_what_the_command_names_is_made(asked: PlanOrder) -> None:
+    Permitted.by([{"storage": {"client": "obstore"}}], SWEPT, [S3]).check(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (order(data="s3://bucket/data?endpoint=http://10.0.0.2"), "10.0.0.2"),
+        (order(data="s3://other/data?endpoint=http://10.0.0.1"), "other"),
+        (order(data="s3://bucket/data/a/b?endpoint=http://10.0.0.1"), "a/b"),
+        (order(data="s3://bucket/data/..?endpoint=http://10.0.0.1"), r"\.\."),
+        (order(origin="nfs://server/export"), "nfs"),
+        (order("storage.client=obstore"), "storage.client=obstore"),
+        (order("storage.endpoint=http://10.0.0.2"), "storage.endpoint"),
+        (order("accelerator.kind=model", "accelerator.model=os:getcwd"), "os:getcwd"),
+        (order("loader.kind=user", "loader.factory=os:getcwd"), "loader.factory"),
+    ],
+)
+def test_anything_else_is_refused_by_name(asked: PlanOrder, named: str) -> None:
+    permitted = Permitted.by([], SWEPT, [S3])
+    with pytest.raises(UsageError, match=named):
+        permitted.check(asked)
+
+
+def test_a_command_without_a_place_names_no_url() -> None:
+    with pytest.raises(UsageError):
+        Permitted().check(replace(order(), data=S3))
