@@ -44,11 +44,18 @@ def to_text(value: object, kind: Any) -> bytes:
 
 
 def of_text(text: bytes, kind: Any) -> Any:
-    """The value of this type. Raises ValueError in one line for what is none."""
+    """The value of this type. Raises ValueError in one line for what is none.
+
+    What is read must be what would be written: no text for a number, and no field too many.
+    """
     if text.count(b",") > MAX_ITEMS or text.count(b"[") + text.count(b"{") > MAX_PARTS:
         raise ValueError("it has too many parts")
     try:
-        return _adapter(kind).validate_python(json.loads(text))
+        said = json.loads(text)
+        value = _adapter(kind).validate_python(said)
+        if not _alike(said, json.loads(to_text(value, kind))):
+            raise ValueError("it has other fields than its type, or values of other types")
+        return value
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(each) for each in problem["loc"])
@@ -56,6 +63,17 @@ def of_text(text: bytes, kind: Any) -> Any:
         raise ValueError(ascii(what)[1:-1][:_MOST]) from None
     except (RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"it is no text in JSON ({type(error).__name__})") from None
+
+
+def _alike(said: object, written: object) -> bool:
+    """Whether two values of JSON are the same; a whole number may be one with a fraction of 0."""
+    if isinstance(said, dict) and isinstance(written, dict):
+        return said.keys() == written.keys() and all(_alike(said[k], written[k]) for k in said)
+    if isinstance(said, list) and isinstance(written, list):
+        return len(said) == len(written) and all(map(_alike, said, written))
+    if isinstance(said, bool) or isinstance(written, bool):
+        return said is written
+    return said == written or (said != said and written != written)  # NaN
 
 
 @cache

@@ -115,7 +115,7 @@ def manifest(hosts: int, words: Sequence[str]) -> str:
     return before
 
 
-_RECORDS = ("run", "checkpoint")
+_RECORDS = ("run", "train", "checkpoint", "sweep", "ab", "check", "advise")
 """Verbs that write results."""
 
 
