@@ -69,6 +69,7 @@ def _check(request: CheckRequest, hosts: Hosts) -> int:
             keep=request.keep_data,
             observer=told,
             size_bytes=size_bytes,
+            look=hosts.check,
         ) as data:
             ends_s = began + request.budget_s - data.removal_s
             code = _measure(request, place, data.url, ends_s, told, hosts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ..base.errors import UsageError
 from ..checkpoint import asynchronous_version
 from ..judge.validity import parse
@@ -11,13 +9,13 @@ from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.budget import Budget
 from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
+from ..runner.hosts.agent import Agent
 from ..runner.hosts.control import Control
 from ..runner.hosts.hosts import Hosts
 from ..runner.hosts.job import JobHosts, same_of_study
-from ..runner.hosts.localreads import LocalReads
 from ..runner.hosts.meeting import Meeting
-from ..runner.hosts.place import SavesThere
-from ..runner.hosts.ranked import RankedAgent
+from ..runner.hosts.orders import SavesThere
+from ..runner.hosts.plans import Permitted
 from ..runner.options import StudyOptions
 from ..settings.base import apply_overrides, build
 from .flags import SharedStorage
@@ -92,9 +90,9 @@ def run(request: CheckpointRequest) -> int:
     def lead(control: Control, plan: StudyPlan) -> int:
         return measured(plan, JobHosts(control))
 
-    def join(meeting: Meeting, plan: StudyPlan) -> RankedAgent:
+    def join(meeting: Meeting, plan: StudyPlan) -> Agent:
         saves = SavesThere(meeting, plan)
-        return RankedAgent(meeting, LocalReads(saves.root.storage, Path()), saves)
+        return Agent(meeting, Permitted(), request.results, saves=saves)
 
     return on_all_hosts(
         launch, request, of_all, same_of_study, lead=lead, join=join, accelerators=here

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import UsageError
 from ..base.units import format_bytes, format_duration, format_rate
-from ..runner.hosts.agreement import Same, agree
 from ..runner.hosts.control import Control, led
 from ..runner.hosts.launch import Launch, find_launch, share_of
 from ..runner.hosts.lines import parse_hosts, start_lines
 from ..runner.hosts.meeting import Meeting, meet
-from ..runner.hosts.plans import Permitted
+from ..runner.hosts.plans import Permitted, Same, agree
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare
 from ..settings.base import find_spec

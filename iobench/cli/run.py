@@ -56,11 +56,6 @@ def measure(
     repeat = request.usual_repeat if request.repeat is None else request.repeat
     calibration_s = _CALIBRATION_S if request.calibration_s is None else request.calibration_s
     launch = launched(request)
-    if launch is not None and bound_only:
-        raise UsageError(
-            f"--headspace measures one host, but {launch.by} has started it on {launch.hosts}",
-            remedy="add --hosts here, or start it on one host",
-        )
     if request.confirm and calibration_s == 0:
         raise UsageError(
             "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "
@@ -85,17 +80,19 @@ def measure(
         )
         return plan, mixed
 
-    if launch is None:
-        plan, mixed = planned(accelerators_here(request, 1))
+    def measured(plan: Plan, mixed: Mixed | None, hosts: Hosts | None = None) -> int:
         if bound_only:
-            return tell_headspace(plan, request, calibration_s)
-        return _measured(request, plan, mixed, calibration_s)
+            return tell_headspace(plan, request, calibration_s, hosts)
+        return _measured(request, plan, mixed, calibration_s, hosts)
+
+    if launch is None:
+        return measured(*planned(accelerators_here(request, 1)))
     from ..runner.hosts.agent import Agent
     from ..runner.hosts.job import JobHosts, same_of_run
-    from ..runner.hosts.place import SavesThere
+    from ..runner.hosts.orders import SavesThere
 
     def lead(control: Control, planned: Planned) -> int:
-        return _measured(request, *planned, calibration_s, JobHosts(control))
+        return measured(*planned, JobHosts(control))
 
     def join(meeting: Meeting, planned: Planned) -> Agent:
         plan, mixed = planned
@@ -250,7 +247,9 @@ def scan_first(request: RunRequest) -> RunRequest:
     return replace(request, data=str(folder), origin=request.data)
 
 
-def tell_headspace(plan: Plan, request: MeasuringRequest, calibration_s: float) -> int:
+def tell_headspace(
+    plan: Plan, request: MeasuringRequest, calibration_s: float, hosts: Hosts | None = None
+) -> int:
     """Measure the headspace and print it; return the exit code."""
     from ..runner.confirm import headspace
     from ..runner.estimate import START_S
@@ -264,7 +263,7 @@ def tell_headspace(plan: Plan, request: MeasuringRequest, calibration_s: float) 
     if budget.limited:
         seconds = budget.left_s / (2 * plan.repetitions) - START_S
     seconds = max(MIN_TURN_S, seconds)
-    found = headspace(plan, seconds=seconds, observer=Live(quiet=request.quiet))
+    found = headspace(plan, seconds=seconds, observer=Live(quiet=request.quiet), hosts=hosts)
     bound = found.bound
     if request.format == "json":
         show_json(

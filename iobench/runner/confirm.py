@@ -26,11 +26,11 @@ from ..settings.base import apply_overrides, build
 from ..settings.code import code_in
 from ..settings.workload import Workload
 from ..storage.locks.lock import reading
-from .agent import HostAgent
 from .budget import Budget
 from .cache import run_cached_phase
 from .calibration.bench import Bench
-from .loading import run_phase
+from .hosts.hosts import Hosts
+from .loading import PhaseContext, run_phase
 from .phase import Saving
 from .plan import Plan, make_plan
 from .progress import Observer
@@ -243,8 +243,10 @@ class Headspace:
     turns: list[tuple[float, float]]
 
 
-def headspace(plan: Plan, *, seconds: float, observer: Observer | None = None) -> Headspace:
-    """Measure ``plan.repetitions`` turns of ``seconds`` each way.
+def headspace(
+    plan: Plan, *, seconds: float, observer: Observer | None = None, hosts: Hosts | None = None
+) -> Headspace:
+    """Measure ``plan.repetitions`` turns of ``seconds`` each way, by default on this host alone.
 
     Raises UsageError for an accelerator without a limit of its own, and as ``run_phase`` does.
     """
@@ -255,7 +257,9 @@ def headspace(plan: Plan, *, seconds: float, observer: Observer | None = None) -
         )
     observer = observer or Observer()
     kept = plan.workload.loader.model_copy(update={"replay": "batches"})
-    agent = HostAgent(plan.storage)
+    hosts = hosts or Hosts()
+    agent = hosts.agent(plan.storage, plans=True)
+    context = PhaseContext(hosts=hosts)
     rounds_of = max(1, plan.workload.loader.workers)
     together = plan.workload.accelerator.sync == "step" and plan.accelerators > 1
     rates: dict[str, list[float | None]] = {"kept": [], "as it is": []}
@@ -270,9 +274,9 @@ def headspace(plan: Plan, *, seconds: float, observer: Observer | None = None) -
             whole_rounds=True,
         )
         if side == "kept":
-            outcome = run_phase(replace(phase, loading=kept, evicts=False))
+            outcome = run_phase(replace(phase, loading=kept, evicts=False), context)
         else:
-            outcome = run_cached_phase(plan, agent, phase)
+            outcome = run_cached_phase(plan, agent, phase, context)
         rate = steady_rate(outcome.events(), round_steps=rounds_of, together=together)
         rates[side].append(rate)
 

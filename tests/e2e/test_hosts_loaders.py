@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -143,11 +144,12 @@ def test_one_model_on_two_hosts_ends_with_a_host(
         assert "host 1 (" in found[0].err
 
 
-def test_headspace_is_refused_on_every_host(files: Path, tmp_path: Path) -> None:
-    loader = ("--loader", "tests.planted_loaders:of_files", "--headspace")
-    found = ended(start(tmp_path, files, *loader))
-    assert [each.code for each in found] == [2, 2]
-    assert all("--hosts here" in each.err for each in found)
+def test_what_a_loader_could_bring_on_two_hosts(files: Path, tmp_path: Path) -> None:
+    words = ("--headspace", "--json", "--set", "accelerator.step_time=2ms")
+    first, second = ended(start(tmp_path, files, *words))
+    assert (first.code, second.code) == (0, 0), (first.err, second.err)
+    assert len(json.loads(first.out)["turns"]) == 1
+    assert second.out == ""
 
 
 def test_a_loader_library_on_two_hosts(data: Path, tmp_path: Path) -> None:

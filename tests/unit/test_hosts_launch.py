@@ -13,10 +13,8 @@ import pytest
 import yaml
 
 from iobench.base.errors import UsageError
-from iobench.runner.hosts.kubernetes import manifest
 from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, node_names
-from iobench.runner.hosts.lines import parse_hosts, start_lines
-from tests.processes import in_process
+from iobench.runner.hosts.lines import manifest, parse_hosts, start_lines
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -258,16 +256,3 @@ def test_the_objects_for_kubernetes_hold_what_was_asked_for(
 def test_names_of_hosts_that_are_none(text: str) -> None:
     with pytest.raises(UsageError):
         parse_hosts(text)
-
-
-@pytest.mark.parametrize(
-    "words", ["ab one two --data d", "check d", "sweep demo", "advise run --confirm"]
-)
-def test_a_verb_of_one_host_is_refused_on_several(
-    words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each host would measure alone, at the same time as the others, and say nothing of it."""
-    for name, value in SLURM.items():
-        monkeypatch.setenv(name, value)
-    code, _, err = in_process(*words.split())
-    assert (code, "srun has started it on 4" in err) == (2, True)

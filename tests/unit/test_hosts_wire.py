@@ -22,12 +22,12 @@ from iobench.host.timeline import Array
 from iobench.judge.figures.hosts import slow_hosts
 from iobench.record.typed import ArrayText, to_text
 from iobench.runner.hosts import wire, words
+from iobench.runner.hosts.agent import Agent, FromRank
 from iobench.runner.hosts.clock import Clock, Echo, Offset, offset_of
 from iobench.runner.hosts.control import Peer
 from iobench.runner.hosts.launch import share_of
 from iobench.runner.hosts.localreads import ReadingHost
 from iobench.runner.hosts.meeting import Joined
-from iobench.runner.hosts.ranked import FromRank, RankedAgent
 from iobench.runner.hosts.wire import Wire
 from iobench.runner.hosts.words import Error, Message, arguments_of, result_of
 
@@ -140,14 +140,14 @@ FORGED: dict[str, tuple[bytes, Any]] = {
     "a class for an error": (framed(TOLD, ["Iterable", "a", "", []]), Error),
     "a command that is none": (
         framed(TOLD, [0, ["Popen", {"args": ["true"]}]]),
-        arguments_of(RankedAgent.to_rank),
+        arguments_of(Agent.to_rank),
     ),
     "a command with an unknown field": (
         framed(TOLD, [0, ["Start", {"at": 5}]]),
-        arguments_of(RankedAgent.to_rank),
+        arguments_of(Agent.to_rank),
     ),
     "an answer that is none": (framed(TOLD, [0, ["Start", {"at_ns": 5}]]), FromRank),
-    "a phase without fields": (framed(TOLD, [{"phase": {}}]), arguments_of(RankedAgent.begin)),
+    "a phase without fields": (framed(TOLD, [{"phase": {}}]), arguments_of(Agent.begin)),
     "places that are none": (
         framed(
             TOLD,
@@ -211,7 +211,7 @@ def test_values_arrive_as_they_were_sent(ends: tuple[Wire, Wire]) -> None:
         ([2**64 - 1, -1], list[int]),
         ({1: (2, 3)}, dict[int, tuple[int, int]]),
         (math.inf, float),
-        (None, result_of(RankedAgent.end_ranks)),
+        (None, result_of(Agent.end_ranks)),
         ("a name \udcff that is no UTF-8", str),
     ]
     for value, kind in values:
@@ -236,8 +236,8 @@ def test_the_answer_of_a_call_that_was_given_up_is_not_taken_for_another(
     here, there = ends
     who = Joined(index=1, name="b", machine="m", version="1", accelerators=1)
     peer = Peer(who, here)
-    peer.call(RankedAgent.clock)  # and Ctrl-C comes before its answer
-    peer.call(RankedAgent.clock)
+    peer.call(Agent.clock)  # and Ctrl-C comes before its answer
+    peer.call(Agent.clock)
     there.send(Message("answer", code=1, body=b"1"))
     there.send(Message("report", "counted"))
     there.send(Message("answer", code=2, body=b"2"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -166,10 +166,12 @@ def provided(
     keep: bool,
     observer: Observer,
     size_bytes: int | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> Iterator[Provided]:
     """The dataset to read: that of ``place``, or one that is generated below it.
 
     ``size_bytes``: of its samples; None: as many as the time and a share of the space allow.
+    ``look``: called from time to time meanwhile, to look at the other hosts.
 
     Generating takes about ``seconds``, with the removal at the end. However this ends, what was
     generated is removed, unless ``keep``. Raises UsageError if the time or the space is too small
@@ -187,7 +189,9 @@ def provided(
     url = below(place.url, f"{_NAME}{stamp}-{secrets.token_hex(2)}")
     spec = load_dataset_spec(place.workload.dataset)
     try:
-        filling = _Filling(place, spec, url, accelerators, seconds, keep, observer, size_bytes)
+        filling = _Filling(
+            place, spec, url, accelerators, seconds, keep, observer, size_bytes, look
+        )
         removal_s = filling.run()
         yield Provided(url=url, removal_s=removal_s)
     finally:
@@ -230,7 +234,9 @@ class _Filling:
         keep: bool,
         observer: Observer,
         size_bytes: int | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
+        self.look = look
         self.spec, self.url, self.observer = spec, url, observer
         self.seconds, self.keep = seconds, keep
         self.deadline = time.monotonic() + seconds
@@ -311,6 +317,7 @@ class _Filling:
         gives_up = time.monotonic() + _PATIENCE * self.seconds
 
         def told(done: int, total: int) -> None:
+            self.look()
             self.observer.detail(f"{format_bytes(done)} of {format_bytes(total)}")
             if time.monotonic() > gives_up and done < total:
                 raise StorageError(

@@ -7,15 +7,16 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ...base.errors import HostLostError, InterruptedRun, IobenchError, rebuilt
 from ...record.typed import to_text
 from .barrier import BarrierServer
 from .clock import ECHOES, Clock, Echo
-from .interface import set_interface
 from .meeting import Joined, Meeting
 from .serving import Serving
+from .store import set_interface
 from .wire import Wire
 from .words import Error, Message, arguments_of, bye, result_of
 
@@ -45,44 +46,28 @@ class Peer:
         self.host, self.wire = host, wire
         self.clock = Clock()
         self.inbox: deque[Message] = deque()
-        self.lost: HostLostError | None = None
-        self.interrupted = False
         self.calls = 0
-
-    def send(self, message: Message) -> None:
-        """Raises HostLostError."""
-        if self.lost is not None:
-            raise self.lost
-        try:
-            self.wire.send(message)
-        except HostLostError as error:
-            self.lost = error
-            raise
 
     def next(self) -> Message:
         """The next message. Raises HostLostError, KeyboardInterrupt if that host got Ctrl-C."""
         if self.inbox:
             return self.inbox.popleft()
-        if self.lost is not None:
-            raise self.lost
-        try:
-            message = self.wire.receive()
-        except HostLostError as error:
-            self.lost = error
-            raise
+        message = self.wire.receive()
         if message.kind == "interrupted":
-            self.interrupted = True
             raise KeyboardInterrupt
         return message
 
-    def call(self, deed: Deed[object], *arguments: object, tell: bool = False) -> None:
-        """Have the host do something, whose ``answer`` comes later; none if it is only told."""
+    def call(self, deed: Deed[object], *arguments: object) -> None:
+        """Have the host do something, whose ``answer`` comes later. Raises HostLostError."""
+        self.calls += 1
         body = to_text(arguments, arguments_of(deed))
-        if tell:
-            self.send(Message("tell", deed.__name__, body=body))
-        else:
-            self.calls += 1
-            self.send(Message("call", deed.__name__, self.calls, body))
+        self.wire.send(Message("call", deed.__name__, self.calls, body))
+
+    def tell(self, deed: Deed[None], *arguments: object) -> None:
+        """Have the host do something, which it does not answer; a lost host does nothing."""
+        body = to_text(arguments, arguments_of(deed))
+        with suppress(HostLostError):
+            self.wire.send(Message("tell", deed.__name__, body=body))
 
     def answer(self, kind: Any) -> Any:
         """The answer to the last call, of this type. Raises what was refused.
@@ -96,7 +81,7 @@ class Peer:
                 message = self.next()
                 mine = message.code == self.calls
                 if mine and message.kind == "answer":
-                    return self.read(message, kind)
+                    return self.wire.read(message, kind)
                 if mine and message.kind == "refused":
                     raise self.refusal(message)
                 if not message.code:  # not the answer of a call that was given up
@@ -106,24 +91,14 @@ class Peer:
 
     def refusal(self, message: Message) -> IobenchError:
         """The error of a refusal, with the name of the host."""
-        return named(self.read(message, Error), self.host)
-
-    def read(self, message: Message, kind: Any) -> Any:
-        try:
-            return self.wire.read(message, kind)
-        except HostLostError as error:
-            self.lost = error
-            raise
+        return named(self.wire.read(message, Error), self.host)
 
     def ready(self) -> bool:
         """Whether ``next`` returns at once."""
-        if self.inbox or self.lost is not None:
-            return True
         try:
-            return self.wire.poll()
-        except HostLostError as error:
-            self.lost = error
-            return True
+            return bool(self.inbox) or self.wire.poll()
+        except HostLostError:
+            return True  # which ``next`` raises
 
     def echo(self) -> Echo:
         sent = time.monotonic_ns()
@@ -172,7 +147,7 @@ class Control:
 
     def rendezvous(self) -> str:
         """The URL of a port of this host at which ranks of all hosts meet, for torch."""
-        set_interface(self.meeting)
+        set_interface(self.meeting.wires[0].connection)
         address = self.meeting.launch.address
         return f"tcp://{f'[{address}]' if ':' in address else address}:{_free_port()}"
 
@@ -252,9 +227,9 @@ class Control:
         return [found[host] for host in asks]
 
     def tell(self, deed: Deed[None], *arguments: object) -> None:
-        """Have all other hosts do something that nobody waits for. Raises HostLostError."""
+        """Have all other hosts that are not lost do something that nobody waits for."""
         for peer in self.peers:
-            peer.call(deed, *arguments, tell=True)
+            peer.tell(deed, *arguments)
 
     def say_bye(self, code: int, why: str = "") -> None:
         """End the run on all hosts that are not lost."""
@@ -263,12 +238,12 @@ class Control:
             self._barriers = None
         for peer in self.peers:
             try:
-                peer.send(bye(code, why))
+                peer.wire.send(bye(code, why))
             except HostLostError as error:
                 log.info("%s", error)
         deadline = time.monotonic() + GOODBYE_S
         for peer in self.peers:
-            if peer.lost is None:
+            if peer.wire.lost is None:
                 peer.wire.drain(deadline)
             peer.wire.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...base.errors import HostLostError
@@ -12,10 +12,10 @@ from ...base.interrupts import defer_interrupts
 from ..counters import Counters
 from ..crew import GRACE_S, ForkedCrew
 from ..messages import Answer, Command, Last, RestoreNow, SaveNow, Start
+from .agent import Agent, Counted, FromRank
 from .control import Control, Peer
 from .orders import Begin, PhaseOrder, SavesOrder
-from .ranked import Counted, FromRank, RankedAgent
-from .wire import SILENCE_S, lost
+from .wire import SILENCE_S
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,7 @@ def begins_of(
     """What tells each of the other hosts to start its ranks."""
     return {
         peer: Begin(
-            phase=order if isinstance(order, PhaseOrder) else None,
-            saves=order if isinstance(order, SavesOrder) else None,
+            order=order,
             first=share.start,
             count=len(share),
             offset_ns=peer.clock.there(now := time.monotonic_ns()) - now,
@@ -67,7 +66,7 @@ class HostsCrew:
     def start(self) -> None:
         """Raises HostLostError, or the error because of which a host could not start its ranks."""
         for peer, begin in self._begins.items():
-            peer.call(RankedAgent.begin, begin)
+            peer.call(Agent.begin, begin)
             self._started.append(peer)
         self.local.start()
         for peer in self._begins:
@@ -80,33 +79,26 @@ class HostsCrew:
             return
         if isinstance(command, Start | SaveNow | RestoreNow):
             command = replace(command, at_ns=peer.clock.there(command.at_ns))
-        peer.call(RankedAgent.to_rank, rank, command, tell=True)
+        peer.tell(Agent.to_rank, rank, command)
 
     def is_alive(self, rank: int) -> bool:
         peer = self._peers.get(rank)
         if peer is None:
             return self.local.is_alive(rank)
-        return peer.lost is None and rank not in self._dead
+        return peer.wire.lost is None and rank not in self._dead
 
     def stop(self) -> None:
         self.local.stop()
         if not self._stopped:
             self._stopped = True
-            self._tell(RankedAgent.stop)
+            for peer in self._started:
+                peer.tell(Agent.stop)
 
     def hurry(self, ranks: Sequence[int]) -> None:
         self.local.hurry([rank for rank in ranks if rank not in self._peers])
         others = [rank for rank in ranks if rank in self._peers]
-        if others:
-            self._tell(RankedAgent.hurry, others)
-
-    def _tell(self, deed: Callable[..., None], *arguments: object) -> None:
-        """Tell all hosts that are not lost."""
-        for peer in self._started:
-            try:
-                peer.call(deed, *arguments, tell=True)
-            except HostLostError as error:
-                log.info("%s", error)
+        for peer in self._started if others else ():
+            peer.tell(Agent.hurry, others)
 
     def receive(
         self, awaited: Sequence[int], timeout_s: float = 0.2
@@ -132,12 +124,12 @@ class HostsCrew:
             theirs = range(begin.first, begin.first + begin.count)
             match message.kind, message.what:
                 case "report", "rank":
-                    rank, answer = peer.read(message, FromRank)
+                    rank, answer = peer.wire.read(message, FromRank)
                     if isinstance(answer, Last):
                         self._dead.add(rank)
                     yield rank, answer
                 case "report", "counted" if self.counters is not None:
-                    first, rows = peer.read(message, Counted)
+                    first, rows = peer.wire.read(message, Counted)
                     for rank, row in enumerate(rows, first):
                         if rank in theirs:
                             self.counters.put(rank, row)
@@ -151,7 +143,7 @@ class HostsCrew:
         with defer_interrupts():
             for peer in started:
                 try:
-                    peer.call(RankedAgent.end_ranks, grace_s)
+                    peer.call(Agent.end_ranks, grace_s)
                 except HostLostError as error:
                     log.info("%s", error)
             self.local.end(grace_s)
@@ -162,14 +154,14 @@ class HostsCrew:
         """Wait until a host says that none of its ranks is left; one that does not is lost."""
         deadline = time.monotonic() + timeout_s
         peer.inbox.clear()
-        while peer.lost is None:
+        while peer.wire.lost is None:
             try:
                 if not peer.wire.poll(max(0.0, deadline - time.monotonic())):
-                    peer.lost = lost(peer.host.label, "its ranks did not end")
+                    peer.wire.give_up("its ranks did not end")
                 elif (said := peer.next()).kind == "answer" and said.code == peer.calls:
                     peer.inbox.clear()
                     return
             except KeyboardInterrupt:
                 continue  # that host was interrupted, too, and its ranks are ending
-            except HostLostError as error:
-                peer.lost = error
+            except HostLostError:
+                return

@@ -64,6 +64,12 @@ class Hosts:
         """The agents of all hosts as one. ``plans``: for the objects that a plan's loader reads."""
         return HostAgent(storage)
 
+    def check(self) -> None:
+        """Called from time to time while the other hosts have nothing to do.
+
+        Raises HostLostError, and KeyboardInterrupt if one of them got Ctrl-C.
+        """
+
     def whole(self, plan: Plan) -> Plan:
         """The plan with what the ranks of all hosts found out about the user's loader."""
         return plan

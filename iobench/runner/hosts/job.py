@@ -6,7 +6,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,19 +28,16 @@ from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
 from .agent import Agent
 from .agents import HostsAgent
-from .agreement import Same, difference
 from .barrier import HostsBarrier, barrier_s
 from .control import Control
 from .crew import HostsCrew, begins_of
-from .facts import known_hosts, same_machines
 from .hosts import Copies, Hosts
 from .launch import share_of
 from .localreads import LocalReads
-from .orders import SavesOrder, order_of
-from .place import text_at
-from .plans import PlanOrder, same_of
-from .ranked import RankedAgent
+from .orders import SavesOrder, order_of, text_at
+from .plans import PlanOrder, Same, difference, same_of
 from .reads import HostsReader
+from .records import known_hosts, same_machines
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +81,7 @@ class JobHosts(Hosts):
         if plan.accelerators != control.meeting.accelerators:
             share_of(plan.accelerators, self.count)
         control.plans = number = control.plans + 1
-        held.callback(self._forget, number)
+        held.callback(control.tell, Agent.forget, number)
         shares = control.share(plan.accelerators)
         orders = {host: (number, PlanOrder.of(plan, share)) for host, share in enumerate(shares)}
         mine = same_of(replace(plan, engine_choice=""))
@@ -93,11 +90,6 @@ class JobHosts(Hosts):
             if different := difference(control.meeting.hosts[0], first, host, theirs):
                 raise different
         return JobHosts(control, number)
-
-    def _forget(self, number: int) -> None:
-        """A lost host has nothing to forget."""
-        with suppress(HostLostError):
-            self._control.tell(Agent.forget, number)
 
     def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
         self.control().set_clocks(again=True)
@@ -123,6 +115,11 @@ class JobHosts(Hosts):
 
     def agent(self, storage: Storage, *, plans: bool = False) -> HostAgent:
         return HostsAgent(storage, self.control, plans=plans)
+
+    def check(self) -> None:
+        for peer in self._control.peers:
+            if peer.ready():
+                peer.inbox.append(peer.next())
 
     def whole(self, plan: Plan) -> Plan:
         if not plan.subject.users:
@@ -185,7 +182,7 @@ class JobHosts(Hosts):
             step.prepare()
             with root.storage.create(key, size_hint=len(text)) as sink:
                 sink.write(text.encode())
-            found = self.control().ask(RankedAgent.text, lambda: text_at(plan.url, key), key)
+            found = self.control().ask(Agent.text, lambda: text_at(plan.url, key), key)
         finally:
             root.remove(step)
         for name, seen in zip(self.names, found, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import posixpath
 import re
 import shlex
 import shutil
@@ -10,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...base.errors import UsageError
-from .kubernetes import manifest
 from .launch import ADDRESS, FIRST_PORT, HOSTS, INDEX, PORT, node_names
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?")
@@ -99,3 +100,54 @@ def _program() -> str:
     """iobench by its whole path, as it lies on this host."""
     beside = Path(sys.executable).with_name("iobench")
     return str(beside) if beside.exists() else shutil.which("iobench") or "iobench"
+
+
+# Kubernetes
+
+_RESULTS = "/results"
+
+
+def manifest(hosts: int, words: Sequence[str]) -> str:
+    """A Service and an Indexed Job for ``iobench WORDS`` on so many nodes, as YAML.
+
+    The volume "data" is mounted where the first place of the command lies, and the results are
+    written to a volume of their own, unless the command names another place for them.
+    """
+    words = list(words)
+    results = _value(words, "--results")
+    place = next((value for value in _values(words) if value != results), "/data/")
+    data = posixpath.dirname(place.rstrip("/"))
+    if results is None and words[:1] and words[0] in _RECORDS:
+        words += ["--results", _RESULTS]
+    filled = {
+        "HOSTS": str(hosts),
+        "PORT": str(FIRST_PORT),
+        # A text of JSON is one of YAML as well, whatever is in it.
+        "WORDS": "\n".join(f"            - {json.dumps(word)}" for word in words),
+        "DATA": json.dumps(data if len(data) > 1 else place.rstrip("/")),
+        "RESULTS": json.dumps(results if results and results[:1] == "/" else _RESULTS),
+    }
+    before, *parts = Path(__file__).with_name("job.yaml").read_text(encoding="utf-8").split("@")
+    for part in parts:
+        name = next(each for each in filled if part.startswith(each))
+        before += filled[name] + part[len(name) :]
+    return before
+
+
+_RECORDS = ("run", "train", "checkpoint", "sweep", "ab", "check", "advise")
+"""Verbs that write results."""
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    for at, word in enumerate(words):
+        if word == flag and at + 1 < len(words):
+            return words[at + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _values(words: Sequence[str]) -> list[str]:
+    """The paths of the command: places that all pods have to see."""
+    values = (word.partition("=")[2] if word[:2] == "--" else word for word in words)
+    return [value for value in values if value[:1] == "/" and len(value) > 1]

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Annotated, Literal
 
+from ...base.errors import MissingObjectError
+from ...checkpoint.catalog import CheckpointRoot
 from ...load import make_reader
 from ...load.null import AnyReader, NullReader, ReadyReader
+from ...record.typed import OneOf
+from ...storage import open_storage
+from ...storage.catalog import read_object
 from ..calibration.bench import Bench
+from ..checkpoint_plan import StudyPlan
+from ..messages import Link
 from ..phase import Phase, PhaseSettings, Saving
+from ..study import rank_maker
+from ..tasks.checkpoint import CheckpointRank
 from .hosts import Copies
+from .meeting import Meeting
+from .store import set_interface
 
 Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
 """What the reader of a phase reads."""
@@ -59,18 +71,11 @@ class Begin:
     all hosts meet after each step, at the controller; 0: nowhere.
     """
 
-    phase: PhaseOrder | None
-    saves: SavesOrder | None
+    order: Annotated[PhaseOrder | SavesOrder, OneOf(PhaseOrder, SavesOrder)]
     first: int
     count: int
     offset_ns: int
     barrier_port: int
-
-    @property
-    def order(self) -> PhaseOrder | SavesOrder:
-        order = self.phase or self.saves
-        assert order is not None, "one of them is given"
-        return order
 
 
 _SAME = [each.name for each in fields(PhaseSettings)]
@@ -130,3 +135,29 @@ def _reader(order: PhaseOrder, bench: Bench) -> AnyReader | None:
             return make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
         case "stored":
             return make_reader(plan.manifest, plan.storage, reading)
+
+
+class SavesThere:
+    """What the ranks of a host that is not the controller's save, and where."""
+
+    def __init__(self, meeting: Meeting, plan: StudyPlan) -> None:
+        self.meeting, self.plan = meeting, plan
+        self.root = CheckpointRoot.open(plan.url)
+
+    def maker(self, rendezvous: str) -> Callable[[Link], CheckpointRank]:
+        """As ``rank_maker``; the ranks meet those of the other hosts."""
+        set_interface(self.meeting.wires[0].connection)
+        # The context only removes a directory in which these ranks do not meet.
+        with rank_maker(self.plan, self.root, rendezvous) as make:
+            return make
+
+
+def text_at(url: str, key: str) -> str:
+    """A short text at this place; empty if there is none. No handle of it stays open."""
+    storage = open_storage(url)
+    try:
+        return read_object(storage, key, max_bytes=1000).decode(errors="replace")
+    except MissingObjectError:
+        return ""
+    finally:
+        storage.close()

@@ -1,23 +1,96 @@
-"""Plans that other hosts make, because the first one asks for them: trials, sides, changes.
+"""What all hosts measure: before anything is done, they must be about to do the same.
 
-What this host reads, and what it runs as code, is still decided by its own command.
+Then the first host may ask for other plans: trials, sides, changes. What a host reads at a URL, and
+what it runs as code, is still decided by its own command.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from ...base.errors import UsageError
+from ...base.errors import IobenchError, UsageError
 from ...base.text import printable
-from ...record.typed import Count
+from ...record.typed import Count, to_text
 from ...settings.base import apply_overrides
 from ...settings.code import code_of
 from ...settings.workload import Workload, option_texts
 from ...storage import below, is_local
 from ..plan import Plan, make_plan
-from .agreement import Same
+from .control import Control, named
+from .meeting import Joined, Meeting
+from .words import Message, refused
+
+T = TypeVar("T")
+
+Same = dict[str, str]
+"""What a host is about to do, by the names of what must be the same on all hosts."""
+
+_WHAT = {
+    "verb": "was started with '{there}', but {first} with '{here}'",
+    "data": "reads {there}, but {first} reads {here}",
+    "to": "writes to {there}, but {first} writes to {here}",
+    "dataset": "has another dataset at that place than {first}",
+    "spec": "would generate another dataset than {first}",
+    "objects": "sees other files or objects at that place than {first}",
+    "workload": "has another workload than {first}, or other settings of it",
+    "settings": "has other settings than {first}",
+}
+"""What must be the same on all hosts, and what is said of a host where it is not."""
+
+
+def agree(
+    meeting: Meeting,
+    make: Callable[[], T],
+    same: Callable[[T], Same],
+    control: Control | None,
+) -> T:
+    """Make this host's plan, and see that all hosts are about to do the same.
+
+    ``same``: what must be equal on all hosts, by the names in ``_WHAT``. ``control``: of the
+    controller. Raises the error of the first host that can't take part, on all of them, and
+    UsageError for hosts with different plans.
+    """
+    if control is None:
+        (wire,) = meeting.wires
+        try:
+            plan = make()
+            wire.send(Message("answer", body=to_text(same(plan), Same)))
+        except IobenchError as error:
+            wire.send(refused(error))
+            raise
+        return plan
+    try:
+        plan = make()
+        mine = same(plan)
+    except IobenchError as error:
+        control.say_bye(error.exit_code, str(named(error, meeting.hosts[0])))
+        raise
+    failure: IobenchError | None = None
+    for peer in control.peers:
+        try:
+            theirs = peer.answer(Same)
+            failure = failure or difference(meeting.hosts[0], mine, peer.host, theirs)
+        except IobenchError as error:
+            failure = failure or error
+    if failure is not None:
+        control.say_bye(failure.exit_code, str(failure))
+        raise failure
+    return plan
+
+
+def difference(first: Joined, here: Same, host: Joined, there: Same) -> UsageError | None:
+    """An error for the first thing that should be the same on both hosts, and is not."""
+    for key, value in here.items():
+        if value != there.get(key):
+            told = _WHAT[key].format(first=first.label, here=value, there=there.get(key))
+            return UsageError(f"{host.label} {told}", remedy="start the same command on all hosts")
+    return None
+
+
+# The plans that the first host asks for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

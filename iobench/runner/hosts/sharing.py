@@ -102,7 +102,7 @@ class SharedTasks:
             message = peer.next()
             match message.kind:
                 case "report":
-                    arrived.append(peer.read(message, self.kind))
+                    arrived.append(peer.wire.read(message, self.kind))
                     self._count(peer.host.index, arrived[-1])
                 case "refused":
                     raise peer.refusal(message)

@@ -6,8 +6,10 @@ it, as torch's own launchers do.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -48,15 +50,11 @@ class Store:
         self._prefix = f"iobench/{launch.attempt}/"
         _watch_silence_at(launch.port)
 
-    def set(self, key: str, value: str) -> None:
-        """Raises WorkerError if the store is gone; so do all methods."""
-        try:
-            self._store.set(self._prefix + key, value)
-        except self._errors as error:
-            raise self._gone(error) from None
-
     def claim(self, key: str, value: str) -> bool:
-        """Set a key that nobody has set before; return whether nobody had."""
+        """Set a key that nobody has set before; return whether nobody had.
+
+        Raises WorkerError if the store is gone; so do all methods.
+        """
         try:
             found = self._store.compare_set(self._prefix + key, "", value)
         except self._errors as error:
@@ -113,3 +111,32 @@ def _watch_silence_at(port: int) -> None:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split("Exception raised from")[0].split())[:200]
+
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+def set_interface(connected: socket.socket) -> None:
+    """Name the network interface of this connection to another host, for gloo and NCCL.
+
+    gloo takes the interface whose address the host's own name resolves to, which often is the
+    loopback interface. What the user has named in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME stays.
+    """
+    address = str(connected.getsockname()[0])
+    name = interface_of(address.removeprefix("::ffff:"))
+    if name is not None:
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", name)
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torch would look for torchrun's store
+
+
+def interface_of(address: str) -> str | None:
+    """The interface that has this IPv4 address; None if none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            asked = struct.pack("256s", name.encode()[:15])
+            with suppress(OSError):  # an interface without an address
+                found = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, asked)
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return None

@@ -59,7 +59,7 @@ class Wire:
         self._next: Message | None = None  # was received while the wire was only looked at
         self._one_at_a_time = threading.Lock()
         self._closed = threading.Event()
-        self._told = threading.Event()
+        self.lost: HostLostError | None = None
 
     def fileno(self) -> int:
         """So that it can be waited for together with pipes."""
@@ -80,6 +80,7 @@ class Wire:
 
     def send(self, message: Message) -> None:
         """Raises HostLostError, also if the other end takes too long to receive it."""
+        self._check_lost()
         left = memoryview(words.encoded(message))
         try:
             with self._one_at_a_time:
@@ -92,7 +93,7 @@ class Wire:
         except OSError as error:
             raise self._lost(error) from None
         if left:  # what follows would be no message
-            raise self._tell("iobench there did not receive a message in time")
+            raise self.give_up("iobench there did not receive a message in time")
 
     def receive(self) -> Message:
         """Wait for the next message. Raises HostLostError, also for what is no message."""
@@ -153,12 +154,13 @@ class Wire:
             raise self.wrong(error) from None
 
     def _check_silence(self) -> None:
+        self._check_lost()  # but its last words, which have come before, are read
         if self._coming:
             whole_s = sum(self._sizes or ()) / LEAST_BYTES_PER_S
             if (took := time.monotonic() - self._began) > SILENCE_S + whole_s:
-                raise self._tell(f"iobench there sent only a part of a message in {took:.0f} s")
+                raise self.give_up(f"iobench there sent only a part of a message in {took:.0f} s")
         elif (silent := time.monotonic() - self.heard) > SILENCE_S:
-            raise self._tell(f"iobench there was silent for {silent:.0f} s")
+            raise self.give_up(f"iobench there was silent for {silent:.0f} s")
 
     @property
     def closed(self) -> bool:
@@ -191,11 +193,11 @@ class Wire:
             isinstance(error, OSError) and error.errno in _SILENT
         ):
             why = f"it did not answer for {_GIVEN_UP_S} s"
-        return self._tell(why)
+        return self.give_up(why)
 
     def wrong(self, error: ValueError) -> HostLostError:
         """The error for what is no message, or for a part of one that is not of its type."""
-        return self._tell(
+        return self.give_up(
             f"what it sent is no message of this iobench: {error}",
             "use the same iobench on all hosts",
         )
@@ -207,23 +209,26 @@ class Wire:
         except ValueError as error:
             raise self.wrong(error) from None
 
-    def _tell(self, why: str, remedy: str = _LOOK_THERE) -> HostLostError:
-        """The error. It is logged at once, since its reader may be busy, or will be for a while."""
-        error = lost(self.name, why, remedy)
-        if not (self._told.is_set() or self._closed.is_set()):
-            self._told.set()
-            log.warning("%s", error.what)
-        return error
+    def give_up(self, why: str, remedy: str = _LOOK_THERE) -> HostLostError:
+        """The other host is lost, for this reason: the error that all methods raise from now on.
+
+        It is logged at once, since its reader may be busy, or will be for a while.
+        """
+        if self.lost is None:
+            self.lost = HostLostError(f"{self.name} was lost: {why}", remedy=remedy)
+            if not self._closed.is_set():
+                log.warning("%s", self.lost.what)
+        return self.lost
+
+    def _check_lost(self) -> None:
+        if self.lost is not None:
+            raise self.lost
 
 
 _SILENT = (
     *(errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN),
     *(errno.ENETUNREACH, errno.ENETDOWN),
 )
-
-
-def lost(name: str, why: str, remedy: str = _LOOK_THERE) -> HostLostError:
-    return HostLostError(f"{name} was lost: {why}", remedy=remedy)
 
 
 def watch_silence(connected: socket.socket) -> None:

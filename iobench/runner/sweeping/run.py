@@ -294,7 +294,9 @@ class _Trials:
         self.observer.phase(f"generating {point.data}")
         storage = open_storage(point.data)
         take_over = self.options.break_lock
-        report = generate(spec, storage, break_lock=take_over)
+        report = generate(
+            spec, storage, break_lock=take_over, progress=lambda done, total: self.hosts.check()
+        )
         held = ExitStack()
         held.enter_context(reading(storage, report.manifest, verb="sweep", break_dead=take_over))
         self.held[point.data] = held

@@ -1,4 +1,4 @@
-"""One host's part of a run that has ended early: a directory that ``iobench report`` reads."""
+"""What records say of the hosts of a job, and one host's part of a run that has ended early."""
 
 from __future__ import annotations
 
@@ -8,11 +8,48 @@ from pathlib import Path
 from ...base.errors import InterruptedRun, IobenchError
 from ...host import timeline
 from ...judge.rebuild import rebuild
-from ...record.run import EVENTS_FILE
+from ...record.host import JobHost
+from ...record.run import EVENTS_FILE, Finding
 from ...record.training import Repetition
 from ..calibration.bench import Bench
 from ..facts import begin_record, new_directory, write_document
+from .control import Control
 from .meeting import Meeting
+
+
+def known_hosts(control: Control, ranks: int) -> list[JobHost]:
+    """The hosts in their order, if there are so many ranks, and what is known of their clocks."""
+    found = []
+    for host, share in zip(control.meeting.hosts, control.share(ranks), strict=True):
+        known = JobHost(
+            name=host.name, first_rank=share.start, ranks=len(share), machine=host.machine
+        )
+        clock = control.peers[host.index - 1].clock if host.index else None
+        if clock is not None and clock.known:
+            known.offset_s = clock.known[-1].offset_ns / 1e9
+            known.offset_error_s = clock.error_ns / 1e9
+            known.offsets, known.drift = len(clock.known), clock.drift
+        found.append(known)
+    return found
+
+
+def same_machines(hosts: Sequence[JobHost]) -> list[Finding]:
+    """A finding if processes of one machine count as hosts of their own."""
+    machines: dict[str, list[int]] = {}
+    for number, host in enumerate(hosts):
+        machines.setdefault(host.machine or f"unknown {number}", []).append(number)
+    shared = [numbers for numbers in machines.values() if len(numbers) > 1]
+    if not shared:
+        return []
+    names = "; ".join(" and ".join(f"host {each}" for each in numbers) for numbers in shared)
+    return [
+        Finding(
+            rule="hosts.same-machine",
+            level="warning",
+            evidence=f"{names} are the same machine: they share its cores, memory and page cache",
+            remedy="start one process on each machine",
+        )
+    ]
 
 
 def with_part(
