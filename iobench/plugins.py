@@ -4,7 +4,8 @@ A built-in is a ``"module:attribute"`` string, imported only when it is used.
 
 Third parties register under the entry-point groups ``iobench.storage``, ``iobench.data.formats``,
 ``iobench.data.contents``, ``iobench.data.codecs``, ``iobench.accelerators``, ``iobench.networks``,
-``iobench.loaders`` and ``iobench.writers``. They can't replace a built-in name.
+``iobench.loaders``, ``iobench.writers`` and ``iobench.model_loaders``. They can't replace a
+built-in name.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ PLUG_INS = {"storage", "accelerate", "checkpoint", "host"} | FORMATS
 DATASET = {"data.dataset"}
 """The plug-ins of one dataset, resolved: above them, and below what reads and writes data."""
 
-ENGINES = {"data.generator", "data.verify", "data.scan", "load", "subject"}
+ENGINES = {"data.generator", "data.verify", "data.scan", "load", "subject", "serve"}
 BELOW = BASE | SCHEMA | PLUG_INS | DATASET | ENGINES | {"plugins"}
 """All that measures, and what it rests on."""
 
@@ -62,7 +62,7 @@ version in ``iobench``.
 """
 
 FOREIGN: dict[str, set[str]] = {
-    "torch": {"load", "subject", "checkpoint", "accelerate"},
+    "torch": {"load", "subject", "checkpoint", "accelerate", "serve"},
     "pydantic": {"settings", "record"},
     "tests": set(),
     "tools": set(),

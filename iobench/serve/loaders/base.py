@@ -1,0 +1,103 @@
+"""The protocol of a model loader: it turns the weights on a storage into tensors in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from ...storage.base import Storage
+from ..share import ALONE, RankShare
+from ..weights import Weights
+
+if TYPE_CHECKING:
+    import torch
+
+    from .exchange import Exchange
+
+Stage = Literal["storage", "assembly", "device"]
+
+SIZE_CLASSES = {"below 64 KiB": 1 << 16, "below 1 MiB": 1 << 20, "below 32 MiB": 32 << 20}
+"""Classes of tensors by their bytes, and the bytes at which each ends; the last is LARGEST."""
+
+LARGEST = "32 MiB and more"
+
+
+def size_class(nbytes: int) -> str:
+    return next((name for name, end in SIZE_CLASSES.items() if nbytes < end), LARGEST)
+
+
+class TensorTimes(NamedTuple):
+    """How many tensors are of one class of sizes, their bytes, and the seconds for all of them."""
+
+    tensors: int
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """One load by one rank. Seconds since ``load`` was called.
+
+    ``tensors`` are valid until the next ``load`` or ``close``, and must be dropped before either.
+    What a loader can't tell is None.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    load_s: float  # until all tensors were there, also on the device
+    first_s: float  # until the first one was
+    fetch_s: float | None
+    """Until the last byte was in memory. None: tensors and bytes come together."""
+    assembly: dict[str, TensorTimes]
+    """By class of size. With ``fetch_s`` None the seconds have the reads in them."""
+    device_s: float | None  # seconds within the copies to the device; None: none was asked for
+    bytes_read: int | None  # asked of the storage by iobench; None: a library reads by itself
+    cpu_s: float  # CPU time of this process meanwhile
+    started_s: float  # CLOCK_MONOTONIC at the call
+
+
+class ModelLoader(Protocol):
+    """The loader of one rank, made and used in the process that has the tensors.
+
+    The parameters of its ``__init__`` are its options; their values may come as text.
+    """
+
+    name: str
+    local_only: bool  # it needs files of this host
+    sharing: frozenset[str]  # the values of ``RankShare.how`` that it can do
+    can_leave_out: frozenset[Stage]
+    buffered: bool  # it reads local files through the page cache
+
+    @property
+    def version(self) -> str:
+        """The library that reads, and its version; '' if iobench does."""
+
+    def prepare(
+        self,
+        storage: Storage,
+        weights: Weights,
+        share: RankShare = ALONE,
+        *,
+        device: str = "cpu",
+        exchange: Exchange | None = None,
+    ) -> None:
+        """Take all memory, before any clock starts. No byte of a tensor is read.
+
+        ``storage``: for ``direct`` opened with O_DIRECT where it has that. ``exchange``: where the
+        ranks of ``exchange`` meet, made before they were forked. Raises UsageError for what the
+        loader can't do, NoRoomError, NoMemoryError, StorageError.
+        """
+
+    def load(self, *, leave_out: Stage | None = None) -> Loaded:
+        """Load everything, as often as it is called.
+
+        ``leave_out`` an ablation: ``storage``: the bytes of the load before are there already;
+        ``assembly``: bytes only, no tensors; ``device``: tensors in host memory. Raises
+        StorageError, DatasetError.
+        """
+
+    def close(self) -> None:
+        """Give up memory, threads and files."""
+
+
+Options = Mapping[str, Any]
