@@ -123,6 +123,10 @@ def _whole_numbers(_: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
     return tuple(whole_number(each) for each in tokens[-1].value.split(","))
 
 
+def _split(_: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
+    return tuple(filter(None, (each.strip() for each in tokens[-1].value.split(","))))
+
+
 def number(text: str) -> float:
     """Parse a finite number. Raises UsageError."""
     try:
@@ -159,6 +163,8 @@ MANY_HOSTS = group("many hosts", place=2)
 OUTPUT = group("output", place=3)
 
 Name = Annotated[str, Parameter(metavar="NAME")]
+Names = Annotated[tuple[str, ...], Parameter(converter=_split, n_tokens=1)]
+"""Several names in one word, with commas between them."""
 Dir = Annotated[str, Parameter(metavar="DIR")]
 Url = Annotated[str, Parameter(metavar="URL")]
 File = Annotated[str, Parameter(metavar="FILE")]

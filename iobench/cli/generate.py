@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from ..runner.hosts.launch import Launch
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
+from ..serve.generate import generate_weights
+from ..serve.models import find_served_model
 from ..settings.dataset import DatasetSpec, resized
 from ..storage import open_storage
 from ..storage.base import Guarded, Storage
@@ -26,8 +29,19 @@ from .live import progress_bar
 from .terminal import say, show_json
 from .verbs import GenerateRequest
 
+WEIGHTS = "-weights"
+"""The end of a name that means the weights of a model, and no dataset."""
+
 
 def run(request: GenerateRequest) -> int:
+    if request.dataset.endswith(WEIGHTS):
+        return _weights(request)
+    if request.layers is not None or request.vocabulary is not None:
+        raise UsageError(
+            f"--layers and --vocabulary are of a model's weights, and {request.dataset} is a "
+            "dataset",
+            remedy="leave them out, or name weights (iobench list served-models)",
+        )
     launch = launched(request)
 
     def prepared() -> tuple[DatasetSpec, Storage]:
@@ -40,6 +54,51 @@ def run(request: GenerateRequest) -> int:
         return _on_all_hosts(launch, request, prepared)
     spec, storage = prepared()
     _print(request, _generated(request, spec, storage), storage.url)
+    return 0
+
+
+def _weights(request: GenerateRequest) -> int:
+    """Write the safetensors files of a released model."""
+    model, storage = find_served_model(request.dataset), open_storage(request.to)
+    if isinstance(storage, Guarded):
+        storage.check_target()
+    layers, vocabulary = request.layers, request.vocabulary
+    total = sum(each.nbytes for each in model.tensors(layers=layers, vocabulary=vocabulary))
+    began, written = time.monotonic(), 0
+    with progress_bar("generating", quiet=request.quiet) as tell:
+
+        def progress(count: int) -> None:
+            nonlocal written
+            written += count
+            tell(written, total)
+
+        made = generate_weights(
+            model,
+            storage,
+            layers=layers,
+            vocabulary=vocabulary,
+            seed=request.seed or 0,
+            progress=progress,
+        )
+    wall_s = time.monotonic() - began
+    whole = sum(tensor.nbytes for tensor in model.tensors())
+    document = {
+        "path": storage.url,
+        "model": model.name,
+        "tensors": len(made.tensors),
+        "shards": len(made.shards),
+        "bytes": made.nbytes,
+        "model_bytes": whole,
+        "written_bytes": written,
+        "wall_s": wall_s,
+    }
+    if request.json:
+        show_json(document)
+        return 0
+    part = f" of the {format_bytes(whole)} of {model.name}" if made.nbytes < whole else ""
+    counts = f"{counted(len(made.tensors), 'tensor')} and {counted(len(made.shards), 'shard')}"
+    speed = f"at {format_rate(written / max(wall_s, 1e-9))}" if written else "which were there"
+    say(f"generated {format_bytes(made.nbytes)}{part} in {counts}, {speed}: {storage.url}")
     return 0
 
 

@@ -84,6 +84,10 @@ def _entries(kind: str) -> dict[str, str]:
         from ..checkpoint.models import MODELS
 
         return {name: model.summary for name, model in MODELS.items()}
+    if kind == "served-models":
+        from ..serve.models import SERVED_MODELS
+
+        return {f"{name}-weights": model.summary for name, model in SERVED_MODELS.items()}
     return {name: plug_in.summary for name, plug_in in _table(kind).entries().items()}
 
 
@@ -96,6 +100,7 @@ _TABLES = {
     "networks": "accelerate.models:NETWORKS",
     "loaders": "load.libraries:LOADERS",
     "writers": "checkpoint:WRITERS",
+    "model-loaders": "serve.loaders:MODEL_LOADERS",
 }
 """Where the table of each kind of plug-ins is, below iobench."""
 

@@ -56,6 +56,7 @@ GROUPS = {
         "run": "each stage alone and all together: the bottleneck",
         "train": "train a real model: what limits it, or its step times",
         "checkpoint": "cost of checkpoints: blocked, durable, restored",
+        "load": "how long until replicas have a model's weights",
         "sweep": "run a workload with combinations of settings",
         "ab": "two configurations in turns, until it is clear",
         "probe": "throughput and latency over reads in flight",

@@ -31,6 +31,7 @@ from .flags import (
     HostsRequest,
     LockingRequest,
     Name,
+    Names,
     Number,
     Overrides,
     Pages,
@@ -67,6 +68,7 @@ OF_A_RUN = group("of a run")
 ONE_CHECKPOINT = group("checkpoints, of one workload")
 GRADIENTS = group("gradients, of one workload")
 STORAGE = group("storage")
+WEIGHTS = group("weights of a model", without("size", "samples", "memory_multiple", "overrides"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,11 +280,13 @@ class GenerateRequest(LockingRequest, HostsRequest):
       iobench generate resnet50 --to s3://bucket/resnet50 --samples 10000 \\
           --set format=tar
       iobench generate ./mine.yaml --to /mnt/fast/mine --seed 7 --workers 4
+      iobench generate llama3-8b-weights --to /mnt/fast/llama3-8b --layers 4
     """
 
     keeps: ClassVar[bool] = True
     dataset: Annotated[str, named("dataset")] = field(kw_only=False)
-    """name of a dataset (iobench list datasets) or YAML file"""
+    """name of a dataset (iobench list datasets) or YAML file; or NAME-weights, the safetensors
+    files of a model (iobench list served-models)"""
     to: Dir
     """directory or URL for the dataset; must be new, empty, or hold this same dataset"""
     size: Annotated[Size | None, without("samples", "memory_multiple")] = None
@@ -295,6 +299,10 @@ class GenerateRequest(LockingRequest, HostsRequest):
     """seed for sizes and contents"""
     overrides: Overrides = ()
     workers: Workers = None
+    layers: Annotated[Count | None, WEIGHTS, at_least(1)] = None
+    """layers to generate (default: all); each keeps its tensors and their sizes"""
+    vocabulary: Annotated[Count | None, WEIGHTS, at_least(1)] = None
+    """entries of the vocabulary (default: all); only the embeddings become smaller"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -570,6 +578,64 @@ class CheckpointRequest(
     """largest share of the time that saves may take (default: 1%)"""
     notice_s: Annotated[Time, TRAINING, MORE] = 120.0
     """time between the notice and the end of a spot instance (default: 2m)"""
+
+
+ENGINE = group("the engine that will serve the model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadRequest(RuledRequest, RecordingRequest):
+    """Load a model's weights from storage into memory, with each loader and each number of
+    replicas in turns, and tell how long that takes, what limits it, and which loader is fastest.
+    Any directory or URL with safetensors files is taken as it is; nothing is written there. Before
+    each cold load the files are evicted from the page cache, and every tensor is checked. Exit
+    status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on condition holds.
+
+    For example:
+
+      iobench load /mnt/fs/models/llama3-8b
+      iobench load /mnt/fs/models/llama3-8b --loader direct,mmap,eager \\
+          --replicas 1,2,4
+      iobench load s3://bucket/llama3-8b --engine-start 45s --budget 10m
+      iobench load s3://bucket/llama3-8b --copy-to /mnt/nvme/models
+      iobench load /mnt/fs/models/llama3-70b --tensor-parallel 8 --share sliced
+    """
+
+    keeps: ClassVar[bool] = True
+
+    format: Documents = "text"
+    url: str = field(kw_only=False)
+    """directory or URL of safetensors files (iobench generate llama3-8b-weights makes some)"""
+    loader: Annotated[Names, Parameter(metavar="NAME,NAME")] = ()
+    """loaders to compare (iobench list model-loaders; default: direct, and mmap on local files
+    or eager elsewhere)"""
+    replicas: Counts = (1,)
+    """numbers of replicas that start at one instant on this host, e.g. 1,2,4 (default: 1)"""
+    tensor_parallel: Annotated[Count, at_least(1, 1024)] = 1
+    """processes of each replica, which hold the model together (default: 1)"""
+    share: Literal["all", "sliced", "exchange"] = "all"
+    """what each process of a replica reads: all files, its slices of the tensors, or an equal
+    part that all exchange (default: all)"""
+    state: Literal["cold", "warm"] = "cold"
+    """of the page cache before a load: without the files, or with all of them (default: cold)"""
+    repeat: Annotated[Count, Parameter(alias="-n"), at_least(1)] = 3
+    """number of rounds, each with one load of every kind (default: 3)"""
+    budget_s: Annotated[Time | None, above(0)] = None
+    """time for everything; no load begins that would end later, except the first one"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """where the tensors have to be (default: cpu)"""
+    copy_to: Dir | None = None
+    """directory on local disk, to which the files are copied in each round and loaded from, to
+    tell after how many starts such a copy has paid; the copy is removed"""
+    details: Details = False
+    fail_on: Annotated[tuple[str, ...], Parameter(metavar="CONDITION")] = ()
+    """exit with status 4 if this holds, e.g. 'ready_s>60'; repeatable"""
+    engine_start_s: Annotated[Time | None, ENGINE, above(0)] = None
+    """what the engine needs beside the weights until it answers, e.g. 45s; it is not measured"""
+    block_size: Annotated[Size | None, MORE, at_least(4096, 1 << 30)] = None
+    """bytes of each read, of loaders that have such an option, e.g. 4MiB"""
+    concurrency: Annotated[Count | None, MORE, at_least(1, 1024)] = None
+    """reads in flight in each process, of loaders that have such an option"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1022,7 +1088,8 @@ class CostRequest(HistoryRequest):
 
 KINDS = (
     *("workloads", "datasets", "sweeps", "formats", "contents", "codecs", "storage"),
-    *("accelerators", "networks", "loaders", "writers", "models", "instances"),
+    *("accelerators", "networks", "loaders", "writers", "models", "model-loaders"),
+    *("served-models", "instances"),
 )
 
 SCHEMAS = ("run", "ab", "sweep")

@@ -14,7 +14,7 @@ from math import isclose
 from typing import TypeVar
 
 from ..base.units import format_count
-from ..record.run import RUN_FILE, RunRecord, TrainingRecord
+from ..record.run import RUN_FILE, ModelLoadRecord, RunRecord, TrainingRecord
 from ..record.training import Ceiling, FindMax, Repetition
 from ..record.verdict import RunCurve
 from .checkpoint.meaning import with_meaning
@@ -27,6 +27,8 @@ from .figures.metrics import repetition_metrics, summarise, with_device_figures
 from .figures.search import find_max_point, with_answer
 from .figures.windows import ceiling_again, cpu_ceiling
 from .judged import Judged, effective_cores, judge
+from .model_load import summaries_of as summaries_of_loads
+from .model_load import with_figures as with_load_figures
 from .promise import told_again, with_bounds
 from .validity import LEVELS, evaluate, validity
 from .verdict import verdict
@@ -58,6 +60,9 @@ def conclude(doc: T) -> T:
         confirmations = with_bounds(doc.job.confirmations, found.advice)
         doc = doc.with_job(verdict=found, confirmations=confirmations)
         judged = replace(judged, record=doc)
+    elif isinstance(doc, ModelLoadRecord):
+        loads = with_load_figures(doc.job)
+        doc = doc.model_copy(update={"metrics": summaries_of_loads(loads), "job": loads})
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})
     findings = [finding for finding in doc.findings if finding.rule not in LEVELS]

@@ -20,7 +20,8 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from ..base.errors import SpecError, UsageError, nearest
 from ..record.metrics import BY_NAME, METRICS
-from ..record.run import CHANGED, Finding, RunRecord, TrainingRecord
+from ..record.run import CHANGED, Finding, ModelLoadRecord, RunRecord, TrainingRecord
+from . import model_load as load
 from . import rules_cache as cache
 from . import rules_data as data
 from . import rules_mlperf as mlperf
@@ -173,7 +174,14 @@ CHECKPOINTS_BESIDE: tuple[Rule[RunRecord], ...] = tuple(
 MIXED_RULES: tuple[Rule[Judged], ...] = (
     Rule("checkpoint.contention", of_record(checkpoint.contention), WARNED),
 )
-LEVELS = {rule.id: rule.levels for rule in CHECKPOINT_RULES} | {
+LOAD_RULES: tuple[Rule[RunRecord], ...] = (
+    Rule("load.cold-residency", load.cold_residency, ALWAYS),
+    Rule("load.cold-fetch", load.cold_fetch, ALWAYS),
+    Rule("load.warm-residency", load.warm_residency, WARNED),
+    Rule("load.rounds", load.rounds, NOTED),
+    Rule("load.left-out", load.left_out, NOTED),
+)
+LEVELS = {rule.id: rule.levels for rule in (*CHECKPOINT_RULES, *LOAD_RULES)} | {
     rule.id: rule.levels for rule in (*RULES, *MIXED_RULES)
 }
 """The levels of every rule, by its id."""
@@ -218,7 +226,8 @@ def evaluate(
             found += [rule(doc, rule_set) for rule in CHECKPOINTS_BESIDE]
             found += [rule(judged, rule_set) for rule in MIXED_RULES]
     else:
-        found = [rule(doc, rule_set) for rule in CHECKPOINT_RULES]
+        rules = LOAD_RULES if isinstance(doc, ModelLoadRecord) else CHECKPOINT_RULES
+        found = [rule(doc, rule_set) for rule in rules]
     return sorted(filter(None, found), key=lambda finding: order.index(finding.level))
 
 

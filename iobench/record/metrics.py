@@ -3,7 +3,7 @@
 It is the only such table. Conditions (``--fail-on``), comparisons, histories, CSV and the text and
 markdown reports read it, so that a metric that is added here appears in all of them, in the order
 of this table. They are computed by ``judge.figures.metrics`` (of a repetition),
-``judge.checkpoint.study`` (of a save or a restore) and ``judge.verdict``.
+``judge.checkpoint.study`` (of a save or a restore), ``judge.model_load`` and ``judge.verdict``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Unit = Literal["samples/s", "bytes/s", "s", "bytes", "count", "share", "ratio", 
 """``share``: 0 to 1. ``ratio``: one figure over another, which may be above 1."""
 
 Better = Literal["more", "less"]
-Of = Literal["repetition", "save", "restore", "verdict"]
+Of = Literal["repetition", "save", "restore", "load", "verdict"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +73,10 @@ def _restore(
     name: str, unit: Unit, label: str, better: Better | None = "less", short: str = ""
 ) -> Metric:
     return Metric(name=name, unit=unit, label=label, of="restore", better=better, short=short)
+
+
+def _load(name: str, unit: Unit, label: str, better: Better = "less", short: str = "") -> Metric:
+    return Metric(name=name, unit=unit, label=label, of="load", better=better, short=short)
 
 
 def _verdict(name: str, unit: Unit, label: str, better: Better | None) -> Metric:
@@ -133,6 +137,12 @@ METRICS: tuple[Metric, ...] = (
     _restore("restore_s", "s", "restore, cold", short="restore"),
     _restore("restore_skew_s", "s", "  slowest rank after the fastest"),
     _restore("restore_bytes_per_s", "bytes/s", "restore bandwidth", "more", "restore bandwidth"),
+    _load("ready_s", "s", "weights are in memory", short="ready"),
+    _load("ready_skew_s", "s", "  slowest process after the fastest"),
+    _load("load_bytes_per_s", "bytes/s", "bytes of the model", "more", "load bandwidth"),
+    _load("load_amplification", "ratio", "bytes read over those of the model"),
+    _load("load_cpu_s", "s", "CPU time of a load", short="CPU of a load"),
+    _load("load_peak_memory_bytes", "bytes", "peak memory of a process", short="peak memory"),
     _verdict("headroom", "ratio", "storage over what is demanded", "more"),
     _verdict("contention", "ratio", "step beside the loader over the step alone", "less"),
     _verdict("accelerators_fed", "count", "accelerators that the storage alone could feed", "more"),

@@ -24,6 +24,7 @@ from ..settings.base import Record, RecordHead, fitting, read_json
 from ..settings.numbers import Count
 from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
+from .model_load import ModelLoadRun
 from .tags import Tags
 from .training import TrainingRun
 
@@ -80,7 +81,7 @@ class RunRecord(RecordHead):
     files: dict[str, FileDigest] = {}  # events.parquet and resources.parquet, where there are some
     hosts: list[Host]  # in the order of their ranks
     storage: StorageFacts
-    job: TrainingRun | CheckpointRun
+    job: TrainingRun | CheckpointRun | ModelLoadRun
 
     # What is not as it was recorded; found when the record is loaded and computed again.
     _changed: tuple[str, ...] = PrivateAttr(default=())
@@ -146,7 +147,17 @@ class CheckpointRecord(RunRecord):
         return self.job
 
 
-KINDS: dict[str, type[RunRecord]] = {"training": TrainingRecord, "checkpoint": CheckpointRecord}
+class ModelLoadRecord(RunRecord):
+    """Loads of a model's weights."""
+
+    job: ModelLoadRun
+
+
+KINDS: dict[str, type[RunRecord]] = {
+    "training": TrainingRecord,
+    "checkpoint": CheckpointRecord,
+    "model-load": ModelLoadRecord,
+}
 
 
 def load_run(directory: Path) -> RunRecord:

@@ -16,7 +16,7 @@ from statistics import median
 from ..base.text import MAX_SHOWN, printable
 from ..judge.checkpoint.study import values_of_study
 from ..record.metrics import METRICS, Metric, Unit
-from ..record.run import RunRecord, TrainingRecord
+from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
 from ..record.verdict import Estimate
 from .labels import TAG, labels_of
 
@@ -85,6 +85,7 @@ _OF = {
     "repetition": ", over the repetitions",
     "save": ", over the saves",
     "restore": ", over the restores",
+    "load": ", over the loads",
 }
 
 
@@ -108,14 +109,14 @@ def _values(doc: RunRecord, metric: Metric) -> Iterator[tuple[str, float]]:
         if value is not None:
             yield "", float(value)
         return
-    if metric.of != "repetition":
+    if metric.of in ("save", "restore"):
         study = doc.checkpoints
         found: Sequence[float] = values_of_study(study, metric) if study is not None else ()
-    elif not isinstance(doc, TrainingRecord):
-        return
-    elif metric.name in doc.metrics:
+    elif metric.name in doc.metrics and not isinstance(doc, CheckpointRecord):
         summary = doc.metrics[metric.name]
         yield from zip(_STATS, (summary.median, summary.min, summary.max), strict=True)
+        return
+    elif not isinstance(doc, TrainingRecord):
         return
     else:
         values = [getattr(each, metric.name) for each in doc.job.repetitions if each.complete]
@@ -142,6 +143,9 @@ def _about(doc: RunRecord, run: Labels) -> Iterator[Family]:
         facts["model"] = doc.checkpoints.model
         facts["writer"] = doc.checkpoints.writer
         facts["ranks"] = str(doc.checkpoints.ranks)
+    elif isinstance(doc, ModelLoadRecord):
+        facts["model"] = doc.job.model
+        facts["loader"] = doc.job.spec.loaders[0] if doc.job.spec.loaders else ""
     facts |= {f"{TAG}{key}": value for key, value in doc.tags.items()}
     told = {name: value for name, value in facts.items() if value}
     yield Family("iobench_run", "What was run.", [(told, 1)], kind="info")

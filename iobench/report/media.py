@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["training", "checkpoint", "ab", "sweep", "submission"]
+Kind = Literal["training", "checkpoint", "model-load", "ab", "sweep", "submission"]
 """A kind of record that ``iobench report`` reads: a run by its job, or several runs together."""
 
 KINDS: dict[Kind, str] = {
     "training": "runs that loaded data",
     "checkpoint": "checkpoint studies",
+    "model-load": "loads of models",
     "ab": "comparisons in turns",
     "sweep": "sweeps",
     "submission": "results of MLPerf Storage",
@@ -35,7 +36,7 @@ class Medium:
     of: Literal["sections", "record"] = "sections"
     tables: bool = False
     several: bool = True
-    kinds: tuple[Kind, ...] = ("training", "checkpoint", "ab", "sweep", "submission")
+    kinds: tuple[Kind, ...] = tuple(KINDS)
 
 
 MEDIA: dict[str, Medium] = {
@@ -51,7 +52,7 @@ MEDIA: dict[str, Medium] = {
             name="openmetrics",
             help="metrics for Prometheus",
             of="record",
-            kinds=("training", "checkpoint"),
+            kinds=("training", "checkpoint", "model-load"),
         ),
         Medium(
             name="mlperf",

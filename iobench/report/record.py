@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ..base.units import counted, format_count, format_percent
 from ..judge.figures.events import Events
-from ..record.run import CheckpointRecord, RunRecord, TrainingRecord
-from . import checkpoint, run
+from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
+from . import checkpoint, model_load, run
 from .figures import Format, TableOf, summary, word
 from .glance import UTILIZATION, bottleneck_text
 from .labels import labels_of, tags_text, with_all_tags
@@ -18,12 +18,14 @@ from .sections import Cell, FirstScreen, Headline, Prose, Section, Table
 def sections(
     doc: RunRecord, events: Events | None = None, samples: Events | None = None
 ) -> list[Section]:
-    """The report of a checkpoint study, or of a run that loaded data.
+    """The report of a checkpoint study, of a model's loads, or of a run that loaded data.
 
     ``events`` of the run, and ``samples`` of what its host did, add charts that only pages show.
     """
     if isinstance(doc, CheckpointRecord):
         return checkpoint.sections(doc)
+    if isinstance(doc, ModelLoadRecord):
+        return model_load.sections(doc)
     assert isinstance(doc, TrainingRecord)
     return run.sections(doc, events, samples)
 
@@ -92,6 +94,8 @@ def _overview(docs: Sequence[RunRecord]) -> Table:
 def _job(doc: RunRecord) -> str:
     if isinstance(doc, CheckpointRecord):
         return f"checkpoint of {doc.job.model}"
+    if isinstance(doc, ModelLoadRecord):
+        return f"loads of {doc.job.model}"
     if isinstance(doc, TrainingRecord):
         return f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"
     return str(doc.job.kind)

@@ -21,6 +21,7 @@ from ..base.errors import IobenchError
 from ..host.timeline import Columns
 from ..record.checkpoint import RankSave
 from ..record.job import LoaderFacts, UserFacts
+from ..record.model_load import LoadStage
 from ..record.training import WorkerLoad
 from ..settings.accelerator import StepFacts
 
@@ -96,6 +97,19 @@ class RestoreNow(Command):
     """Read the checkpoint into the tensors that were wiped."""
 
     at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadNow(Command):
+    """Load the weights, without the stage ``leave_out`` if there is one."""
+
+    at_ns: int
+    leave_out: LoadStage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLoaded(Command):
+    """Compare the tensors with what they should be, and drop them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +191,23 @@ class PartRestored(Point):
     cpu_s: float | None
     verified: bool | None
     threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartLoaded(Point):
+    """A rank has its tensors. Times from the common start, after which it began ``late_s`` later.
+
+    ``bytes_read``: that it asked for; ``fetched``: that the kernel got from the storage for it.
+    ``class_s``: the assembly of all tensors of a class. None: not known.
+    """
+
+    ready_s: float
+    late_s: float
+    bytes_read: int | None
+    fetched: int | None
+    cpu_s: float
+    peak_memory_bytes: int | None
+    class_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

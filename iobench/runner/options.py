@@ -105,3 +105,14 @@ class SweepOptions(VerbOptions):
     data_bytes: int | None = None
     keep_data: bool = False
     drop: bool = True  # drop points that are clearly dominated
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions(VerbOptions):
+    """Options of loads of a model.
+
+    ``copy_to``: a directory on local disk, to which the files are copied in each round, to learn
+    whether that pays. No trial begins for which the budget has no time, but the first one.
+    """
+
+    copy_to: str | None = None

@@ -21,9 +21,9 @@ from functools import lru_cache
 from typing import Literal
 
 from ...record.checkpoint import Study
-from ...record.run import RunRecord, TrainingRecord
+from ...record.run import ModelLoadRecord, RunRecord, TrainingRecord
 from ...record.sweep import setting_text
-from ..tuning.points import asked_settings
+from ..tuning.points import asked_settings, flatten
 
 Role = Literal["asked", "place", "version", "other"]
 
@@ -48,6 +48,12 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("ranks", "asked"),
     ("scale", "asked"),
     ("fsync", "asked"),
+    # Loads of a model. Its loaders may differ, since they are what is compared.
+    ("weights.", "asked"),
+    ("replicas", "asked"),
+    ("tensor_parallel", "asked"),
+    ("state", "asked"),
+    ("device", "asked"),
     # Checkpoints that a run saves while it loads data.
     ("saves.model", "asked"),
     ("saves.ranks", "asked"),
@@ -187,6 +193,8 @@ def workload_of(doc: RunRecord) -> str:
     """The name of the workload; of a checkpoint study ``checkpoint`` and that of its model."""
     if isinstance(doc, TrainingRecord):
         return doc.job.workload.name
+    if isinstance(doc, ModelLoadRecord):
+        return f"load {doc.job.model}"
     return f"checkpoint {doc.checkpoints.model}" if doc.checkpoints else doc.job.kind
 
 
@@ -194,8 +202,13 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
     """All settings as flat keys.
 
     They are the workload, the dataset and the number of accelerators, or the specification of a
-    checkpoint study.
+    checkpoint study or of a model's loads. The steps that fitted into a budget are the size of a
+    sample, as the number of repetitions is: what counts is how many were asked for.
     """
+    if isinstance(doc, ModelLoadRecord):
+        weights = {"bytes": doc.job.bytes, "tensors": doc.job.tensors, "shards": doc.job.shards}
+        asked = doc.job.spec.model_dump(exclude={"repetitions", "engine_start_s"})
+        return flatten({**asked, "weights": weights}, {})
     if not isinstance(doc, TrainingRecord):
         spec_of_study = doc.checkpoints.spec.model_dump() if doc.checkpoints else {}
         return {key: str(value) for key, value in spec_of_study.items()}

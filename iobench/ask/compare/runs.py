@@ -17,8 +17,9 @@ from statistics import median
 
 from ...base.errors import IobenchError, UsageError
 from ...judge.checkpoint.study import values_of_study
+from ...judge.model_load import values_of_loads
 from ...record.metrics import BY_NAME, COMPARED
-from ...record.run import RUN_FILE, RunRecord, TrainingRecord, load_run
+from ...record.run import RUN_FILE, ModelLoadRecord, RunRecord, TrainingRecord, load_run
 from .identity import identity, role_of, workload_of
 
 DEPTH = 4
@@ -112,7 +113,7 @@ def _cannot_read(path: Path, error: OSError) -> str:
     return f"cannot read {path}: {error.strerror or error}"
 
 
-PRIMARY = ("samples_per_s", "blocked_s", "restore_s")
+PRIMARY = ("samples_per_s", "blocked_s", "restore_s", "ready_s")
 """Metrics that decide whether a candidate is better or worse, in this order, if measured."""
 
 
@@ -149,13 +150,15 @@ class Group:
 
 
 def values_of(doc: RunRecord, metric: str) -> list[float]:
-    """One value for each complete repetition, save or restore.
+    """One value for each complete repetition, save, restore or load.
 
     Loader libraries have no read bandwidth here: theirs is computed from the stored bytes of
     samples, which is not comparable with the bytes that were read.
     """
     if (found := BY_NAME[metric]).of in ("save", "restore"):
         return values_of_study(doc.checkpoints, found) if doc.checkpoints else []
+    if found.of == "load":
+        return values_of_loads(doc.job, found) if isinstance(doc, ModelLoadRecord) else []
     if not isinstance(doc, TrainingRecord):
         return []
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]

@@ -166,7 +166,7 @@ class CheckpointRank:
         An asynchronous writer continues in the background.
         """
         memory = PeakMemory()
-        _wait_until(start_ns)
+        wait_until(start_ns)
         pending = self.writer.save(
             self.state, self.root.step(step), fsync=self.spec.fsync, checksums=self.checksums
         )
@@ -257,7 +257,7 @@ class CheckpointRank:
         command = self.link.receive()
         if not isinstance(command, RestoreNow):
             raise _StoppedError
-        _wait_until(command.at_ns)
+        wait_until(command.at_ns)
         return command.at_ns
 
 
@@ -289,6 +289,7 @@ def wipe(state: State) -> None:
             state[key] = -1
 
 
-def _wait_until(start_ns: int) -> None:
+def wait_until(start_ns: int) -> None:
+    """Return at an instant of the monotonic clock."""
     while (left := start_ns - time.monotonic_ns()) > 0:
         time.sleep(left / 1e9)

@@ -1,0 +1,365 @@
+"""The figures of a model's loads: seconds until it is ready, what each stage costs, who is fastest.
+
+All functions are pure functions of the recorded trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from statistics import fmean, median
+
+from ..base.units import counted
+from ..record.metrics import Metric, metrics_of
+from ..record.model_load import LoadFigures, LoadStage, LoadTrial, LocalCopy, ModelLoadRun
+from ..record.run import RunRecord, Summary
+from ..record.verdict import Estimate
+from .cache import MAX_RESIDENT
+from .figures.ablations import interval as known_to
+from .figures.ablations import is_told
+from .rules_data import RuleOutcome, unknown
+from .statistics import NOISE, mean_interval, ratio_estimate
+
+MEASURED = metrics_of("load")
+
+COUNTED = 0.97
+"""Share of the bytes of a model that the storage must have delivered for a cold load."""
+
+
+def value_of(job: ModelLoadRun, trial: LoadTrial, metric: Metric) -> float | None:
+    """The metric of one trial; None if it was not measured."""
+    match metric.name:
+        case "ready_s":
+            return trial.ready_s
+        case "ready_skew_s":
+            alone = trial.replicas * job.spec.tensor_parallel == 1
+            return None if alone else trial.ready_s - trial.first_ready_s
+        case "load_bytes_per_s":
+            return job.bytes / trial.ready_s if trial.ready_s > 0 else None
+        case "load_amplification":
+            return amplification(job, trial)
+        case "load_cpu_s":
+            return trial.cpu_s
+    return trial.peak_memory_bytes
+
+
+def amplification(job: ModelLoadRun, trial: LoadTrial) -> float | None:
+    """Bytes that one replica's ranks read over the bytes of the model.
+
+    By what the loader says that it read, otherwise by what the storage delivered to it.
+    """
+    read = trial.fetched_bytes if trial.read_bytes is None else trial.read_bytes
+    return None if read is None or not job.bytes else read / trial.replicas / job.bytes
+
+
+def first_trials(job: ModelLoadRun) -> list[LoadTrial]:
+    """The trials of the first loader with the fewest replicas: their figures are the run's."""
+    if not job.spec.loaders or not job.spec.replicas:
+        return []
+    return trials_of(job, job.spec.loaders[0], min(job.spec.replicas))
+
+
+def trials_of(
+    job: ModelLoadRun,
+    loader: str,
+    replicas: int,
+    *,
+    without: LoadStage | None = None,
+    one_read: bool = False,
+    from_copy: bool = False,
+) -> list[LoadTrial]:
+    """The trials of one variant, in the order of their rounds."""
+    asked = (loader, replicas, without, one_read, from_copy)
+    return [
+        each
+        for each in job.trials
+        if asked
+        == (each.loader, each.replicas, each.left_out, each.one_read, each.copy_s is not None)
+    ]
+
+
+def values_of_loads(job: ModelLoadRun, metric: Metric) -> list[float]:
+    """The values of the metric in the trials whose figures are the run's."""
+    values = (value_of(job, each, metric) for each in first_trials(job))
+    return [float(value) for value in values if value is not None]
+
+
+def summaries_of(job: ModelLoadRun) -> dict[str, Summary]:
+    """The metrics of the run, for conditions and comparisons."""
+    found = {}
+    for metric in MEASURED:
+        if values := values_of_loads(job, metric):
+            found[metric.name] = Summary(
+                median=median(values), min=min(values), max=max(values), n=len(values)
+            )
+    return found
+
+
+def with_figures(job: ModelLoadRun) -> ModelLoadRun:
+    """The job with the figures of each loader and number of replicas, and the best loader."""
+    figures = [
+        found
+        for loader, count, one_read in product(
+            job.spec.loaders, sorted(job.spec.replicas), (False, True)
+        )
+        if (found := _figures(job, loader, count, one_read=one_read)) is not None
+    ]
+    fewest = [each for each in figures if each.replicas == least(job) and not each.one_read]
+    fewest.sort(key=lambda each: each.ready_s)
+    gain = _over(job, fewest[0].loader, fewest[1].loader) if len(fewest) > 1 else None
+    return job.model_copy(
+        update={
+            "figures": figures,
+            "best": fewest[0].loader if fewest else "",
+            "gain": gain,
+            "significant": is_told(gain),
+            "copied": job.copied and _break_even(job, job.copied),
+        }
+    )
+
+
+def least(job: ModelLoadRun) -> int:
+    """The fewest replicas that were asked for."""
+    return min(job.spec.replicas, default=1)
+
+
+def storage_rate(job: ModelLoadRun, replicas: int | None = None) -> Estimate | None:
+    """Bytes/s of plain reads of the files, with as many in flight as so many replicas have.
+
+    By default with those of the fewest replicas. None: not measured.
+    """
+    count = least(job) if replicas is None else replicas
+    rates = [each.bytes_per_s for each in job.plain if each.replicas == count]
+    return _estimate(rates, fmean(rates)) if rates else None
+
+
+def _estimate(values: Sequence[float], middle: float) -> Estimate:
+    low, high = mean_interval(values) if len(values) > 1 else (None, None)
+    return Estimate(
+        value=middle, low=None if low is None else max(0.0, low), high=high, n=len(values)
+    )
+
+
+def _figures(job: ModelLoadRun, loader: str, count: int, *, one_read: bool) -> LoadFigures | None:
+    trials = trials_of(job, loader, count, one_read=one_read)
+    if not trials:
+        return None
+    times = [each.ready_s for each in trials]
+    ready = median(times)
+    read = [each for each in (amplification(job, trial) for trial in trials) if each is not None]
+    gains: dict[LoadStage, Estimate] = {}
+    if count == least(job) and not one_read:
+        for stage in ("storage", "assembly", "device"):
+            if (gain := _gain(job, loader, stage)) is not None:
+                gains[stage] = gain
+    promised = None
+    if one_read:  # the storage is read once, as by one replica
+        promised = _alone(job, loader)
+    elif count > least(job):
+        promised = promise(job, loader, count)
+    return LoadFigures(
+        loader=loader,
+        replicas=count,
+        one_read=one_read,
+        ready_s=ready,
+        low_s=min(times),
+        high_s=max(times),
+        n=len(times),
+        bytes_per_s=job.bytes / ready if ready else 0.0,
+        read_amplification=median(read) if read else None,
+        gains=gains,
+        bottleneck=bottleneck(gains),
+        promised_s=promised,
+        kept=None if promised is None else _kept(promised, ready),
+    )
+
+
+def _gain(job: ModelLoadRun, loader: str, stage: LoadStage) -> Estimate | None:
+    """How many times as long a load takes as the same one without a stage, over the rounds."""
+    # Bytes that are read and dropped are the same for every loader.
+    reads = "" if stage == "assembly" else loader
+    return _ratio(
+        trials_of(job, reads, least(job), without=stage), trials_of(job, loader, least(job))
+    )
+
+
+def _over(job: ModelLoadRun, fast: str, slow: str) -> Estimate | None:
+    return _ratio(trials_of(job, fast, least(job)), trials_of(job, slow, least(job)))
+
+
+def _ratio(fast: Iterable[LoadTrial], slow: Iterable[LoadTrial]) -> Estimate | None:
+    """The time of the slow trials over that of the fast ones of the same round."""
+    base = {each.round: each.ready_s for each in slow}
+    pairs = [
+        (1 / each.ready_s, 1 / base[each.round])
+        for each in fast
+        if each.ready_s > 0 and base.get(each.round, 0) > 0
+    ]
+    return ratio_estimate(pairs)
+
+
+def bottleneck(gains: dict[LoadStage, Estimate]) -> list[LoadStage]:
+    """The stage whose absence helps most, if that is significant; all that can't be told from it.
+
+    Empty: inconclusive.
+    """
+    told = sorted(
+        ((stage, gain) for stage, gain in gains.items() if is_told(gain)),
+        key=lambda each: -each[1].value,
+    )
+    if not told:
+        return []
+    floor = known_to(told[0][1])[0]
+    return [stage for stage, gain in told if stage == told[0][0] or known_to(gain)[1] >= floor]
+
+
+def storage_share(figures: LoadFigures) -> Estimate | None:
+    """The share of the time that the load would not take if the storage took none."""
+    gain = figures.gains.get("storage")
+    return None if gain is None else gain.each(lambda factor: max(0.0, 1 - 1 / max(factor, 1e-9)))
+
+
+def shared_cache(job: ModelLoadRun, loader: str) -> bool:
+    """Whether replicas on one host share what the first one read: it stays in the page cache."""
+    after = [each.residency_after for each in trials_of(job, loader, least(job))]
+    return bool(after) and all(each is not None and each > 0.5 for each in after)
+
+
+def promise(job: ModelLoadRun, loader: str, count: int) -> Estimate | None:
+    """The seconds that ``count`` replicas need, by the trials with the fewest, and the storage.
+
+    Replicas share the link to the storage: they take as long as one, or as long as the storage
+    takes for the bytes of all. If the page cache holds what one of them has read, that is the same
+    as one.
+    """
+    one, rate = _alone(job, loader), storage_rate(job, count)
+    read = [amplification(job, each) for each in trials_of(job, loader, least(job))]
+    factors = [each for each in read if each is not None]
+    if one is None or rate is None or rate.value <= 0 or not factors:
+        return None
+    if shared_cache(job, loader):
+        return one
+    total = count * median(factors) * job.bytes
+    slow, fast = rate.low or rate.value, rate.high or rate.value
+    known = rate.low is not None and one.low is not None
+    return Estimate(
+        value=max(one.value, total / rate.value),
+        low=max(one.low or 0.0, total / fast) if known else None,
+        high=max(one.high or 0.0, total / slow) if known else None,
+        n=min(one.n, rate.n),
+    )
+
+
+def _alone(job: ModelLoadRun, loader: str) -> Estimate | None:
+    times = [each.ready_s for each in trials_of(job, loader, least(job))]
+    return _estimate(times, median(times)) if times else None
+
+
+def _kept(promised: Estimate, found: float) -> bool:
+    low, high = (promised.low, promised.high) if promised.low is not None else known_to(promised)
+    return (low or 0.0) / (1 + NOISE) <= found <= (high or 0.0) * (1 + NOISE)
+
+
+def _break_even(job: ModelLoadRun, copied: LocalCopy) -> LocalCopy:
+    """After how many starts a copy has paid, of the first loader with the fewest replicas."""
+    far = {each.round: each.ready_s for each in first_trials(job)}
+    near = [
+        each
+        for each in trials_of(job, job.spec.loaders[0], least(job), from_copy=True)
+        if each.round in far
+    ]
+    if not near:
+        return copied
+    copies = [each.copy_s or 0.0 for each in near]
+    saved = [far[each.round] - each.ready_s for each in near]
+    starts: Estimate | None = None
+    if min(saved) > 0:
+        each_round = [copy / one for copy, one in zip(copies, saved, strict=True)]
+        starts = _estimate(each_round, fmean(copies) / fmean(saved))
+    elif fmean(saved) > 0:
+        starts = Estimate(value=fmean(copies) / fmean(saved))
+    found = {"copy_s": median(copies), "ready_s": median(each.ready_s for each in near)}
+    return copied.model_copy(update={**found, "starts": starts, "never": starts is None})
+
+
+# Rules
+
+
+def _job(doc: RunRecord) -> ModelLoadRun:
+    assert isinstance(doc.job, ModelLoadRun)
+    return doc.job
+
+
+def _loads(job: ModelLoadRun) -> list[LoadTrial]:
+    """The trials of whole loads, by which the run is judged."""
+    return [each for each in job.trials if each.left_out is None and each.copy_s is None]
+
+
+def cold_residency(doc: RunRecord) -> RuleOutcome | None:
+    job = _job(doc)
+    if job.spec.state != "cold" or doc.storage.page_cache is False:
+        return None
+    remedy = "make sure that no other process reads the files, or ask for --state warm"
+    trials = _loads(job)
+    if gaps := [each for each in trials if each.residency_before is None]:
+        return unknown(
+            "page-cache residency before a load was not measured"
+            f"{': ' + gaps[0].residency_how if gaps[0].residency_how else ''}",
+            remedy,
+        )
+    highest = max((each.residency_before or 0 for each in trials), default=0.0)
+    if highest <= MAX_RESIDENT:
+        return None
+    return RuleOutcome(
+        f"{100 * highest:.0f} % of the files were in the page cache before a load", remedy
+    )
+
+
+def cold_fetch(doc: RunRecord) -> RuleOutcome | None:
+    """Check that the storage delivered what a cold load needs: by counters, where there are any."""
+    job = _job(doc)
+    if job.spec.state != "cold" or job.spec.share != "all":
+        return None
+    known = [each.fetched_bytes for each in _loads(job) if each.fetched_bytes is not None]
+    if not known or min(known) >= COUNTED * job.bytes:
+        return None
+    return RuleOutcome(
+        f"the storage delivered {100 * min(known) / max(1, job.bytes):.0f} % of the model's bytes "
+        "in a load that was to be cold",
+        "make sure that no other process reads the files meanwhile",
+    )
+
+
+def warm_residency(doc: RunRecord) -> RuleOutcome | None:
+    job = _job(doc)
+    held = [each.residency_before for each in _loads(job) if each.residency_before is not None]
+    if job.spec.state != "warm" or not held or min(held) >= 1 - MAX_RESIDENT:
+        return None
+    return RuleOutcome(
+        f"the page cache held {100 * min(held):.0f} % of the files before a load",
+        "give the host more memory than the model has bytes",
+    )
+
+
+MIN_ROUNDS = 3
+"""Fewer rounds tell no interval that could decide anything."""
+
+
+def rounds(doc: RunRecord) -> RuleOutcome | None:
+    job = _job(doc)
+    made, asked = len(first_trials(job)), job.spec.repetitions
+    if made >= max(MIN_ROUNDS, asked):
+        return None
+    if made < asked:
+        evidence = f"{counted(made, 'round')} of {asked} made"
+        return RuleOutcome(evidence, "give more time with --budget")
+    evidence = f"{counted(made, 'round')}, which cannot tell how much the times vary"
+    return RuleOutcome(evidence, f"run with --repeat {MIN_ROUNDS}")
+
+
+def left_out(doc: RunRecord) -> RuleOutcome | None:
+    job = _job(doc)
+    if not job.left_out:
+        return None
+    found = "; ".join(f"{name}: {why}" for name, why in sorted(job.left_out.items()))
+    return RuleOutcome(f"not measured: {found}", "see the reasons")

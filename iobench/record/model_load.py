@@ -1,0 +1,139 @@
+"""How long a model's weights take from storage into memory: what was asked, and what was measured.
+
+A *replica* is one copy of the model that is to be served. It has ``tensor_parallel`` ranks, each a
+process of its own. All ranks of all replicas begin at one instant, and a replica is *ready* when
+the slowest of its ranks has its tensors. Times are in seconds from that instant.
+
+A *trial* is one such start of all processes. ``left_out`` names the stage that it is made without:
+without ``storage`` the same bytes come from memory, and without ``assembly`` the bytes are read and
+no tensor is made of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..settings.base import Record
+from ..settings.numbers import Count, Duration, Few, Figure, Ranks, Share
+from .verdict import Estimate
+
+LoadStage = Literal["storage", "assembly", "device"]
+Bytes = Annotated[int, Field(ge=4096, le=1 << 30)]
+
+
+class LoadSpec(Record):
+    """What was asked.
+
+    ``loaders`` take turns, each with every number of ``replicas``. ``share``: what each rank of a
+    replica reads: ``all``, its ``sliced`` part, or an equal part that it then ``exchange``s.
+    ``state``: of the page cache before a trial. ``engine_start_s``: what an engine needs beside the
+    weights, as the user said; nothing measures it. ``block_size`` (bytes of a read) and
+    ``concurrency`` (reads in flight in each process): None is the loader's own.
+    """
+
+    loaders: list[str] = []
+    replicas: list[Ranks] = []
+    tensor_parallel: Ranks = 1
+    share: Literal["all", "sliced", "exchange"] = "all"
+    state: Literal["cold", "warm"] = "cold"
+    repetitions: Few = 3
+    device: Literal["cpu", "cuda"] = "cpu"
+    engine_start_s: Duration | None = None
+    block_size: Bytes | None = None
+    concurrency: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+
+class TensorClass(Record):
+    """The tensors of about one size."""
+
+    name: str
+    tensors: Count
+    bytes: Count
+
+
+class LoadTrial(Record):
+    """One start of all replicas, by one loader.
+
+    ``copy_s``: the files were read from a copy on local disk, which had taken so long to make.
+    """
+
+    round: Count
+    loader: str  # empty: bytes are read, and no loader makes tensors of them
+    replicas: Ranks
+    left_out: LoadStage | None = None
+    one_read: bool = False  # the replicas read a part each, and exchange it
+    copy_s: Figure | None = None
+    ready_s: Figure  # of the slowest replica
+    first_ready_s: Figure  # of the fastest rank
+    late_s: Figure = 0.0  # how late the last rank began, after the common instant
+    read_bytes: Count | None = None  # that all ranks asked for; None: the loader does not count
+    fetched_bytes: Count | None = None  # that the storage delivered, by the kernel's counters
+    fetched_how: str = ""
+    cpu_s: Figure = 0.0  # of all ranks
+    peak_memory_bytes: Count | None = None  # of the rank that took most, beside what it had before
+    residency_before: Share | None = None  # share of the files in this host's page cache
+    residency_after: Share | None = None
+    residency_how: str = ""
+    class_s: dict[str, Figure] = {}  # assembly of all tensors of a class, slowest rank
+
+
+class PlainReads(Record):
+    """What the storage delivers to plain reads of the files, of which nothing is made."""
+
+    round: Count
+    replicas: Ranks  # whose reads in flight were made
+    in_flight: Count
+    bytes_per_s: Figure
+
+
+class LoadFigures(Record):
+    """One loader with one number of replicas. ``low`` and ``high`` are the fastest and slowest."""
+
+    loader: str
+    replicas: Ranks
+    one_read: bool = False
+    ready_s: Figure
+    low_s: Figure
+    high_s: Figure
+    n: Count
+    bytes_per_s: Figure  # of one model, over ``ready_s``
+    read_amplification: Figure | None = None  # bytes read for a replica over bytes of the model
+    gains: dict[LoadStage, Estimate] = {}  # ``ready_s`` over the time without the stage
+    bottleneck: list[LoadStage] = []  # several: they can't be told apart; none: inconclusive
+    promised_s: Estimate | None = None  # by the trials with fewer replicas
+    kept: bool | None = None  # what was found lies in the promised interval
+
+
+class LocalCopy(Record):
+    """Whether it pays to copy the files to local disk first."""
+
+    to: str
+    copy_s: Figure | None = None  # the median of the rounds
+    ready_s: Figure | None = None  # from the copy, likewise
+    starts: Estimate | None = None  # after so many starts the copy has paid
+    never: bool = False  # a start from the copy is not faster
+
+
+class ModelLoadRun(Record):
+    """Loads of one model as the job of a run."""
+
+    kind: Literal["model-load"] = "model-load"
+    model: str
+    bytes: Count
+    tensors: Count
+    shards: Count
+    classes: list[TensorClass] = []
+    spec: LoadSpec = LoadSpec()
+    budget_s: Duration | None = None
+    trials: list[LoadTrial] = []
+    plain: list[PlainReads] = []
+    plain_how: str = ""  # with what they were made, and the bytes of a read
+    left_out: dict[str, str] = {}  # what was not measured, and why
+    copied: LocalCopy | None = None
+    # These follow from the trials.
+    figures: list[LoadFigures] = []
+    best: str = ""  # the loader that is fastest with the fewest replicas
+    gain: Estimate | None = None  # of the best one over the next
+    significant: bool = False  # whether that gain is more than noise

@@ -1,0 +1,374 @@
+"""Loads of a model's weights: seconds until a replica has them, where these go, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from ..base.units import (
+    counted,
+    format_bytes,
+    format_duration,
+    format_factor,
+    format_percent,
+    format_rate,
+)
+from ..judge.model_load import (
+    MEASURED,
+    first_trials,
+    least,
+    storage_rate,
+    storage_share,
+    trials_of,
+    value_of,
+)
+from ..judge.promise import shown
+from ..record.model_load import LoadFigures, LoadTrial, ModelLoadRun, TensorClass
+from ..record.run import ModelLoadRecord
+from ..record.verdict import Estimate
+from .again import again_sections
+from .figures import (
+    MAX_BARS,
+    TableOf,
+    ends,
+    estimated,
+    evenly,
+    facts,
+    figure,
+    picture,
+    told,
+    with_interval,
+    word,
+)
+from .glance import finding_sections, status_sections, with_trust
+from .labels import add_labels, tags_text
+from .sections import Cell, FirstScreen, Item, Items, KeyFigure, Section, Table
+
+STAGES = {"storage": "storage", "assembly": "assembly of tensors", "device": "copy to the device"}
+SAME = 1.1
+"""A factor below which two rates or times are told to be about the same."""
+
+
+def sections(doc: ModelLoadRecord) -> list[Section]:
+    """All sections for which the run has data."""
+    failed, remarks = finding_sections(doc)
+    job = doc.job
+    return [
+        *status_sections(doc),
+        _first(doc, job),
+        failed,
+        *_loaders(job),
+        *_plain(job),
+        *_tensors(job),
+        *remarks,
+        _about(doc, job),
+        *again_sections(doc),
+        _trials(doc, job),
+    ]
+
+
+def _best(job: ModelLoadRun) -> LoadFigures | None:
+    return next(
+        (
+            each
+            for each in job.figures
+            if each.loader == job.best and each.replicas == least(job) and not each.one_read
+        ),
+        None,
+    )
+
+
+def _first(doc: ModelLoadRecord, job: ModelLoadRun) -> FirstScreen:
+    best = _best(job)
+    where = f" on {doc.storage.url}" if doc.storage.url else ""
+    first = FirstScreen(
+        job=f"Load of {job.model}{where}, {counted(least(job), 'replica')}",
+        state="nothing was measured" if best is None else f"{format_duration(best.ready_s)}",
+        sentences=() if best is None else tuple(_sentences(job, best)),
+        picture=_picture(job),
+        gauges=() if best is None else tuple(_gauges(job, best)),
+        changes=None if best is None else _changes(job, best),
+    )
+    return with_trust(doc, first)
+
+
+def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
+    """What takes how long, why, and who is fastest."""
+    state = "cold" if job.spec.state == "cold" else "from a warm page cache, as asked"
+    yield (
+        f"The weights ({format_bytes(job.bytes)}, {counted(job.tensors, 'tensor')}) are in memory "
+        f"{format_duration(best.ready_s)} after the start, {state}, by the loader {best.loader}."
+    )
+    yield bottleneck_sentence(job, best)
+    engine = job.spec.engine_start_s
+    if engine is not None:
+        yield (
+            f"A replica is ready after {format_duration(best.ready_s + engine)}: "
+            f"{format_duration(best.ready_s)} of weights and {format_duration(engine)} of engine "
+            "start (your figure)."
+        )
+
+
+def bottleneck_sentence(job: ModelLoadRun, found: LoadFigures) -> str:
+    """The bottleneck, and what a load would take without it."""
+    if not found.gains:
+        return "What limits a load was not measured."
+    if not found.bottleneck:
+        return "The bottleneck is inconclusive: no load without one stage was clearly faster."
+    names = " and ".join(STAGES[stage] for stage in found.bottleneck)
+    left = found.ready_s / found.gains[found.bottleneck[0]].value
+    if len(found.bottleneck) > 1:
+        return f"The bottleneck is {names}: which of them costs more is inconclusive."
+    name = f"{names[:1].upper()}{names[1:]}"
+    if found.bottleneck == ["assembly"]:
+        each = (found.ready_s - left) / max(1, job.tensors)
+        return (
+            f"{name} is the bottleneck, not storage: {counted(job.tensors, 'tensor')} cost "
+            f"{format_duration(each)} each; their bytes alone arrive in {format_duration(left)}."
+        )
+    return f"{name} is the bottleneck: without it, a load takes {format_duration(left)}."
+
+
+def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
+    """Time, bandwidth beside that of plain reads, storage's share, bytes, memory, page cache."""
+    spread = f"{ends(best.low_s, best.high_s, format_duration)} of {counted(best.n, 'round')}"
+    yield KeyFigure("weights are there", format_duration(best.ready_s), spread)
+    rate = storage_rate(job)
+    beside = "plain reads of the files were not measured"
+    if rate is not None and rate.value > 0:
+        part = format_percent(best.bytes_per_s / rate.value)
+        beside = f"{part} of the {format_rate(rate.value)} of plain reads ({job.plain_how})"
+    yield KeyFigure("bandwidth", format_rate(best.bytes_per_s), beside)
+    if (share := storage_share(best)) is not None:
+        note = "of the time" if share.low is None else f"of the time {_shares(share)}"
+        yield KeyFigure("storage", format_percent(share.value), note, share=share.value)
+    if best.read_amplification is not None:
+        text = format_factor(best.read_amplification)
+        yield KeyFigure("bytes read", text, "those of the model, by a replica")
+    base = trials_of(job, best.loader, best.replicas)
+    memory = [each.peak_memory_bytes for each in base if each.peak_memory_bytes is not None]
+    if memory:
+        yield KeyFigure("peak memory", format_bytes(median(memory)), "of a process")
+    before = [each.residency_before for each in base if each.residency_before is not None]
+    after = [each.residency_after for each in base if each.residency_after is not None]
+    if before and after:
+        note = f"of the files before, {format_percent(max(after))} after"
+        yield KeyFigure("in the page cache", format_percent(max(before)), note)
+
+
+def _shares(share: Estimate) -> str:
+    return ends(share.low or 0.0, share.high or 0.0, format_percent)
+
+
+def _picture(job: ModelLoadRun) -> Table | None:
+    """A bar for each loader and number of replicas."""
+    shown_ones = evenly(job.figures, MAX_BARS)
+    rows: list[tuple[str, float | None, str, str]] = [
+        (_name(each), each.ready_s, format_duration(each.ready_s), _kept(each))
+        for each in shown_ones
+    ]
+    return picture("Seconds until the slowest replica has its weights", rows)
+
+
+def _name(each: LoadFigures) -> str:
+    one = ", one read" if each.one_read else ""
+    return f"{each.loader}, {counted(each.replicas, 'replica')}{one}"
+
+
+def _kept(each: LoadFigures) -> str:
+    if each.promised_s is None:
+        return ""
+    return f"{format_duration(each.promised_s.value)} predicted"
+
+
+def _changes(job: ModelLoadRun, best: LoadFigures) -> Items | None:
+    items = tuple(_advice(job, best))
+    title = "What to do: the factor on the time"
+    return Items(id="help", title=title, items=items) if items else None
+
+
+def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
+    """What would make replicas ready earlier, the most certain first."""
+    others = [
+        each
+        for each in job.figures
+        if each.replicas == best.replicas and each.loader != best.loader and not each.one_read
+    ]
+    if job.gain is not None and others:
+        slower = min(others, key=lambda each: each.ready_s)
+        lead = shown(job.gain) if job.significant else "inconclusive"
+        verb = "is faster than" if job.significant else "may be no faster than"
+        yield Item(lead=lead, text=f"Load with {best.loader}: it {verb} {slower.loader}.")
+    rate = storage_rate(job)
+    if rate is not None and rate.value > 0 and "storage" in best.bottleneck:
+        reach = rate.value / max(best.bytes_per_s, 1e-9)
+        if reach > SAME:
+            text = "Keep more reads in flight (--concurrency), as plain reads do."
+            yield Item(lead=f"at most {reach:.2f} x", text=text)
+        else:
+            gain = best.gains["storage"]
+            text = "Only a faster storage helps: the loader gets what plain reads get."
+            yield Item(lead=f"at most {gain.value:.2f} x", text=text)
+    yield from _storm(job, best)
+    copied = job.copied
+    if copied is not None and copied.starts is not None:
+        text = f"A copy on local disk ({copied.to}) has paid after {_starts(copied.starts)}."
+        yield Item(text=text)
+    elif copied is not None and copied.never:
+        yield Item(text=f"A copy on local disk ({copied.to}) never pays: no start is faster.")
+
+
+def _starts(found: Estimate) -> str:
+    spread = "" if found.low is None else f" {ends(found.low, found.high or 0.0, '{:.1f}'.format)}"
+    return f"{found.value:.1f} starts{spread}"
+
+
+def _storm(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
+    """One read for all replicas, where several of them take longer than one."""
+    most = max(job.spec.replicas, default=1)
+    of = {
+        each.one_read: each
+        for each in job.figures
+        if each.replicas == most and each.loader == best.loader
+    }
+    if most <= best.replicas or False not in of or of[False].ready_s < SAME * best.ready_s:
+        return
+    if True in of and of[True].ready_s < of[False].ready_s / SAME:
+        gain = of[False].ready_s / of[True].ready_s
+        text = f"Let {most} replicas read a part each, and exchange it."
+        yield Item(lead=f"{gain:.2f} x, tried", text=text)
+
+
+# The evidence
+
+
+def _loaders(job: ModelLoadRun) -> list[Section]:
+    if not job.figures:
+        return []
+    rows = TableOf(job.figures)
+    rows.add("loader", "loader")
+    rows.add("replicas", "replicas", of=_replicas)
+    rows.add("ready_s", "weights are there", "s", _ready, ends=("low_s", "high_s"))
+    rows.add("bytes_per_s", "of a model", "bytes/s")
+    rows.add("read_amplification", "bytes read", "ratio")
+    rows.add_each({"storage": "without storage", "assembly": "bytes only"}, "", _without)
+    if job.spec.device != "cpu":
+        rows.add_each({"device": "without the device"}, "", _without)
+    rows.add("bottleneck", "bottleneck", of=_bottleneck)
+    if any(each.promised_s for each in job.figures):
+        rows.add("promised_s", "predicted", "s", _promised)
+        rows.add("kept", "found as predicted", of=_found)
+    notes = [
+        "without storage, bytes only: how many times as long a load takes as the same without it"
+    ]
+    return [rows.made("loaders", "Loaders: median [min, max] of the rounds", notes=notes)]
+
+
+def _replicas(each: LoadFigures) -> Cell:
+    return word(f"{each.replicas}{', one read' if each.one_read else ''}", each.replicas)
+
+
+def _ready(each: LoadFigures) -> Cell:
+    return with_interval(each.ready_s, each.low_s, each.high_s, format_duration)
+
+
+def _without(each: LoadFigures, stage: str) -> Cell:
+    gain = next((gain for name, gain in each.gains.items() if name == stage), None)
+    return estimated(gain)
+
+
+def _bottleneck(each: LoadFigures) -> str:
+    if not each.gains:
+        return "-"
+    return " and ".join(STAGES[stage] for stage in each.bottleneck) or "inconclusive"
+
+
+def _promised(each: LoadFigures) -> Cell:
+    promised = each.promised_s
+    if promised is None:
+        return figure(None, format_duration)
+    return with_interval(promised.value, promised.low, promised.high, format_duration)
+
+
+def _found(each: LoadFigures) -> str:
+    return {None: "-", True: "yes", False: "no"}[each.kept]
+
+
+def _plain(job: ModelLoadRun) -> list[Section]:
+    """Plain reads of the files beside the loads."""
+    counts = sorted({(each.replicas, each.in_flight) for each in job.plain})
+    if not counts:
+        return []
+    rows = TableOf(counts)
+    rows.add("replicas", "as of replicas", of=lambda each: each[0])
+    rows.add("in_flight", "reads in flight", of=lambda each: each[1])
+
+    def rates(each: tuple[int, int]) -> Cell:
+        found = [one.bytes_per_s for one in job.plain if one.replicas == each[0]]
+        return with_interval(median(found), min(found), max(found), format_rate)
+
+    rows.add("bytes_per_s", "delivered", "bytes/s", rates)
+    return [rows.made("plain", f"Plain reads of the files: {job.plain_how}")]
+
+
+def _tensors(job: ModelLoadRun) -> list[Section]:
+    """Seconds for each tensor, by the size of tensors."""
+    if not job.classes:
+        return []
+    rows = TableOf(job.classes)
+    rows.add("name", "tensors of")
+    rows.add("tensors", "tensors")
+    rows.add("bytes", "bytes", "bytes")
+    for loader in job.spec.loaders:
+        trials = trials_of(job, loader, least(job))
+
+        def each_s(of: TensorClass, trials: Sequence[LoadTrial] = trials) -> Cell:
+            times = [trial.class_s[of.name] for trial in trials if of.name in trial.class_s]
+            return figure(median(times) / of.tensors if times else None, format_duration)
+
+        rows.add(f"{loader}_s", f"each, {loader}", "s", each_s)
+    notes = ["the time of a loader whose reads happen as it makes tensors has the reads in it"]
+    return [rows.made("tensors", "Seconds for each tensor", notes=notes)]
+
+
+def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> Section:
+    spec, trials = job.spec, first_trials(job)
+    asked = told(
+        f"{spec.tensor_parallel} tensor-parallel ranks, {spec.share}"
+        if spec.tensor_parallel > 1
+        else "",
+        spec.block_size is not None and f"blocks of {format_bytes(spec.block_size or 0)}",
+        spec.concurrency is not None and f"{spec.concurrency} reads in flight",
+        spec.device != "cpu" and f"to {spec.device}",
+    )
+    files = f"{format_bytes(job.bytes)} in {counted(job.shards, 'shard')}"
+    return facts(
+        "about",
+        "About this run",
+        [
+            ("run", doc.run_id),
+            ("labels", tags_text(doc)),
+            ("weights", f"{files}, {counted(job.tensors, 'tensor')}"),
+            ("asked", ", ".join(asked)),
+            ("storage", doc.storage.url or ""),
+            ("bytes fetched", trials[0].fetched_how if trials else ""),
+            ("page cache", trials[0].residency_how if trials else ""),
+        ],
+    )
+
+
+_PLAIN = (
+    *("round", "loader", "replicas", "left_out", "one_read", "copy_s"),
+    *("late_s", "read_bytes", "fetched_bytes", "residency_before", "residency_after"),
+)
+
+
+def _trials(doc: ModelLoadRecord, job: ModelLoadRun) -> Table:
+    """A row for each trial."""
+    rows = TableOf(job.trials)
+    rows.data("run_id", of=lambda _: doc.run_id)
+    rows.data(*_PLAIN)
+    for metric in MEASURED:
+        rows.data(metric.name, of=lambda each, of=metric: value_of(job, each, of))  # type: ignore[misc]
+    add_labels(rows, doc)
+    return rows.made("trials", "Trials", where="data")

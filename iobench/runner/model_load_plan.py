@@ -1,0 +1,111 @@
+"""What is to be loaded, by what, and from where: decided before anything is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..base.errors import UsageError
+from ..record.model_load import LoadSpec
+from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_options
+from ..serve.loaders.direct import DirectLoader
+from ..serve.weights import Weights, read_weights
+from ..storage import open_storage
+from ..storage.base import Files, MaybeDirect, Storage
+from ..storage.catalog import innermost
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPlan:
+    """``storage`` reads through the page cache, ``direct`` past it where the storage can."""
+
+    spec: LoadSpec
+    url: str
+    storage: Storage
+    direct: Storage
+    weights: Weights
+
+    @property
+    def keys(self) -> list[str]:
+        return [shard.key for shard in self.weights.shards]
+
+    @property
+    def model(self) -> str:
+        """What the files say of themselves, or the name of their folder."""
+        if self.weights.made is not None:
+            return self.weights.made.model
+        return innermost(self.storage).url.rstrip("/").rpartition("/")[2] or "model"
+
+    def read_by(self, loader: str) -> Storage:
+        return self.storage if MODEL_LOADERS.load(loader).buffered else self.direct
+
+    def at(self, url: str) -> LoadPlan:
+        """The same plan for a copy of the files at another place."""
+        storage = open_storage(url)
+        direct = _past_the_cache(url, storage, self.weights)
+        return replace(self, url=url, storage=storage, direct=direct)
+
+
+def options_of(spec: LoadSpec, loader: str) -> dict[str, Any]:
+    """The options that were asked for, and that the loader has."""
+    asked = {"block_size": spec.block_size, "concurrency": spec.concurrency}
+    known = model_loader_options(loader)
+    return {name: value for name, value in asked.items() if value is not None and name in known}
+
+
+def make_load_plan(url: str, spec: LoadSpec) -> LoadPlan:
+    """Read the headers of the weights, and refuse what can't be measured.
+
+    Without loaders in ``spec``, these are ``direct`` and what most engines do on such a storage.
+    Raises UsageError, UnknownNameError, DatasetError, StorageError.
+    """
+    storage = open_storage(url)
+    weights = read_weights(storage)
+    if not spec.loaders:
+        spec = spec.model_copy(update={"loaders": _usual_loaders(spec, storage)})
+    for name in spec.loaders:
+        _check(name, spec, storage)
+    for name, value in (("block-size", spec.block_size), ("concurrency", spec.concurrency)):
+        if value is not None and not any(
+            name.replace("-", "_") in model_loader_options(loader) for loader in spec.loaders
+        ):
+            raise UsageError(
+                f"none of these loaders has --{name}: {', '.join(spec.loaders)}",
+                remedy=f"leave it out, or add --loader {DirectLoader.name}",
+            )
+    direct = _past_the_cache(url, storage, weights)
+    return LoadPlan(spec=spec, url=url, storage=storage, direct=direct, weights=weights)
+
+
+def _past_the_cache(url: str, storage: Storage, weights: Weights) -> Storage:
+    inner = innermost(storage)
+    if isinstance(inner, MaybeDirect) and inner.supports_direct(weights.shards[0].key):
+        return open_storage(url, direct=True)
+    return storage
+
+
+def _usual_loaders(spec: LoadSpec, storage: Storage) -> list[str]:
+    found = []
+    for name in (DirectLoader.name, "mmap" if isinstance(storage, Files) else "eager"):
+        try:
+            _check(name, spec, storage)
+        except UsageError:
+            continue
+        found.append(name)
+    return found or [DirectLoader.name]
+
+
+def _check(name: str, spec: LoadSpec, storage: Storage) -> None:
+    loader = MODEL_LOADERS.load(name)
+    if loader.local_only and not isinstance(storage, Files):
+        raise UsageError(
+            f"the loader {name} maps files of this host, and {storage.url} has none",
+            remedy=f"use --loader {DirectLoader.name}, or mount the storage and name the directory",
+        )
+    if spec.share not in loader.sharing:
+        can = [other for other in MODEL_LOADERS.entries() if other != name]
+        raise UsageError(
+            f"the loader {name} does not have --share {spec.share}",
+            remedy=f"it can share: {', '.join(sorted(loader.sharing))}; others: {', '.join(can)}",
+        )
+    make_model_loader(name, options_of(spec, name)).close()
