@@ -22,7 +22,7 @@ from .statistics import NOISE, mean_interval, ratio_estimate
 
 MEASURED = metrics_of("load")
 
-COUNTED = 0.97
+COUNTED = 0.99
 """Share of the bytes of a model that the storage must have delivered for a cold load."""
 
 

@@ -45,6 +45,9 @@ from .labels import add_labels, tags_text
 from .sections import Cell, FirstScreen, Item, Items, KeyFigure, Section, Table
 
 STAGES = {"storage": "storage", "assembly": "assembly of tensors", "device": "copy to the device"}
+MAX_ONE, MAX_ITEMS = 3, 3
+"""Bars of loaders with the fewest replicas, and changes, of a first screen."""
+
 SAME = 1.1
 """A factor below which two rates or times are told to be about the same."""
 
@@ -93,19 +96,18 @@ def _first(doc: ModelLoadRecord, job: ModelLoadRun) -> FirstScreen:
 
 
 def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
-    """What takes how long, why, and who is fastest."""
-    state = "cold" if job.spec.state == "cold" else "from a warm page cache, as asked"
+    """What takes how long, and why."""
+    state = "cold" if job.spec.state == "cold" else "from a warm page cache"
     yield (
-        f"The weights ({format_bytes(job.bytes)}, {counted(job.tensors, 'tensor')}) are in memory "
-        f"{format_duration(best.ready_s)} after the start, {state}, by the loader {best.loader}."
+        f"The weights ({format_bytes(job.bytes)}, {counted(job.tensors, 'tensor')}) take "
+        f"{format_duration(best.ready_s)}, {state}, by the loader {best.loader}."
     )
     yield bottleneck_sentence(job, best)
     engine = job.spec.engine_start_s
     if engine is not None:
         yield (
-            f"A replica is ready after {format_duration(best.ready_s + engine)}: "
-            f"{format_duration(best.ready_s)} of weights and {format_duration(engine)} of engine "
-            "start (your figure)."
+            f"Ready = weights {format_duration(best.ready_s)} + {format_duration(engine)} engine "
+            f"start (your figure) = {format_duration(best.ready_s + engine)}."
         )
 
 
@@ -134,26 +136,31 @@ def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
     spread = f"{ends(best.low_s, best.high_s, format_duration)} of {counted(best.n, 'round')}"
     yield KeyFigure("weights are there", format_duration(best.ready_s), spread)
     rate = storage_rate(job)
-    beside = "plain reads of the files were not measured"
+    beside = "(plain reads were not measured)"
     if rate is not None and rate.value > 0:
         part = format_percent(best.bytes_per_s / rate.value)
-        beside = f"{part} of the {format_rate(rate.value)} of plain reads ({job.plain_how})"
+        beside = f"{part} of what plain reads get, {format_rate(rate.value)}"
     yield KeyFigure("bandwidth", format_rate(best.bytes_per_s), beside)
     if (share := storage_share(best)) is not None:
         note = "of the time" if share.low is None else f"of the time {_shares(share)}"
-        yield KeyFigure("storage", format_percent(share.value), note, share=share.value)
-    if best.read_amplification is not None:
-        text = format_factor(best.read_amplification)
-        yield KeyFigure("bytes read", text, "those of the model, by a replica")
+        yield KeyFigure("storage takes", format_percent(share.value), note, share=share.value)
     base = trials_of(job, best.loader, best.replicas)
+    if best.read_amplification is not None:
+        text = f"those of the model{_cached(base)}"
+        yield KeyFigure("bytes read", format_factor(best.read_amplification), text)
     memory = [each.peak_memory_bytes for each in base if each.peak_memory_bytes is not None]
     if memory:
         yield KeyFigure("peak memory", format_bytes(median(memory)), "of a process")
-    before = [each.residency_before for each in base if each.residency_before is not None]
-    after = [each.residency_after for each in base if each.residency_after is not None]
-    if before and after:
-        note = f"of the files before, {format_percent(max(after))} after"
-        yield KeyFigure("in the page cache", format_percent(max(before)), note)
+
+
+def _cached(trials: Sequence[LoadTrial]) -> str:
+    """``; in the page cache 0 % before, 100 % after``; empty where that is not known."""
+    before = [each.residency_before for each in trials if each.residency_before is not None]
+    after = [each.residency_after for each in trials if each.residency_after is not None]
+    if not before or not after:
+        return ""
+    found = f"{format_percent(max(before))} before, {format_percent(max(after))} after"
+    return f"; in the page cache {found}"
 
 
 def _shares(share: Estimate) -> str:
@@ -161,10 +168,12 @@ def _shares(share: Estimate) -> str:
 
 
 def _picture(job: ModelLoadRun) -> Table | None:
-    """A bar for each loader and number of replicas."""
-    shown_ones = evenly(job.figures, MAX_BARS)
+    """A bar for each loader with the fewest replicas, and for the best one with more of them."""
+    one = [each for each in job.figures if each.replicas == least(job) and not each.one_read]
+    more = [each for each in job.figures if each.loader == job.best and each not in one]
+    shown_ones = [*one[:MAX_ONE], *evenly(more, MAX_BARS - min(MAX_ONE, len(one)))]
     rows: list[tuple[str, float | None, str, str]] = [
-        (_name(each), each.ready_s, format_duration(each.ready_s), _kept(each))
+        (_name(each), each.ready_s, format_duration(each.ready_s), _predicted(each))
         for each in shown_ones
     ]
     return picture("Seconds until the slowest replica has its weights", rows)
@@ -175,14 +184,14 @@ def _name(each: LoadFigures) -> str:
     return f"{each.loader}, {counted(each.replicas, 'replica')}{one}"
 
 
-def _kept(each: LoadFigures) -> str:
+def _predicted(each: LoadFigures) -> str:
     if each.promised_s is None:
         return ""
     return f"{format_duration(each.promised_s.value)} predicted"
 
 
 def _changes(job: ModelLoadRun, best: LoadFigures) -> Items | None:
-    items = tuple(_advice(job, best))
+    items = tuple(_advice(job, best))[:MAX_ITEMS]
     title = "What to do: the factor on the time"
     return Items(id="help", title=title, items=items) if items else None
 
@@ -197,8 +206,10 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
     if job.gain is not None and others:
         slower = min(others, key=lambda each: each.ready_s)
         lead = shown(job.gain) if job.significant else "inconclusive"
-        verb = "is faster than" if job.significant else "may be no faster than"
-        yield Item(lead=lead, text=f"Load with {best.loader}: it {verb} {slower.loader}.")
+        text = f"Load with {best.loader}: it is faster than {slower.loader}."
+        if not job.significant:
+            text = f"{best.loader} may be no faster than {slower.loader}: either will do."
+        yield Item(lead=lead, text=text)
     rate = storage_rate(job)
     if rate is not None and rate.value > 0 and "storage" in best.bottleneck:
         reach = rate.value / max(best.bytes_per_s, 1e-9)
@@ -207,7 +218,7 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
             yield Item(lead=f"at most {reach:.2f} x", text=text)
         else:
             gain = best.gains["storage"]
-            text = "Only a faster storage helps: the loader gets what plain reads get."
+            text = "Get a faster storage: the loader gets what plain reads get."
             yield Item(lead=f"at most {gain.value:.2f} x", text=text)
     yield from _storm(job, best)
     copied = job.copied
@@ -248,20 +259,32 @@ def _loaders(job: ModelLoadRun) -> list[Section]:
     rows = TableOf(job.figures)
     rows.add("loader", "loader")
     rows.add("replicas", "replicas", of=_replicas)
-    rows.add("ready_s", "weights are there", "s", _ready, ends=("low_s", "high_s"))
-    rows.add("bytes_per_s", "of a model", "bytes/s")
+    rows.add("ready_s", "ready", "s", _ready, ends=("low_s", "high_s"))
+    rows.add("bytes_per_s", "of one model", "bytes/s")
     rows.add("read_amplification", "bytes read", "ratio")
-    rows.add_each({"storage": "without storage", "assembly": "bytes only"}, "", _without)
-    if job.spec.device != "cpu":
-        rows.add_each({"device": "without the device"}, "", _without)
-    rows.add("bottleneck", "bottleneck", of=_bottleneck)
     if any(each.promised_s for each in job.figures):
         rows.add("promised_s", "predicted", "s", _promised)
-        rows.add("kept", "found as predicted", of=_found)
+        rows.add("kept", "as predicted", of=_found)
+    return [rows.made("loaders", "Loaders: median [min, max] of the rounds"), *_stages(job)]
+
+
+def _stages(job: ModelLoadRun) -> list[Section]:
+    """What a load costs more than the same one without a stage."""
+    tested = [each for each in job.figures if each.gains]
+    if not tested:
+        return []
+    rows = TableOf(tested)
+    rows.add("loader", "loader")
+    rows.add_each({"storage": "storage", "assembly": "assembly"}, "", _without)
+    if job.spec.device != "cpu":
+        rows.add("device", "device", of=lambda each: _without(each, "device"))
+    rows.add("bottleneck", "bottleneck", of=_bottleneck)
     notes = [
-        "without storage, bytes only: how many times as long a load takes as the same without it"
+        "without storage: the bytes of the load before are there; without assembly: bytes are read "
+        "by parallel reads, and no tensor is made of them"
     ]
-    return [rows.made("loaders", "Loaders: median [min, max] of the rounds", notes=notes)]
+    title = "Stages: how many times as long a load takes as the same without the stage"
+    return [rows.made("stages", title, notes=notes)]
 
 
 def _replicas(each: LoadFigures) -> Cell:
@@ -278,8 +301,6 @@ def _without(each: LoadFigures, stage: str) -> Cell:
 
 
 def _bottleneck(each: LoadFigures) -> str:
-    if not each.gains:
-        return "-"
     return " and ".join(STAGES[stage] for stage in each.bottleneck) or "inconclusive"
 
 

@@ -1,0 +1,228 @@
+"""What follows from the trials of a model's loads: figures, the bottleneck, promises and rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from iobench.judge.model_load import storage_share
+from iobench.judge.rebuild import conclude
+from iobench.record.metrics import metrics_of
+from iobench.record.model_load import LoadFigures
+from iobench.record.run import ModelLoadRecord
+from iobench.report.record import sections
+from iobench.report.render_text import render_text
+from iobench.report.sections import first_screen
+
+GB = 10**9
+
+
+def trial(number: int, ready_s: float, **changes: Any) -> dict[str, Any]:
+    """One cold load of 1 GB by ``direct``, of one replica."""
+    return {
+        "round": number,
+        "loader": "direct",
+        "replicas": 1,
+        "ready_s": ready_s,
+        "first_ready_s": ready_s,
+        "read_bytes": GB * changes.get("replicas", 1),
+        "fetched_bytes": GB * changes.get("replicas", 1),
+        "residency_before": 0.0,
+        "residency_after": 0.0,
+        **changes,
+    }
+
+
+def each_round(*times: float, **changes: Any) -> list[dict[str, Any]]:
+    return [trial(number, ready_s, **changes) for number, ready_s in enumerate(times)]
+
+
+def plain(rate: float, replicas: int = 1) -> list[dict[str, Any]]:
+    rates = (0.99 * rate, rate, 1.01 * rate)
+    return [
+        {"round": at, "replicas": replicas, "in_flight": 8 * replicas, "bytes_per_s": each}
+        for at, each in enumerate(rates)
+    ]
+
+
+def record(
+    trials: list[dict[str, Any]], *, spec: dict[str, Any] | None = None, **job: Any
+) -> ModelLoadRecord:
+    asked = {"loaders": ["direct"], "replicas": [1], "repetitions": 3, **(spec or {})}
+    return conclude(
+        ModelLoadRecord.model_validate(
+            {
+                "iobench_version": "0",
+                "run_id": "r",
+                "created": "",
+                "command": [],
+                "status": "ok",
+                "validity": "unknown",
+                "hosts": [],
+                "storage": {"page_cache": True, "url": "/mnt/fs/model"},
+                "job": {
+                    "kind": "model-load",
+                    "model": "llama3-8b",
+                    "bytes": GB,
+                    "tensors": 1000,
+                    "shards": 2,
+                    "spec": asked,
+                    "trials": trials,
+                    **job,
+                },
+            }
+        )
+    )
+
+
+def of(doc: ModelLoadRecord, loader: str = "direct", replicas: int = 1) -> LoadFigures:
+    (found,) = [
+        each
+        for each in doc.job.figures
+        if (each.loader, each.replicas, each.one_read) == (loader, replicas, False)
+    ]
+    return found
+
+
+def findings(doc: ModelLoadRecord) -> dict[str, str]:
+    return {each.rule: each.level for each in doc.findings}
+
+
+BASE = each_round(2.0, 2.1, 2.05)
+STORAGE_FREE = each_round(0.2, 0.21, 0.205, left_out="storage")
+BYTES_ONLY = each_round(2.0, 2.09, 2.05, left_out="assembly", loader="")
+
+
+def test_storage_is_the_bottleneck_where_a_load_without_it_is_fast() -> None:
+    doc = record(BASE + STORAGE_FREE + BYTES_ONLY, plain=plain(0.5e9))
+    found = of(doc)
+    assert (found.bottleneck, found.n, found.ready_s) == (["storage"], 3, 2.05)
+    assert found.gains["storage"].value == pytest.approx(10)
+    share = storage_share(found)
+    assert share is not None
+    assert share.value == pytest.approx(0.9)
+    assert found.read_amplification == 1
+    assert doc.metrics["ready_s"].median == 2.05
+    assert doc.metrics["load_bytes_per_s"].median == pytest.approx(GB / 2.05)
+    assert doc.validity == "valid"
+
+
+def test_it_is_not_storage_where_the_bytes_alone_are_there_soon() -> None:
+    """Without the storage nothing is won, without the tensors nearly all."""
+    slow = each_round(1.9, 2.0, 2.0, left_out="storage")
+    bytes_only = each_round(0.2, 0.21, 0.2, left_out="assembly", loader="")
+    found = of(record(BASE + slow + bytes_only, plain=plain(5e9)))
+    assert found.bottleneck == ["assembly"]
+
+
+def test_two_stages_that_cannot_be_told_apart_are_both_named() -> None:
+    free = each_round(0.5, 0.7, 0.6, left_out="storage")
+    bytes_only = each_round(0.6, 0.5, 0.7, left_out="assembly", loader="")
+    found = of(record(BASE + free + bytes_only))
+    assert sorted(found.bottleneck) == ["assembly", "storage"]
+
+
+@pytest.mark.parametrize("without", [[], each_round(1.99, 2.1, 2.06, left_out="storage")])
+def test_without_a_significant_gain_there_is_no_bottleneck(without: list[dict[str, Any]]) -> None:
+    assert of(record(BASE + without)).bottleneck == []
+
+
+@pytest.mark.parametrize(
+    ("other", "significant"), [((4.0, 4.3, 4.1), True), ((2.1, 1.95, 2.2), False)]
+)
+def test_the_fastest_loader_is_best_only_if_that_is_significant(
+    other: tuple[float, ...], significant: bool
+) -> None:
+    mapped = each_round(*other, loader="mmap", read_bytes=None)
+    job = record(BASE + mapped, spec={"loaders": ["direct", "mmap"]}).job
+    assert (job.best, job.significant) == ("direct", significant)
+    assert job.gain is not None
+    assert job.gain.low is not None
+    assert (job.gain.low > 1.05) is significant
+
+
+def test_replicas_share_the_link_and_what_is_found_is_beside_what_was_promised() -> None:
+    four = each_round(8.0, 8.1, 8.05, replicas=4)
+    spec = {"replicas": [1, 4]}
+    found = of(record(BASE + four, spec=spec, plain=plain(0.5e9) + plain(0.5e9, 4)), replicas=4)
+    assert found.promised_s is not None
+    assert found.promised_s.value == pytest.approx(8.0)
+    assert found.kept is True
+    slower = each_round(16.0, 16.1, 16.05, replicas=4)
+    found = of(record(BASE + slower, spec=spec, plain=plain(0.5e9) + plain(0.5e9, 4)), replicas=4)
+    assert found.kept is False
+
+
+def test_replicas_that_share_a_page_cache_are_promised_the_time_of_one() -> None:
+    one = each_round(2.0, 2.1, 2.05, residency_after=1.0)
+    four = each_round(2.0, 2.1, 2.2, replicas=4, residency_after=1.0)
+    doc = record(one + four, spec={"replicas": [1, 4]}, plain=plain(0.5e9) + plain(0.5e9, 4))
+    found = of(doc, replicas=4)
+    assert found.promised_s is not None
+    assert (found.promised_s.value, found.kept) == (2.05, True)
+
+
+def test_a_copy_has_paid_after_its_time_over_what_a_start_saves() -> None:
+    near = [trial(number, 1.0, copy_s=copy_s) for number, copy_s in enumerate((10.0, 11.0, 10.5))]
+    far = each_round(3.0, 3.2, 3.1)
+    copied = record(far + near, copied={"to": "/nvme"}).job.copied
+    assert copied is not None
+    assert copied.starts is not None
+    assert copied.starts.value == pytest.approx(5.0)
+    assert (copied.copy_s, copied.ready_s, copied.never) == (10.5, 1.0, False)
+    never = record([*BASE, trial(0, 4.0, copy_s=10.0)], copied={"to": "/nvme"}).job.copied
+    assert never is not None
+    assert (never.starts, never.never) == (None, True)
+
+
+WARM = {"residency_before": 1.0, "fetched_bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("doc", "rule", "level"),
+    [
+        (record(BASE), "load.cold-residency", None),
+        (record(each_round(1, 1, 1, residency_before=0.5)), "load.cold-residency", "invalid"),
+        (record(each_round(1, 1, 1, residency_before=None)), "load.cold-residency", "unknown"),
+        (record(BASE), "load.cold-fetch", None),
+        (record(each_round(1, 1, 1, fetched_bytes=GB // 2)), "load.cold-fetch", "invalid"),
+        (record(each_round(1, 1, 1, fetched_bytes=None)), "load.cold-fetch", None),
+        (record(each_round(1, 1, 1, **WARM), spec={"state": "warm"}), "load.cold-residency", None),
+        (record(each_round(1, 1, 1, **WARM), spec={"state": "warm"}), "load.warm-residency", None),
+        (record(BASE, spec={"state": "warm"}), "load.warm-residency", "warning"),
+        (record(BASE), "load.rounds", None),
+        (record(each_round(1, 1)), "load.rounds", "info"),
+        (record(each_round(1, 1), spec={"repetitions": 2}), "load.rounds", "info"),
+        (record(BASE), "load.left-out", None),
+        (record(BASE, left_out={"mmap, 1 replica": "no room"}), "load.left-out", "info"),
+    ],
+)
+def test_each_rule_has_a_record_that_keeps_it_and_one_that_breaks_it(
+    doc: ModelLoadRecord, rule: str, level: str | None
+) -> None:
+    assert findings(doc).get(rule) == level
+    assert (doc.validity == "invalid") is (level == "invalid")
+
+
+def test_a_record_without_a_trial_has_a_report() -> None:
+    doc = record([])
+    assert render_text(sections(doc), width=100)
+    assert doc.metrics == {}
+
+
+def test_the_answer_is_on_one_screen_and_every_metric_is_a_figure_of_the_run() -> None:
+    spec = {"loaders": ["direct", "mmap"], "replicas": [1, 2, 4], "engine_start_s": 45.0}
+    trials = BASE + STORAGE_FREE + BYTES_ONLY
+    for loader in ("direct", "mmap"):
+        for count in (1, 2, 4):
+            if (loader, count) != ("direct", 1):
+                times = (2.0 * count, 2.1 * count, 2.05 * count)
+                trials += each_round(*times, loader=loader, replicas=count, peak_memory_bytes=GB)
+    trials += each_round(2.2, 2.2, 2.2, replicas=4, one_read=True, read_bytes=GB)
+    doc = record(trials, spec=spec, plain=plain(0.5e9), plain_how="fio, reads of 1 MiB")
+    shown = render_text(first_screen(sections(doc)), width=80)
+    assert len(shown.splitlines()) <= 26
+    assert max(map(len, shown.splitlines())) <= 80
+    known = {metric.name for metric in metrics_of("load")}
+    assert known - doc.metrics.keys() == {"ready_skew_s", "load_peak_memory_bytes"}
