@@ -8,15 +8,25 @@ many bytes as its shape and type say.
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..base.documents import parse_json
+from ..base.errors import DatasetError
 from ..storage.base import Storage
+from ..storage.catalog import read_object
+from ..storage.window import ReadWindow
 
 INDEX = "model.safetensors.index.json"
 """The list of a model's tensors and their shards, where there are several shards."""
 
 SUFFIX = ".safetensors"
+
+MADE_BY = "iobench"
+"""The entry of a file's metadata that says which model it is a part of, if iobench made it."""
 
 DTYPE_BYTES = {
     "BOOL": 1,
@@ -38,6 +48,20 @@ DTYPE_BYTES = {
 }
 """The format's types that torch has, too, and their bytes."""
 
+_MAX_HEADER = 100_000_000
+"""Bytes. The format's own reader accepts no longer header."""
+
+_MAX_TENSORS = 1_000_000
+"""Of all shards together: ten times those of the largest released model, or 1 GB of memory."""
+
+_MAX_SHARDS = 10_000
+_MAX_DIMENSIONS = 64  # torch has no more
+_MAX_LENGTH = 1 << 62  # of a dimension, and of anything else in a header
+_FIRST_READ = 128 << 10  # bytes; holds the header of most shards
+
+_METADATA = "__metadata__"
+_ENTRY = {"dtype", "shape", "data_offsets"}
+
 
 class StoredTensor(NamedTuple):
     """``offset``: of its first byte in the file ``shard``. ``nbytes`` may be 0."""
@@ -53,6 +77,15 @@ class StoredTensor(NamedTuple):
 class WeightShard(NamedTuple):
     key: str
     size: int  # bytes of the file, its header included
+
+
+class MadeBy(NamedTuple):
+    """What a generated file says of itself: the model, how it was scaled, and the seed."""
+
+    model: str
+    layers: int
+    vocabulary: int
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +110,16 @@ class Weights:
         return sum(shard.size for shard in self.shards)
 
 
-class MadeBy(NamedTuple):
-    """What a generated file says of itself: the model, how it was scaled, and the seed."""
-
-    model: str
-    layers: int
-    vocabulary: int
-    seed: int
+def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], made: MadeBy) -> bytes:
+    """The beginning of a file with these tensors: name, type, shape and bytes of each."""
+    entries: dict[str, Any] = {_METADATA: {"format": "pt", MADE_BY: json.dumps(made._asdict())}}
+    end = 0
+    for name, dtype, shape, nbytes in tensors:
+        begin, end = end, end + nbytes
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def read_weights(storage: Storage) -> Weights:
@@ -92,4 +128,162 @@ def read_weights(storage: Storage) -> Weights:
     With an index those that it names, else every ``*.safetensors`` there. Raises DatasetError in
     one line for files that are none, contradict themselves or one another, StorageError.
     """
-    raise NotImplementedError
+    index, keys = _at_root(storage)
+    mapped = None if index is None else _parse_index(storage, index, keys)
+    window = ReadWindow(storage, _FIRST_READ, nbytes=_FIRST_READ)
+    tensors: dict[str, StoredTensor] = {}
+    shards, made = [], set()
+    for key in keys if mapped is None else sorted(set(mapped.values())):
+        size = window.open(key)
+        shards.append(WeightShard(key, size))
+        try:
+            found, by = _read_header(window, key, size)
+            for tensor in found:
+                if other := tensors.get(tensor.name):
+                    raise ValueError(f"its tensor '{tensor.name}' is in {other.shard}, too")
+                tensors[tensor.name] = tensor
+            if len(tensors) > _MAX_TENSORS:
+                raise ValueError(f"with it there are more than {_MAX_TENSORS:,} tensors")
+        except ValueError as error:
+            raise _invalid(storage, key, str(error)) from None
+        made.add(by)
+    for name, key in (mapped or {}).items():
+        there = tensors.get(name)
+        if there is None or there.shard != key:
+            raise _invalid(storage, str(index), f"{key} has no tensor '{name}', which it names")
+    (by,) = made if len(made) == 1 else (None,)
+    return Weights(tensors=tuple(tensors.values()), shards=tuple(shards), made=by)
+
+
+def _at_root(storage: Storage) -> tuple[str | None, list[str]]:
+    """The index at the root, if there is one, and the shards there. Raises DatasetError."""
+    names = [entry.key for entry in storage.list() if "/" not in entry.key]
+    keys = sorted(name for name in names if name.endswith(SUFFIX))
+    indices = [name for name in names if name.endswith(f"{SUFFIX}.index.json")]
+    if not keys:
+        raise DatasetError(
+            f"{storage.url} has no *{SUFFIX} file",
+            remedy="name the folder that holds them, or make one: iobench generate "
+            f"llama3-8b-weights --to {storage.url}",
+        )
+    if len(keys) > _MAX_SHARDS:
+        raise DatasetError(
+            f"{storage.url} has {len(keys):,} files *{SUFFIX}, more than the {_MAX_SHARDS:,} that "
+            "iobench reads",
+            remedy="name the folder of one model",
+        )
+    if len(indices) > 1 and INDEX not in indices:
+        raise DatasetError(
+            f"{storage.url} has several indices: {', '.join(sorted(indices)[:3])}",
+            remedy="leave one of them there",
+        )
+    return (INDEX if INDEX in indices else next(iter(indices), None)), keys
+
+
+def _parse_index(storage: Storage, index: str, keys: list[str]) -> Mapping[str, str]:
+    """Name of each tensor -> its shard, one of ``keys``. Raises DatasetError, StorageError."""
+    text = read_object(storage, index, max_bytes=_MAX_HEADER)
+    try:
+        document = parse_json(text)
+        mapped = document.get("weight_map") if isinstance(document, dict) else None
+        if not isinstance(mapped, dict) or not mapped:
+            raise ValueError("it has no 'weight_map'")
+        known = set(keys)
+        for name, key in mapped.items():
+            if not isinstance(key, str) or "/" in key or not key.endswith(SUFFIX):
+                raise ValueError(
+                    f"it says that '{name[:200]}' is in {str(key)[:200]!r}, which is no *{SUFFIX} "
+                    "file beside it"
+                )
+            if key not in known:
+                raise ValueError(f"it names the shard {key}, which is not there")
+    except ValueError as error:
+        raise _invalid(storage, index, str(error)) from None
+    return mapped
+
+
+def _read_header(
+    window: ReadWindow, key: str, size: int
+) -> tuple[list[StoredTensor], MadeBy | None]:
+    """The tensors of one file by their offsets. Raises ValueError, StorageError."""
+    if size < 8:
+        raise ValueError(f"it has only {size} bytes")
+    length = int.from_bytes(window.read(0, 8), "little")
+    if length > min(size - 8, _MAX_HEADER):
+        raise ValueError(
+            f"its header has {length} bytes in a file of {size}; the limit is {_MAX_HEADER}"
+        )
+    text = window.bytes(8, 8 + length)
+    if (count := text.count(b'"data_offsets"')) > _MAX_TENSORS:  # parsed, it would take gigabytes
+        raise ValueError(f"it has {count:,} tensors; the limit is {_MAX_TENSORS:,}")
+    try:
+        entries = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"its header is damaged: {error}") from None
+    if not isinstance(entries, dict):
+        raise ValueError("its header is not a JSON object")
+    metadata = entries.pop(_METADATA, None)
+    found = sorted(
+        (_tensor(name, entry, key, 8 + length) for name, entry in entries.items()),
+        key=lambda tensor: (tensor.offset, tensor.nbytes),
+    )
+    end = 8 + length
+    for tensor in found:
+        if tensor.offset != end:
+            wrong = "overlap the tensor before" if tensor.offset < end else "begin behind a hole"
+            raise ValueError(f"the bytes of '{tensor.name}' {wrong}")
+        end += tensor.nbytes
+    if end != size:
+        raise ValueError(f"its tensors end at byte {end}, the file has {size}")
+    return found, _made_by(metadata)
+
+
+def _tensor(name: str, entry: Any, key: str, data: int) -> StoredTensor:
+    """One entry of a header, whose offsets count from byte ``data``. Raises ValueError."""
+    if not isinstance(entry, dict) or set(entry) != _ENTRY:
+        raise ValueError(f"the entry of '{name[:200]}' has other keys than {sorted(_ENTRY)}")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        raise ValueError(f"'{name[:200]}' has the type {str(dtype)[:50]!r}, which is not supported")
+    if not _are_lengths(shape) or len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"the shape of '{name[:200]}' is none: {str(shape)[:100]}")
+    if not _are_lengths(offsets) or len(offsets) != 2:
+        raise ValueError(f"'{name[:200]}' has the offsets {str(offsets)[:100]}")
+    nbytes = offsets[1] - offsets[0]
+    if math.prod(shape) * DTYPE_BYTES[dtype] != nbytes:
+        raise ValueError(f"'{name[:200]}' is {dtype} {shape}, but has {nbytes} bytes")
+    return StoredTensor(name, key, data + offsets[0], nbytes, dtype, tuple(shape))
+
+
+def _are_lengths(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        type(each) is int and 0 <= each <= _MAX_LENGTH for each in value
+    )
+
+
+def _made_by(metadata: Any) -> MadeBy | None:
+    """What iobench wrote into a file's metadata; None for any other."""
+    text = metadata.get(MADE_BY) if isinstance(metadata, dict) else None
+    try:
+        found = parse_json(text) if isinstance(text, str) else None
+        made = MadeBy(**found) if isinstance(found, dict) else None
+    except (TypeError, ValueError):
+        return None
+    if made is None or not isinstance(made.model, str) or not _are_lengths([*made[1:]]):
+        return None
+    return made
+
+
+def _invalid(storage: Storage, key: str, why: str) -> DatasetError:
+    return DatasetError(
+        f"{storage.url}/{key} can't be used: {why}", remedy="get the file from its source again"
+    )
+
+
+def tensors_by_shard(weights: Weights) -> Iterator[tuple[WeightShard, list[StoredTensor]]]:
+    """Each shard and its tensors, in the order of ``weights``."""
+    found: dict[str, list[StoredTensor]] = {shard.key: [] for shard in weights.shards}
+    for tensor in weights.tensors:
+        found[tensor.shard].append(tensor)
+    for shard in weights.shards:
+        yield shard, found[shard.key]

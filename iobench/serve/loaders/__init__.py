@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...base.errors import UsageError
 from ...plugins import PlugIn, Registry
 
 if TYPE_CHECKING:
@@ -42,9 +44,16 @@ def make_model_loader(name: str, options: Mapping[str, Any] | None = None) -> Mo
 
     Raises UnknownNameError; UsageError for an option that it does not have or a missing package.
     """
-    raise NotImplementedError
+    kind, given = MODEL_LOADERS.load(name), dict(options or {})
+    for option in given:
+        if option not in (known := model_loader_options(name)):
+            raise UsageError(
+                f"the loader {name} has no option '{option}'",
+                remedy=f"known: {', '.join(sorted(known)) or 'none'}",
+            )
+    return kind(**given)
 
 
 def model_loader_options(name: str) -> set[str]:
     """The options of a loader: block_size, concurrency. Raises UnknownNameError, UsageError."""
-    raise NotImplementedError
+    return set(inspect.signature(MODEL_LOADERS.load(name)).parameters)

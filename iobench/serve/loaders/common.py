@@ -1,0 +1,303 @@
+"""What all model loaders do: options, memory for tensors, times by class of size, the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from ...base import buffers
+from ...base.errors import DatasetError, IobenchError, NoRoomError, StorageError, UsageError
+from ...base.units import format_bytes, parse_size
+from ...storage.base import Storage
+from ..share import ALONE, FileRange, RankShare, TensorSlice, slice_of
+from ..weights import StoredTensor, Weights
+from .base import Loaded, Stage, TensorTimes, size_class
+from .exchange import Exchange
+
+TORCH = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "F32": torch.float32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+
+_PAGE = 4096
+_MAX_CONCURRENCY = 256
+
+
+class OwnTensor(NamedTuple):
+    """A tensor as a rank has it: the part, or None for the whole, its shape and its bytes."""
+
+    stored: StoredTensor
+    part: TensorSlice | None
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def own_tensor(stored: StoredTensor, share: RankShare) -> OwnTensor:
+    part = slice_of(stored, share)
+    if part is None:
+        return OwnTensor(stored, None, stored.shape, stored.nbytes)
+    count = part.stop - part.start
+    shape = (*stored.shape[: part.axis], count, *stored.shape[part.axis + 1 :])
+    return OwnTensor(stored, part, shape, stored.nbytes // stored.shape[part.axis] * count)
+
+
+def view(memory: buffers.Buffer, at: int, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """The tensor whose bytes begin at ``at`` of the memory."""
+    count = 1
+    for length in shape:
+        count *= length
+    if not count:
+        return torch.empty(shape, dtype=TORCH[dtype])
+    return torch.frombuffer(memory, dtype=TORCH[dtype], count=count, offset=at).view(shape)
+
+
+class Placed(NamedTuple):
+    """Bytes of a shard and where in memory they begin; both are equal modulo 4096."""
+
+    bytes: FileRange
+    at: int
+
+
+def lay_out(ranges: Iterable[FileRange]) -> tuple[list[Placed], int]:
+    """A place for each range, with room for rounding both ends to pages; the bytes of all."""
+    placed, end = [], 0
+    for each in ranges:
+        at = end + each.start % _PAGE
+        placed.append(Placed(each, at))
+        end = at + each.nbytes + -(at + each.nbytes) % _PAGE
+    return placed, end
+
+
+def require_room(nbytes: int, what: str) -> None:
+    """Raise NoRoomError if this host has not so much memory."""
+    if nbytes > (free := buffers.available()):
+        raise NoRoomError(
+            f"{what}: {format_bytes(nbytes)} of memory are needed, {format_bytes(free)} are free",
+            remedy="load a model of fewer layers, or share it sliced over more ranks",
+        )
+
+
+def memory_for(nbytes: int, what: str) -> buffers.Memory:
+    """Touched memory on huge pages. Raises NoRoomError if there is not so much."""
+    require_room(nbytes, what)
+    return buffers.private(max(nbytes, 1)).array
+
+
+def size_option(name: str, value: int | str, *, least: int = _PAGE, most: int = 1 << 30) -> int:
+    """Bytes that were given as a number or a text. Raises UsageError."""
+    size = parse_size(value)
+    if not least <= size <= most or size % _PAGE:
+        raise UsageError(
+            f"{name} can't be {value}",
+            remedy=f"use a multiple of 4096 bytes from {format_bytes(least)} to "
+            f"{format_bytes(most)}",
+        )
+    return size
+
+
+def concurrency_option(value: int | str) -> int:
+    """A number of requests in flight. Raises UsageError."""
+    text = str(value)
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_CONCURRENCY:
+        raise UsageError(f"concurrency can't be {text[:50]}", remedy=f"use 1 to {_MAX_CONCURRENCY}")
+    return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a loader was told. ``on_device``: memory of the device for each tensor, if it is one."""
+
+    storage: Storage
+    weights: Weights
+    share: RankShare
+    tensors: list[OwnTensor]
+    on_device: dict[str, torch.Tensor]
+    exchange: Exchange | None
+
+
+class PreparedLoader:
+    """The base of all loaders. A subclass has ``take_memory``, and ``run`` for one load."""
+
+    name: ClassVar[str]
+    local_only: ClassVar[bool] = False
+    sharing: ClassVar[frozenset[str]] = frozenset({"all"})
+    can_leave_out: ClassVar[frozenset[Stage]] = frozenset({"device"})
+    buffered: ClassVar[bool] = True
+    prepared: Prepared | None = None
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def prepare(
+        self,
+        storage: Storage,
+        weights: Weights,
+        share: RankShare = ALONE,
+        *,
+        device: str = "cpu",
+        exchange: Exchange | None = None,
+    ) -> None:
+        if share.how not in self.sharing:
+            raise UsageError(
+                f"the loader {self.name} can't share weights as '{share.how}'",
+                remedy=f"it can: {', '.join(sorted(self.sharing))}; or use --loader direct",
+            )
+        if not 0 <= share.rank < share.ranks:
+            raise UsageError(f"there is no rank {share.rank} of {share.ranks}")
+        self.close()
+        own = [own_tensor(tensor, share) for tensor in weights.tensors]
+        self.prepared = Prepared(
+            storage=storage,
+            weights=weights,
+            share=share,
+            tensors=own,
+            on_device=_device_memory(own, device),
+            exchange=exchange,
+        )
+        self.take_memory(self.prepared)
+
+    def take_memory(self, prepared: Prepared) -> None:
+        """Check that the storage fits, and take the memory of all loads."""
+
+    def load(self, *, leave_out: Stage | None = None) -> Loaded:
+        if self.prepared is None:
+            raise UsageError(f"the loader {self.name} was not prepared")
+        if leave_out is not None and leave_out not in self.can_leave_out:
+            raise UsageError(f"the loader {self.name} can't leave out '{leave_out}'")
+        clock = LoadClock({} if leave_out == "device" else self.prepared.on_device)
+        return self.run(self.prepared, clock, leave_out)
+
+    def run(self, prepared: Prepared, clock: LoadClock, leave_out: Stage | None) -> Loaded:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.prepared = None
+
+
+@contextmanager
+def library_errors(where: str) -> Iterator[None]:
+    """Turn what a library raises while it reads ``where`` into StorageError or DatasetError.
+
+    iobench's own errors pass.
+    """
+    try:
+        yield
+    except (IobenchError, MemoryError):
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read {where}: {error.strerror or _line(error)}") from error
+    except Exception as error:
+        raise DatasetError(
+            f"{where} can't be read: {_line(error)}", remedy="get the file from its source again"
+        ) from error
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def touch(tensor: torch.Tensor) -> None:
+    """Read one byte of each page, so that all bytes of a mapped tensor are in memory."""
+    if tensor.nbytes:
+        tensor.contiguous().reshape(-1).view(torch.uint8)[::_PAGE].sum()
+
+
+class LoadClock:
+    """The times of one load, from when it is made.
+
+    ``on_device``: where the tensors are copied to; empty: they stay.
+    """
+
+    def __init__(self, on_device: dict[str, torch.Tensor]) -> None:
+        self._on_device = on_device
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._classes: dict[str, list[int]] = {}
+        self._device_ns = 0
+        self._first_ns: int | None = None
+        self._cpu = time.process_time()
+        self._started_s = time.monotonic()
+        self._started_ns = time.perf_counter_ns()
+
+    def seconds(self) -> float:
+        return (time.perf_counter_ns() - self._started_ns) / 1e9
+
+    def add(self, name: str, nbytes: int, tensor: torch.Tensor, began_ns: int) -> None:
+        """Take a tensor that was made since ``began_ns``, and copy it to the device."""
+        now = time.perf_counter_ns()
+        totals = self._classes.setdefault(size_class(nbytes), [0, 0, 0])
+        totals[0] += 1
+        totals[1] += nbytes
+        totals[2] += now - began_ns
+        if self._on_device:
+            tensor = self._on_device[name].copy_(tensor, non_blocking=True)
+            self._device_ns += time.perf_counter_ns() - now
+        self._tensors[name] = tensor
+        if self._first_ns is None:
+            self._first_ns = time.perf_counter_ns()
+
+    def ended(self, *, fetch_s: float | None = None, bytes_read: int | None = None) -> Loaded:
+        """What has been loaded, when the device has it, too."""
+        if self._on_device:
+            now = time.perf_counter_ns()
+            torch.cuda.synchronize(next(iter(self._on_device.values())).device)
+            self._device_ns += time.perf_counter_ns() - now
+        load_s = self.seconds()
+        first = self._first_ns
+        return Loaded(
+            tensors=self._tensors,
+            load_s=load_s,
+            first_s=load_s if first is None else (first - self._started_ns) / 1e9,
+            fetch_s=fetch_s,
+            assembly={
+                name: TensorTimes(count, nbytes, ns / 1e9)
+                for name, (count, nbytes, ns) in self._classes.items()
+            },
+            device_s=self._device_ns / 1e9 if self._on_device else None,
+            bytes_read=bytes_read,
+            cpu_s=time.process_time() - self._cpu,
+            started_s=self._started_s,
+        )
+
+
+def _device_memory(tensors: Sequence[OwnTensor], device: str) -> dict[str, torch.Tensor]:
+    """Memory of the device for each tensor, as an engine has it before it loads.
+
+    Raises UsageError, NoRoomError.
+    """
+    if device == "cpu":
+        return {}
+    if not device.startswith("cuda") or not torch.cuda.is_available():
+        raise UsageError(
+            f"there is no device '{device}' here", remedy="use cpu, or a host with a CUDA device"
+        )
+    try:
+        return {
+            own.stored.name: torch.empty(own.shape, dtype=TORCH[own.stored.dtype], device=device)
+            for own in tensors
+        }
+    except (RuntimeError, AssertionError) as error:
+        total = format_bytes(sum(own.nbytes for own in tensors))
+        raise NoRoomError(
+            f"the weights take {total}, which {device} does not have: {_line(error)}",
+            remedy="load a model of fewer layers, or share it sliced over more ranks",
+        ) from None
