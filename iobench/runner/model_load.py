@@ -37,11 +37,11 @@ from ..record.tags import tags
 from ..serve.check import Checksums, expected_checksums
 from ..serve.loaders import MODEL_LOADERS
 from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
-from ..serve.loaders.direct import DirectLoader
+from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
 from ..serve.loaders.exchange import Exchange
 from ..serve.share import RankShare, Sharing
 from ..serve.weights import Weights
-from ..storage.base import Entry
+from ..storage.base import Entry, Files
 from .agent import CacheState, FetchCounter, HostAgent
 from .conductor import Script, Scripted, conduct
 from .copied_files import CopiedFiles
@@ -285,7 +285,7 @@ class _Loads:
         """Start the processes of ``count`` replicas, load, and record it.
 
         With the fewest replicas, they load once more without the storage: what the load before has
-        read is there already. ``copied``: they load from a copy, which took so many seconds.
+        read is still there, in the loader's memory or in the page cache. ``copied``: they load from a copy, which took so many seconds.
         """
         base = LoadTrial(
             round=number,
@@ -298,20 +298,16 @@ class _Loads:
             first_ready_s=0.0,
         )
         place = copied[0] if copied else self.origin
-        again = (
-            count == least(self.job)
-            and "storage" in MODEL_LOADERS.load(loader).can_leave_out
-            and (without, one_read, copied) == (None, False, None)
-        )
+        again = count == least(self.job) and (without, one_read, copied) == (None, False, None)
         with self._parts(place.plan, loader, count, one_read=one_read) as parts:
             task = ModelLoad(parts.__getitem__)
             conduct(ForkedCrew(len(parts), task), Scripted(self._script(place, base, again=again)))
 
     def _script(self, place: LoadPlace, base: LoadTrial, *, again: bool) -> Script:
-        keys, agent = self.plan.keys, place.agent
+        keys, agent, counter = self.plan.keys, place.agent, place.counter
         cold = self.plan.spec.state == "cold"
         before = agent.empty_cache(keys) if cold else agent.fill_cache(keys)
-        counter, mount = place.counter, agent.mount_counters()
+        mount = agent.mount_counters()
         points = yield lambda: LoadNow(time.monotonic_ns() + HEAD_START_NS, base.left_out)
         used = nfs.diff(mount, agent.mount_counters())
         after = agent.cache_state(keys)
@@ -322,8 +318,11 @@ class _Loads:
         if base.left_out is None:
             yield CheckLoaded
         self.job.trials.append(trial)
-        if again:
-            points = yield lambda: LoadNow(time.monotonic_ns() + HEAD_START_NS, "storage")
+        kind = MODEL_LOADERS.load(base.loader) if again else None
+        keeps = kind is not None and "storage" in kind.can_leave_out
+        if keeps or (kind is not None and kind.buffered and after.ratio == 1):
+            stage: LoadStage | None = "storage" if keeps else None
+            points = yield lambda: LoadNow(time.monotonic_ns() + HEAD_START_NS, stage)
             left_out = base.model_copy(update={"left_out": "storage"})
             self.job.trials.append(_recorded(left_out, points, after, after))
 
@@ -365,7 +364,8 @@ class _Loads:
         loader = DirectLoader(**options_of(plan.spec, DirectLoader.name))
         entries = [Entry(shard.key, shard.size) for shard in plan.weights.shards]
         largest = max(entry.size for entry in entries)
-        block = max(_PAGE, min(loader.block_size, largest // _PAGE * _PAGE))
+        usual = FILE_BLOCK if isinstance(plan.direct, Files) else OBJECT_BLOCK
+        block = max(_PAGE, min(loader.block_size or usual, largest // _PAGE * _PAGE))
         places = blocks(entries, block, order="sequential", seed=number)
         in_flight = min(MAX_IN_FLIGHT, loader.concurrency * count, len(places))
         reader = HostReader(plan.direct, max_bytes=block, once=False, run_dir=self.directory)
