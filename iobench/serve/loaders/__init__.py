@@ -35,6 +35,16 @@ MODEL_LOADERS: Registry[ModelLoader] = Registry(
             summary="safetensors.torch.load_file, file after file",
             extra="checkpoint",
         ),
+        "runai": PlugIn(
+            target="iobench.serve.loaders.runai:RunaiLoader",
+            summary="Run:ai Model Streamer: threads that read, tensors as they come",
+            extra="runai",
+        ),
+        "fastsafetensors": PlugIn(
+            target="iobench.serve.loaders.fast:FastsafetensorsLoader",
+            summary="fastsafetensors: whole files by threads, tensors as views",
+            extra="fastsafetensors",
+        ),
     },
 )
 
