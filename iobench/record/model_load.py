@@ -65,6 +65,7 @@ class LoadTrial(Record):
     left_out: LoadStage | None = None
     one_read: bool = False  # the replicas read a part each, and exchange it
     copy_s: Figure | None = None
+    buffered: bool = False  # it reads through this host's page cache, as all replicas do
     ready_s: Figure  # of the slowest replica
     first_ready_s: Figure  # of the fastest rank
     late_s: Figure = 0.0  # how late the last rank began, after the common instant

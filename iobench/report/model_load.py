@@ -192,12 +192,13 @@ def _predicted(each: LoadFigures) -> str:
 
 def _changes(job: ModelLoadRun, best: LoadFigures) -> Items | None:
     items = tuple(_advice(job, best))[:MAX_ITEMS]
-    title = "What to do: the factor on the time"
+    title = "What to do, and the factor on the time"
     return Items(id="help", title=title, items=items) if items else None
 
 
 def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
-    """What would make replicas ready earlier, the most certain first."""
+    """What would make replicas ready earlier."""
+    yield from _copy(job)
     others = [
         each
         for each in job.figures
@@ -210,6 +211,7 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
         if not job.significant:
             text = f"{best.loader} may be no faster than {slower.loader}: either will do."
         yield Item(lead=lead, text=text)
+    yield from _storm(job, best)
     rate = storage_rate(job)
     if rate is not None and rate.value > 0 and "storage" in best.bottleneck:
         reach = rate.value / max(best.bytes_per_s, 1e-9)
@@ -220,18 +222,24 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
             gain = best.gains["storage"]
             text = "Get a faster storage: the loader gets what plain reads get."
             yield Item(lead=f"at most {gain.value:.2f} x", text=text)
-    yield from _storm(job, best)
+
+
+def _copy(job: ModelLoadRun) -> Iterator[Item]:
+    """Whether it pays to copy the files to local disk first."""
     copied = job.copied
-    if copied is not None and copied.starts is not None:
-        text = f"A copy on local disk ({copied.to}) has paid after {_starts(copied.starts)}."
-        yield Item(text=text)
-    elif copied is not None and copied.never:
-        yield Item(text=f"A copy on local disk ({copied.to}) never pays: no start is faster.")
+    if copied is None or copied.copy_s is None or copied.ready_s is None:
+        return
+    took = f"{format_duration(copied.copy_s)} to copy, {format_duration(copied.ready_s)} to load"
+    if copied.starts is None:
+        yield Item(lead="never", text=f"A copy on local disk never pays ({took}).")
+    else:
+        lead = f"{_starts(copied.starts)}"
+        yield Item(lead=lead, text=f"After so many starts, a copy on local disk pays ({took}).")
 
 
 def _starts(found: Estimate) -> str:
     spread = "" if found.low is None else f" {ends(found.low, found.high or 0.0, '{:.1f}'.format)}"
-    return f"{found.value:.1f} starts{spread}"
+    return f"{found.value:.1f}{spread}"
 
 
 def _storm(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:

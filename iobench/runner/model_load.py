@@ -63,6 +63,9 @@ PLAIN_S = 2.0
 """How long the storage is read plainly, for each number of reads in flight of a round."""
 
 MAX_IN_FLIGHT = 256
+MIN_READS = 8
+"""Plain reads of each reader: those of a small model are shorter than the loader's."""
+
 _PAGE = 4096
 
 
@@ -285,8 +288,10 @@ class _Loads:
         """Start the processes of ``count`` replicas, load, and record it.
 
         With the fewest replicas, they load once more without the storage: what the load before has
-        read is still there, in the loader's memory or in the page cache. ``copied``: they load from a copy, which took so many seconds.
+        read is still there, in the loader's memory or in the page cache. ``copied``: they load from
+        a copy, which took so many seconds.
         """
+        place, kind = copied[0] if copied else self.origin, MODEL_LOADERS.load(loader)
         base = LoadTrial(
             round=number,
             loader="" if without == "assembly" else loader,
@@ -294,10 +299,10 @@ class _Loads:
             left_out=without,
             one_read=one_read,
             copy_s=copied[1] if copied else None,
+            buffered=kind.buffered and isinstance(place.plan.storage, Files),
             ready_s=0.0,
             first_ready_s=0.0,
         )
-        place = copied[0] if copied else self.origin
         again = count == least(self.job) and (without, one_read, copied) == (None, False, None)
         with self._parts(place.plan, loader, count, one_read=one_read) as parts:
             task = ModelLoad(parts.__getitem__)
@@ -318,9 +323,10 @@ class _Loads:
         if base.left_out is None:
             yield CheckLoaded
         self.job.trials.append(trial)
-        kind = MODEL_LOADERS.load(base.loader) if again else None
-        keeps = kind is not None and "storage" in kind.can_leave_out
-        if keeps or (kind is not None and kind.buffered and after.ratio == 1):
+        if not again:
+            return
+        keeps = "storage" in MODEL_LOADERS.load(base.loader).can_leave_out
+        if keeps or (base.buffered and after.ratio == 1):
             stage: LoadStage | None = "storage" if keeps else None
             points = yield lambda: LoadNow(time.monotonic_ns() + HEAD_START_NS, stage)
             left_out = base.model_copy(update={"left_out": "storage"})
@@ -363,11 +369,12 @@ class _Loads:
         plan = self.plan
         loader = DirectLoader(**options_of(plan.spec, DirectLoader.name))
         entries = [Entry(shard.key, shard.size) for shard in plan.weights.shards]
-        largest = max(entry.size for entry in entries)
+        in_flight = min(MAX_IN_FLIGHT, loader.concurrency * count)
         usual = FILE_BLOCK if isinstance(plan.direct, Files) else OBJECT_BLOCK
-        block = max(_PAGE, min(loader.block_size or usual, largest // _PAGE * _PAGE))
+        most = plan.weights.file_bytes // (MIN_READS * in_flight) // _PAGE * _PAGE
+        block = max(_PAGE, min(loader.block_size or usual, most))
         places = blocks(entries, block, order="sequential", seed=number)
-        in_flight = min(MAX_IN_FLIGHT, loader.concurrency * count, len(places))
+        in_flight = min(in_flight, len(places))
         reader = HostReader(plan.direct, max_bytes=block, once=False, run_dir=self.directory)
         if not plan.direct.traits.uncached:
             self.origin.agent.empty_cache(plan.keys)
