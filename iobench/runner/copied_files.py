@@ -31,11 +31,14 @@ class CopiedFiles:
 
     @classmethod
     @contextmanager
-    def claimed(cls, plan: LoadPlan, to: str) -> Iterator[CopiedFiles]:
+    def claimed(cls, plan: LoadPlan, to: str | None) -> Iterator[CopiedFiles | None]:
         """Use the directory ``to``, which must be new or empty, and leave it as it was.
 
-        Raises UsageError, TargetRefusedError.
+        Raises UsageError, TargetRefusedError. None: no copy is asked for.
         """
+        if to is None:
+            yield None
+            return
         if not is_local(to):
             raise UsageError(
                 f"--copy-to needs a directory of this host, and {to} is a URL",

@@ -37,6 +37,7 @@ from ..record.tags import tags
 from ..serve.check import Checksums, expected_checksums
 from ..serve.loaders import MODEL_LOADERS
 from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
+from ..serve.loaders.common import require_room
 from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
 from ..serve.loaders.exchange import Exchange
 from ..serve.share import RankShare, Sharing
@@ -50,7 +51,7 @@ from .curve.places import blocks
 from .curve.reader import HostReader
 from .facts import new_directory, storage_facts, write_document
 from .messages import CheckLoaded, LoadNow, PartLoaded
-from .model_load_plan import LoadPlan, options_of
+from .model_load_plan import LoadPlan, memory_needed, options_of
 from .options import LoadOptions
 from .progress import Observer
 from .tasks.model_load import LoadPart, ModelLoad
@@ -96,15 +97,22 @@ def run_loads(
 
     Raises InterruptedRun or the failure after the document was written.
     """
-    run = _Loads(plan, options, observer or Observer())
-    return run.run(), run.directory
+    with CopiedFiles.claimed(plan, options.copy_to) as copy:
+        run = _Loads(plan, options, observer or Observer(), copy)
+        return run.run(), run.directory
 
 
 class _Loads:
     """One call of ``run_loads``."""
 
-    def __init__(self, plan: LoadPlan, options: LoadOptions, observer: Observer) -> None:
-        self.plan, self.options, self.observer = plan, options, observer
+    def __init__(
+        self,
+        plan: LoadPlan,
+        options: LoadOptions,
+        observer: Observer,
+        copy: CopiedFiles | None,
+    ) -> None:
+        self.plan, self.options, self.observer, self.copy = plan, options, observer, copy
         self.budget = options.budget
         self.directory = new_directory(options.results, f"model-load-{plan.model}")
         self.origin = LoadPlace(plan)
@@ -116,6 +124,7 @@ class _Loads:
             classes=_classes(plan.weights),
             spec=plan.spec,
             budget_s=self.budget.seconds,
+            copied=LocalCopy(to=copy.url) if copy else None,
         )
         self.doc = ModelLoadRecord(
             iobench_version=__version__,
@@ -131,7 +140,6 @@ class _Loads:
             job=self.job,
         )
         self.checksums: list[Checksums] = []  # by the rank of a replica
-        self.copy: CopiedFiles | None = None
         self.whole: Checksums = {}  # of a rank that has the whole model
         self.failure: IobenchError | None = None  # the first one of a variant
 
@@ -140,15 +148,14 @@ class _Loads:
         failure: IobenchError | None = None
         try:
             self._prepare()
-            with self._copies():
-                take_turns(
-                    self._variants(),
-                    self._measure,
-                    rounds(self.plan.spec.repetitions),
-                    order=self._order,
-                    is_active=lambda variant: variant.active,
-                    fail=self._fail,
-                )
+            take_turns(
+                self._variants(),
+                self._measure,
+                rounds(self.plan.spec.repetitions),
+                order=self._order,
+                is_active=lambda variant: variant.active,
+                fail=self._fail,
+            )
             if not first_trials(self.job) and self.failure is not None:
                 raise self.failure
         except KeyboardInterrupt:
@@ -180,17 +187,6 @@ class _Loads:
             ranks = range(spec.tensor_parallel)
             shares = [RankShare("sliced", rank, spec.tensor_parallel) for rank in ranks]
             self.checksums = [expected(share) for share in shares]
-
-    @contextmanager
-    def _copies(self) -> Iterator[None]:
-        """Claim the place for copies of the files, if there is one, and remove them at the end."""
-        to = self.options.copy_to
-        if to is None:
-            yield
-            return
-        with CopiedFiles.claimed(self.plan, to) as self.copy:
-            self.job.copied = LocalCopy(to=to)
-            yield
 
     # What is measured in a round
 
@@ -304,6 +300,8 @@ class _Loads:
             first_ready_s=0.0,
         )
         again = count == least(self.job) and (without, one_read, copied) == (None, False, None)
+        needed = memory_needed(self.plan.spec, self.plan.weights, loader, count, one_read=one_read)
+        require_room(needed, f"{counted(count, 'replica')} by {loader}")
         with self._parts(place.plan, loader, count, one_read=one_read) as parts:
             task = ModelLoad(parts.__getitem__)
             conduct(ForkedCrew(len(parts), task), Scripted(self._script(place, base, again=again)))

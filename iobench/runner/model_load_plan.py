@@ -6,13 +6,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..base.errors import UsageError
+from ..base.units import counted
 from ..record.model_load import LoadSpec
 from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_options
+from ..serve.loaders.common import require_room
 from ..serve.loaders.direct import DirectLoader
 from ..serve.weights import Weights, read_weights
 from ..storage import open_storage
 from ..storage.base import Files, MaybeDirect, Storage
 from ..storage.catalog import innermost
+
+MAX_RANKS = 256
+"""Processes of a trial: all of them are on one host."""
+
+PROCESS_BYTES = 96 << 20
+"""Memory of a process beside its tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +65,21 @@ def make_load_plan(url: str, spec: LoadSpec) -> LoadPlan:
     """Read the headers of the weights, and refuse what can't be measured.
 
     Without loaders in ``spec``, these are ``direct`` and what most engines do on such a storage.
-    Raises UsageError, UnknownNameError, DatasetError, StorageError.
+    Raises UsageError, NoRoomError, UnknownNameError, DatasetError, StorageError.
     """
+    ranks = max(spec.replicas) * spec.tensor_parallel
+    if ranks > MAX_RANKS:
+        raise UsageError(
+            f"{counted(ranks, 'process', 'processes')} on one host are too many",
+            remedy=f"use at most {MAX_RANKS}: replicas times --tensor-parallel",
+        )
     storage = open_storage(url)
     weights = read_weights(storage)
     if not spec.loaders:
-        spec = spec.model_copy(update={"loaders": _usual_loaders(spec, storage)})
+        usual = _usual_loaders(storage)
+        if spec.share != "all":
+            usual = [each for each in usual if spec.share in MODEL_LOADERS.load(each).sharing]
+        spec = spec.model_copy(update={"loaders": usual})
     for name in spec.loaders:
         _check(name, spec, storage)
     for name, value in (("block-size", spec.block_size), ("concurrency", spec.concurrency)):
@@ -73,6 +90,9 @@ def make_load_plan(url: str, spec: LoadSpec) -> LoadPlan:
                 f"none of these loaders has --{name}: {', '.join(spec.loaders)}",
                 remedy=f"leave it out, or add --loader {DirectLoader.name}",
             )
+    most = max(spec.replicas)
+    needed = min(memory_needed(spec, weights, loader, most) for loader in spec.loaders)
+    require_room(needed, counted(most, "replica"))
     direct = _past_the_cache(url, storage, weights)
     return LoadPlan(spec=spec, url=url, storage=storage, direct=direct, weights=weights)
 
@@ -84,15 +104,29 @@ def _past_the_cache(url: str, storage: Storage, weights: Weights) -> Storage:
     return storage
 
 
-def _usual_loaders(spec: LoadSpec, storage: Storage) -> list[str]:
-    found = []
-    for name in (DirectLoader.name, "mmap" if isinstance(storage, Files) else "eager"):
-        try:
-            _check(name, spec, storage)
-        except UsageError:
-            continue
-        found.append(name)
-    return found or [DirectLoader.name]
+def memory_needed(
+    spec: LoadSpec, weights: Weights, loader: str, count: int, *, one_read: bool = False
+) -> int:
+    """Bytes of memory for all processes of ``count`` replicas.
+
+    Whoever reads through the page cache shares it, and so do ranks that exchange.
+    """
+    ranks, copies = count * spec.tensor_parallel, count
+    if one_read or MODEL_LOADERS.load(loader).buffered:
+        copies = 1
+    elif spec.share == "all":
+        copies = ranks
+    return copies * weights.nbytes + ranks * PROCESS_BYTES
+
+
+def _usual_loaders(storage: Storage) -> list[str]:
+    """``direct``, and what most engines do on such a storage if its package is there."""
+    other = "mmap" if isinstance(storage, Files) else "eager"
+    try:
+        MODEL_LOADERS.load(other)
+    except UsageError:
+        return [DirectLoader.name]
+    return [DirectLoader.name, other]
 
 
 def _check(name: str, spec: LoadSpec, storage: Storage) -> None:
