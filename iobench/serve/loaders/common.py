@@ -208,7 +208,8 @@ def library_errors(where: str) -> Iterator[None]:
         raise StorageError(f"cannot read {where}: {error.strerror or _line(error)}") from error
     except Exception as error:
         raise DatasetError(
-            f"{where} can't be read: {_line(error)}", remedy="get the file from its source again"
+            f"{where} can't be read by this loader: {_line(error)}",
+            remedy="use --loader direct, and if that fails, get the file from its source again",
         ) from error
 
 
