@@ -45,7 +45,7 @@ TINY = ServedModel(
 
 
 def tiny(storage: Storage, *, shard_bytes: int = 600_000, seed: int = 0) -> Weights:
-    """TINY, in four shards."""
+    """TINY, in several shards."""
     return generate_weights(TINY, storage, shard_bytes=shard_bytes, seed=seed)
 
 
