@@ -59,6 +59,12 @@ def run(request: GenerateRequest) -> int:
 
 def _weights(request: GenerateRequest) -> int:
     """Write the safetensors files of a released model."""
+    of_datasets = ("size", "samples", "memory_multiple", "overrides", "workers", "hosts")
+    if other := request.first_of(of_datasets):
+        raise UsageError(
+            f"{other} is of a dataset, and {request.dataset} are a model's weights",
+            remedy="leave it out; --layers and --vocabulary make them smaller",
+        )
     model, storage = find_served_model(request.dataset), open_storage(request.to)
     if isinstance(storage, Guarded):
         storage.check_target()

@@ -68,7 +68,7 @@ OF_A_RUN = group("of a run")
 ONE_CHECKPOINT = group("checkpoints, of one workload")
 GRADIENTS = group("gradients, of one workload")
 STORAGE = group("storage")
-WEIGHTS = group("weights of a model", without("size", "samples", "memory_multiple", "overrides"))
+WEIGHTS = group("weights of a model")
 
 
 @dataclass(frozen=True, kw_only=True)

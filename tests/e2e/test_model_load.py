@@ -1,0 +1,222 @@
+"""``iobench load`` as its users call it: every flag, what it refuses, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.serve.share import RankShare, Sharing, bytes_to_read
+from iobench.serve.weights import SUFFIX, read_weights
+from iobench.storage import open_storage
+from iobench.storage.local.storage import LocalStorage
+from tests.processes import (
+    check_ended,
+    completed,
+    document,
+    family,
+    printed,
+    refused,
+    running,
+    wait_until,
+)
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+from tests.weights import small_weights
+
+__all__ = ["rclone_s3", "s3_environment"]
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("weights") / "qwen"
+    small_weights(place)
+    return place
+
+
+@pytest.fixture
+def load(model: Path, tmp_path: Path) -> str:
+    """The command, with one round and its place for results."""
+    return f"load {model} --results {tmp_path}/results --repeat 1"
+
+
+def whole(doc: dict[str, Any]) -> list[dict[str, Any]]:
+    """The trials of whole loads."""
+    return [each for each in doc["job"]["trials"] if each["left_out"] is None]
+
+
+def test_a_load_holds_together(load: str, tmp_path: Path) -> None:
+    doc = document(f"{load} --loader direct,mmap --replicas 1,2 --engine-start 45s --tag box=a")
+    job = doc["job"]
+    assert (doc["status"], doc["validity"], job["kind"]) == ("ok", "valid", "model-load")
+    assert (job["tensors"], job["shards"] > 1, doc["tags"]) == (14, True, {"box": "a"})
+    assert sum(each["bytes"] for each in job["classes"]) == job["bytes"]
+    variants = {(each["loader"], each["replicas"], each["one_read"]) for each in whole(doc)}
+    assert variants == {
+        *(("direct", count, False) for count in (1, 2)),
+        *(("mmap", count, False) for count in (1, 2)),
+        ("direct", 2, True),
+    }
+    left_out = {(each["loader"], each["left_out"]) for each in job["trials"] if each["left_out"]}
+    assert left_out == {("direct", "storage"), ("mmap", "storage"), ("", "assembly")}
+    for each in whole(doc):
+        assert 0 < each["first_ready_s"] <= each["ready_s"]
+        assert each["residency_before"] == 0
+        if each["loader"] == "direct":
+            copies = 1 if each["one_read"] else each["replicas"]
+            assert copies * job["bytes"] <= each["read_bytes"] < 1.01 * copies * job["bytes"]
+    assert {each["replicas"] for each in job["plain"]} == {1, 2}
+    assert doc["metrics"]["ready_s"]["n"] == 1
+    (run,) = (tmp_path / "results").iterdir()
+    assert document(f"report {run}") == doc
+    assert printed(f"report {run} --format csv").count("\n") == 1 + len(job["trials"])
+    assert "iobench_load" in printed(f"report {run} --format openmetrics")
+    assert "45.0 s engine start" in printed(f"report {run}").replace("\n", " ")
+    assert refused(f"report {run} --format mlperf", code=2)
+
+
+def test_a_warm_load_reads_nothing_from_the_storage(load: str) -> None:
+    doc = document(f"{load} --loader mmap --state warm")
+    (trial,) = whole(doc)
+    assert (trial["residency_before"], trial["fetched_bytes"] or 0) == (1, 0)
+    assert doc["validity"] == "valid"
+
+
+def test_a_load_that_was_to_be_cold_and_is_warm_is_invalid(
+    load: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files stay in the page cache, as they do while another process has mapped them."""
+    monkeypatch.setattr(LocalStorage, "evict", lambda storage, keys: None)
+    printed(f"{load} --loader mmap --state warm")
+    doc = document(f"{load} --loader mmap", code=3)
+    assert doc["validity"] == "invalid"
+    assert "load.cold-residency" in {each["rule"] for each in doc["findings"]}
+
+
+@pytest.mark.parametrize("share", ["all", "sliced", "exchange"])
+def test_ranks_of_a_replica_read_what_their_share_says(
+    load: str, share: Sharing, model: Path
+) -> None:
+    doc = document(f"{load} --loader direct --tensor-parallel 2 --share {share}")
+    (trial,) = whole(doc)
+    weights, page = read_weights(open_storage(str(model))), 4096
+    ranks = [RankShare(share, rank, 2) for rank in (0, 1)]
+    assert trial["read_bytes"] == sum(
+        bytes_to_read(weights, each, alignment=page) for each in ranks
+    )
+    assert doc["metrics"]["ready_skew_s"]["median"] >= 0
+
+
+def test_blocks_and_reads_in_flight_are_heeded(load: str) -> None:
+    doc = document(f"{load} --loader direct --block-size 128KiB --concurrency 2")
+    (plain,) = doc["job"]["plain"]
+    assert plain["in_flight"] == 2
+    assert "128 KiB" in doc["job"]["plain_how"]
+
+
+def test_a_copy_is_made_in_each_round_and_removed(load: str, model: Path, tmp_path: Path) -> None:
+    slow = load.replace(str(model), f"'throttled+{model}?bandwidth=50MB'")
+    doc = document(f"{slow} --loader direct --copy-to {tmp_path}/copy")
+    copied = doc["job"]["copied"]
+    (near,) = [each for each in whole(doc) if each["copy_s"] is not None]
+    assert near["ready_s"] == copied["ready_s"] < doc["metrics"]["ready_s"]["median"]
+    assert copied["starts"]["value"] == pytest.approx(
+        near["copy_s"] / (doc["metrics"]["ready_s"]["median"] - near["ready_s"])
+    )
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_budget_ends_it_after_the_first_load(load: str) -> None:
+    doc = document(f"{load} --loader direct,mmap --replicas 1,2 --budget 1ms --repeat 3")
+    assert doc["status"] == "ok"
+    assert [each["left_out"] for each in doc["job"]["trials"]] == [None, "storage"]
+    assert {"load.rounds", "load.left-out"} <= {each["rule"] for each in doc["findings"]}
+
+
+def test_a_condition_decides_the_exit_code(load: str) -> None:
+    found = completed(*load.split(), "--loader", "direct", "--fail-on", "ready_s>0", "--quiet")
+    assert found.returncode == 4
+
+
+def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(
+    load: str, tmp_path: Path, model: Path
+) -> None:
+    slow = load.replace(str(model), f"'throttled+{model}?bandwidth=5MB'")
+    command = f"{slow} --loader direct --copy-to {tmp_path}/copy"
+    with running(command, folder=tmp_path) as process:
+        wait_until(lambda: bool(process.children()), "a replica starts")
+        ranks = family(process.pid)
+        process.signal(signal.SIGINT)
+        assert process.wait().code == 130
+    check_ended(ranks)
+    (run,) = (tmp_path / "results").glob("*/run.json")
+    assert json.loads(run.read_text())["status"] == "interrupted"
+    assert not (tmp_path / "copy").exists()
+
+
+def test_wrong_tensors_fail_the_run(model: Path, tmp_path: Path) -> None:
+    """The bytes of a generated file are known, so that a change of one is found."""
+    place = tmp_path / "damaged"
+    small_weights(place)
+    shard = min(place.glob(f"*{SUFFIX}"))
+    with open(shard, "r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([last[0] ^ 1]))
+    said = refused(f"load {place} --results {tmp_path}/results --repeat 1", code=1)
+    assert len(said.strip().splitlines()) == 1
+    (run,) = (tmp_path / "results").glob("*/run.json")
+    assert json.loads(run.read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--loader mmapp",
+        "--replicas 0",
+        "--replicas 1,2000",
+        "--loader mmap --concurrency 4",
+        "--block-size 5000",
+        "--share sliced --loader eager",
+        "--copy-to s3://bucket/copy",
+        "--copy-to /",
+        "--fail-on ready<1",
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_written(
+    load: str, more: str, tmp_path: Path
+) -> None:
+    said = refused(f"{load} {more}", code=2)
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_place_without_weights_and_one_that_is_not_empty(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    assert "safetensors" in refused(f"load {tmp_path}", code=1)
+    assert refused(f"load {model} --copy-to {tmp_path} --results {tmp_path}/r", code=2)
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_generated_weights_say_what_was_scaled(tmp_path: Path) -> None:
+    asked = f"generate qwen3-0.6b-weights --to {tmp_path}/w --layers 1 --vocabulary 64"
+    made = document(asked)
+    assert (made["tensors"], made["bytes"] < made["model_bytes"]) == (14, True)
+    assert document(asked)["written_bytes"] == 0  # it is all there
+    assert refused("generate demo --to x --layers 1", code=2)
+    assert refused(f"{asked} --size 1GB", code=2)
+
+
+@pytest.mark.slow
+def test_weights_on_s3(
+    rclone_s3: S3Server, tmp_path: Path, s3_environment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    url = rclone_s3.url("weights").partition("?")[0]
+    printed(f"generate qwen3-0.6b-weights --to {url} --layers 1 --vocabulary 64")
+    doc = document(f"load {url} --repeat 1 --results {tmp_path}/results --replicas 1,2")
+    assert (doc["status"], doc["validity"]) == ("ok", "valid")
+    assert doc["job"]["spec"]["loaders"] == ["direct", "eager"]
