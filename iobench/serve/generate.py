@@ -18,7 +18,7 @@ from ..storage.base import Buffer, Guarded, Storage
 from ..storage.catalog import innermost, local_root
 from ..storage.window import ReadWindow
 from .models import ModelTensor, ServedModel, shards_of
-from .weights import DTYPE_BYTES, INDEX, SUFFIX, MadeBy, Weights, header_bytes, read_weights
+from .weights import DTYPES, INDEX, SUFFIX, MadeBy, Weights, header_bytes, read_weights
 
 _PIECE = 4 << 20
 """Bytes that are made at once: as many as the pool of random bytes has."""
@@ -113,7 +113,7 @@ def _files(tensors: Sequence[ModelTensor], shard_bytes: int) -> dict[str, list[M
         else [f"model-{n:05d}-of-{len(shards):05d}{SUFFIX}" for n in range(1, len(shards) + 1)]
     )
     return {
-        name: sorted(shard, key=lambda tensor: (-DTYPE_BYTES[tensor.dtype], tensor.name))
+        name: sorted(shard, key=lambda tensor: (-DTYPES[tensor.dtype][0], tensor.name))
         for name, shard in zip(names, shards, strict=True)
     }
 

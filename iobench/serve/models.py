@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..base.errors import UnknownNameError, UsageError
-from .weights import DTYPE_BYTES
+from .weights import DTYPES
 
 _BLOCK = 128
 """Rows and columns of DeepSeek-V3's matrices that share one scale."""
@@ -26,10 +26,10 @@ class ModelTensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+        return math.prod(self.shape) * DTYPES[self.dtype][0]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ServedModel:
     """A model as it was released.
 
@@ -205,60 +205,51 @@ SERVED_MODELS = {
     model.name: model
     for model in (
         ServedModel(
-            name="llama3-8b",
-            summary="Llama 3.1 8B, bfloat16",
-            layers=32,
-            vocabulary=128_256,
-            build=_transformer(_Attention(hidden=4096, heads=32, kv_heads=8), ffn=14_336),
+            "llama3-8b",
+            "Llama 3.1 8B, bfloat16",
+            *(32, 128_256),
+            _transformer(_Attention(hidden=4096, heads=32, kv_heads=8), ffn=14_336),
         ),
         ServedModel(
-            name="llama3-70b",
-            summary="Llama 3.1 70B, bfloat16",
-            layers=80,
-            vocabulary=128_256,
-            build=_transformer(_Attention(hidden=8192, heads=64, kv_heads=8), ffn=28_672),
+            "llama3-70b",
+            "Llama 3.1 70B, bfloat16",
+            *(80, 128_256),
+            _transformer(_Attention(hidden=8192, heads=64, kv_heads=8), ffn=28_672),
         ),
         ServedModel(
-            name="llama3-405b",
-            summary="Llama 3.1 405B, bfloat16",
-            layers=126,
-            vocabulary=128_256,
-            build=_transformer(_Attention(hidden=16_384, heads=128, kv_heads=8), ffn=53_248),
+            "llama3-405b",
+            "Llama 3.1 405B, bfloat16",
+            *(126, 128_256),
+            _transformer(_Attention(hidden=16_384, heads=128, kv_heads=8), ffn=53_248),
         ),
         ServedModel(
-            name="qwen3-0.6b",
-            summary="Qwen3 0.6B, bfloat16: small enough to try things",
-            layers=28,
-            vocabulary=151_936,
-            build=_transformer(_Attention(hidden=1024, heads=16, kv_heads=8, norms=True), ffn=3072),
+            "qwen3-0.6b",
+            "Qwen3 0.6B, bfloat16: small enough to try things",
+            *(28, 151_936),
+            _transformer(_Attention(hidden=1024, heads=16, kv_heads=8, norms=True), ffn=3072),
         ),
         ServedModel(
-            name="qwen3-32b",
-            summary="Qwen3 32B, bfloat16",
-            layers=64,
-            vocabulary=151_936,
-            build=_transformer(
-                _Attention(hidden=5120, heads=64, kv_heads=8, norms=True), ffn=25_600
-            ),
-            shard_bytes=4_000_000_000,
+            "qwen3-32b",
+            "Qwen3 32B, bfloat16",
+            *(64, 151_936),
+            _transformer(_Attention(hidden=5120, heads=64, kv_heads=8, norms=True), ffn=25_600),
+            4_000_000_000,
         ),
         ServedModel(
-            name="qwen3-30b-a3b",
-            summary="Qwen3 30B-A3B, bfloat16: 128 experts in each layer, 18,867 tensors",
-            layers=48,
-            vocabulary=151_936,
-            build=_transformer(
+            "qwen3-30b-a3b",
+            "Qwen3 30B-A3B, bfloat16: 128 experts in each layer, 18,867 tensors",
+            *(48, 151_936),
+            _transformer(
                 _Attention(hidden=2048, heads=32, kv_heads=4, norms=True), ffn=768, experts=128
             ),
-            shard_bytes=4_000_000_000,
+            4_000_000_000,
         ),
         ServedModel(
-            name="deepseek-v3",
-            summary="DeepSeek-V3, float8 with scales: 256 experts in each layer, 91,991 tensors",
-            layers=_DEEPSEEK_LAYERS,
-            vocabulary=129_280,
-            build=_deepseek,
-            shard_bytes=4_250_000_000,
+            "deepseek-v3",
+            "DeepSeek-V3, float8 with scales: 256 experts in each layer, 91,991 tensors",
+            *(_DEEPSEEK_LAYERS, 129_280),
+            _deepseek,
+            4_250_000_000,
         ),
     )
 }

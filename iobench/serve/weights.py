@@ -28,25 +28,25 @@ SUFFIX = ".safetensors"
 MADE_BY = "iobench"
 """The entry of a file's metadata that says which model it is a part of, if iobench made it."""
 
-DTYPE_BYTES = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "U16": 2,
-    "I16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "U32": 4,
-    "I32": 4,
-    "F32": 4,
-    "U64": 8,
-    "I64": 8,
-    "F64": 8,
-    "C64": 8,
+DTYPES = {
+    "BOOL": (1, "bool"),
+    "U8": (1, "uint8"),
+    "I8": (1, "int8"),
+    "F8_E4M3": (1, "float8_e4m3fn"),
+    "F8_E5M2": (1, "float8_e5m2"),
+    "U16": (2, "uint16"),
+    "I16": (2, "int16"),
+    "F16": (2, "float16"),
+    "BF16": (2, "bfloat16"),
+    "U32": (4, "uint32"),
+    "I32": (4, "int32"),
+    "F32": (4, "float32"),
+    "U64": (8, "uint64"),
+    "I64": (8, "int64"),
+    "F64": (8, "float64"),
+    "C64": (8, "complex64"),
 }
-"""The format's types that torch has, too, and their bytes."""
+"""The format's types that torch has, too: the bytes of an element, and torch's name."""
 
 _MAX_HEADER = 100_000_000
 """Bytes. The format's own reader accepts no longer header."""
@@ -243,14 +243,14 @@ def _tensor(name: str, entry: Any, key: str, data: int) -> StoredTensor:
     if not isinstance(entry, dict) or set(entry) != _ENTRY:
         raise ValueError(f"the entry of '{name[:200]}' has other keys than {sorted(_ENTRY)}")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"'{name[:200]}' has the type {str(dtype)[:50]!r}, which is not supported")
     if not _are_lengths(shape) or len(shape) > _MAX_DIMENSIONS:
         raise ValueError(f"the shape of '{name[:200]}' is none: {str(shape)[:100]}")
     if not _are_lengths(offsets) or len(offsets) != 2:
         raise ValueError(f"'{name[:200]}' has the offsets {str(offsets)[:100]}")
     nbytes = offsets[1] - offsets[0]
-    if math.prod(shape) * DTYPE_BYTES[dtype] != nbytes:
+    if math.prod(shape) * DTYPES[dtype][0] != nbytes:
         raise ValueError(f"'{name[:200]}' is {dtype} {shape}, but has {nbytes} bytes")
     return StoredTensor(name, key, data + offsets[0], nbytes, dtype, tuple(shape))
 

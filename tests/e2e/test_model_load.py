@@ -24,9 +24,10 @@ from tests.processes import (
     wait_until,
 )
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
-from tests.weights import small_weights
+from tests.small_models import small_weights
 
 __all__ = ["rclone_s3", "s3_environment"]
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

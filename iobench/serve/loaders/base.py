@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from ...storage.base import Storage
 from ..share import ALONE, RankShare
@@ -98,6 +97,3 @@ class ModelLoader(Protocol):
 
     def close(self) -> None:
         """Give up memory, threads and files."""
-
-
-Options = Mapping[str, Any]

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -13,30 +15,13 @@ import torch
 from ...base import buffers
 from ...base.errors import DatasetError, IobenchError, NoRoomError, StorageError, UsageError
 from ...base.units import format_bytes, parse_size
-from ...storage.base import Storage
+from ...storage.base import Files, Storage
 from ..share import ALONE, FileRange, RankShare, TensorSlice, slice_of
-from ..weights import StoredTensor, Weights
+from ..weights import DTYPES, StoredTensor, Weights
 from .base import Loaded, Stage, TensorTimes, size_class
 from .exchange import Exchange
 
-TORCH = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "F32": torch.float32,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-}
+TORCH: dict[str, torch.dtype] = {name: getattr(torch, own) for name, (_, own) in DTYPES.items()}
 
 _PAGE = 4096
 _MAX_CONCURRENCY = 256
@@ -135,9 +120,13 @@ class Prepared:
 
 
 class PreparedLoader:
-    """The base of all loaders. A subclass has ``take_memory``, and ``run`` for one load."""
+    """The base of all loaders. A subclass has ``run`` for one load.
+
+    ``library``: the package whose version says what was measured; '' for iobench's own code.
+    """
 
     name: ClassVar[str]
+    library: ClassVar[str] = ""
     local_only: ClassVar[bool] = False
     sharing: ClassVar[frozenset[str]] = frozenset({"all"})
     can_leave_out: ClassVar[frozenset[Stage]] = frozenset({"device"})
@@ -146,7 +135,7 @@ class PreparedLoader:
 
     @property
     def version(self) -> str:
-        return ""
+        return f"{self.library} {metadata.version(self.library)}" if self.library else ""
 
     def prepare(
         self,
@@ -157,13 +146,16 @@ class PreparedLoader:
         device: str = "cpu",
         exchange: Exchange | None = None,
     ) -> None:
+        if self.local_only and not isinstance(storage, Files):
+            raise UsageError(
+                f"the loader {self.name} reads local files, and {storage.url} has none",
+                remedy="use --loader direct or eager, or copy the files to a local directory",
+            )
         if share.how not in self.sharing:
             raise UsageError(
                 f"the loader {self.name} can't share weights as '{share.how}'",
                 remedy=f"it can: {', '.join(sorted(self.sharing))}; or use --loader direct",
             )
-        if not 0 <= share.rank < share.ranks:
-            raise UsageError(f"there is no rank {share.rank} of {share.ranks}")
         self.close()
         own = [own_tensor(tensor, share) for tensor in weights.tensors]
         self.prepared = Prepared(
@@ -177,7 +169,8 @@ class PreparedLoader:
         self.take_memory(self.prepared)
 
     def take_memory(self, prepared: Prepared) -> None:
-        """Check that the storage fits, and take the memory of all loads."""
+        """Take the memory of all loads; or check that there is room, where a library takes it."""
+        require_room(prepared.weights.file_bytes, "the model's weights")
 
     def load(self, *, leave_out: Stage | None = None) -> Loaded:
         if self.prepared is None:
@@ -192,6 +185,16 @@ class PreparedLoader:
 
     def close(self) -> None:
         self.prepared = None
+
+
+def tensors_of_files(prepared: Prepared) -> list[tuple[Path, list[OwnTensor]]]:
+    """The path of each local file that has tensors, and those that the rank has of it."""
+    found: dict[str, list[OwnTensor]] = {}
+    for own in prepared.tensors:
+        found.setdefault(own.stored.shard, []).append(own)
+    storage = prepared.storage
+    assert isinstance(storage, Files)
+    return [(storage.local_path(key), tensors) for key, tensors in found.items()]
 
 
 @contextmanager

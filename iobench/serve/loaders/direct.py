@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from ...base import buffers
-from ...base.errors import UsageError
 from ...load.engines.base import Extent, ReadEngine
 from ...load.engines.event_loop import EventLoopEngine
 from ...load.engines.threads import ThreadEngine
@@ -56,7 +55,7 @@ class _Ready(NamedTuple):
     cut_at: int | None
 
 
-class _Group(NamedTuple):
+class _ReadGroup(NamedTuple):
     """Requests that are waited for together, and the tensors that are complete after them."""
 
     extents: list[Extent]
@@ -75,7 +74,8 @@ class DirectLoader(PreparedLoader):
     buffered = False
 
     def __init__(self, *, block_size: int | str = 0, concurrency: int | str = CONCURRENCY) -> None:
-        self.block_size = size_option("block_size", block_size) if block_size else 0
+        self._given = size_option("block_size", block_size) if block_size else 0
+        self.block_size = self._given or FILE_BLOCK
         self.concurrency = concurrency_option(concurrency)
         self._forget()
 
@@ -83,13 +83,11 @@ class DirectLoader(PreparedLoader):
         self._engine: ReadEngine | None = None
         self._memory: buffers.Buffer = memoryview(b"")
         self._cut: buffers.Buffer = memoryview(b"")  # where columns are cut out to
-        self._groups: list[_Group] = []
+        self._groups: list[_ReadGroup] = []
         self._pinned: list[buffers.Memory] = []
 
     def take_memory(self, prepared: Prepared) -> None:
         storage, exchange = prepared.storage, prepared.exchange
-        if (prepared.share.how == "exchange") != (exchange is not None):
-            raise UsageError("ranks that exchange need a place for it, and others none")
         ranges = ranges_to_read(prepared.weights, prepared.share, alignment=storage.alignment)
         if exchange is None:
             placed, total = lay_out(ranges)
@@ -100,8 +98,9 @@ class DirectLoader(PreparedLoader):
         cut = sum(_room(own) for own in prepared.tensors if _is_cut(own))
         self._cut = self._take(cut, "what this rank cuts out of the weights")
         self._groups = _groups(prepared.tensors, placed, storage.alignment, exchange)
-        block = self.block_size or (FILE_BLOCK if isinstance(storage, Files) else OBJECT_BLOCK)
-        self._engine = engine_for(storage, self.concurrency, block)
+        fitting = FILE_BLOCK if isinstance(storage, Files) else OBJECT_BLOCK
+        self.block_size = self._given or fitting
+        self._engine = engine_for(storage, self.concurrency, self.block_size)
 
     def _take(self, nbytes: int, what: str) -> buffers.Buffer:
         """Memory that the device, if there is one, can read by itself."""
@@ -182,12 +181,12 @@ def _room(own: OwnTensor) -> int:
 
 def _groups(
     tensors: list[OwnTensor], placed: list[Placed], alignment: int, exchange: Exchange | None
-) -> list[_Group]:
+) -> list[_ReadGroup]:
     """Group the requests of all ranges; tensors and ranges are in the same order.
 
     Ranks that exchange have all tensors at the end.
     """
-    groups, filled, cut = [_Group([], [])], 0, 0
+    groups, filled, cut = [_ReadGroup([], [])], 0, 0
     waiting = deque(tensors if exchange is None else ())
     for (shard, start, end), at in placed:
         for begin in range(start, end, _GROUP):
@@ -207,11 +206,11 @@ def _groups(
                 cut += _room(own) * _is_cut(own)
             filled += length
             if filled >= _GROUP:
-                groups.append(_Group([], []))
+                groups.append(_ReadGroup([], []))
                 filled = 0
     if exchange is not None:
         groups.append(
-            _Group(
+            _ReadGroup(
                 [],
                 [_Ready(own, exchange.at(bytes_of(own.stored, None)), None) for own in tensors],
             )

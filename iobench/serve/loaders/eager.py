@@ -7,7 +7,6 @@ loaded. From other storages the object is fetched into memory first, and ``load`
 from __future__ import annotations
 
 import time
-from importlib.metadata import version
 from typing import ClassVar
 
 from safetensors.torch import load, load_file
@@ -34,6 +33,7 @@ class EagerLoader(PreparedLoader):
     """``block_size`` and ``concurrency`` are those of the requests that fetch an object."""
 
     name = "eager"
+    library = "safetensors"
     can_leave_out: ClassVar = frozenset({"device"})
 
     def __init__(
@@ -42,18 +42,13 @@ class EagerLoader(PreparedLoader):
         self._block_size = size_option("block_size", block_size)
         self._concurrency = concurrency_option(concurrency)
 
-    @property
-    def version(self) -> str:
-        return f"safetensors {version('safetensors')}"
-
     def take_memory(self, prepared: Prepared) -> None:
-        """Check that there is memory; the library takes it anew for each load."""
+        """Check that there is room; an object is fetched whole, and copied once for ``load``."""
         largest = max(shard.size for shard in prepared.weights.shards)
-        held = 0 if isinstance(prepared.storage, Files) else 2 * largest
-        require_room(prepared.weights.nbytes + held, "the model's weights")
+        fetched = 0 if isinstance(prepared.storage, Files) else 2 * largest
+        require_room(prepared.weights.nbytes + fetched, "the model's weights")
 
     def run(self, prepared: Prepared, clock: LoadClock, leave_out: Stage | None) -> Loaded:
-        own = {each.stored.name: each for each in prepared.tensors}
         total: int | None = None
         for shard in prepared.weights.shards:
             where = f"{prepared.storage.url}/{shard.key}"
@@ -69,7 +64,7 @@ class EagerLoader(PreparedLoader):
             for name, tensor in tensors.items():
                 began = time.perf_counter_ns()
                 touch(tensor)
-                clock.add(name, own[name].nbytes, tensor, began)
+                clock.add(name, tensor.nbytes, tensor, began)
         return clock.ended(bytes_read=total)
 
     def _fetch(self, prepared: Prepared, shard: WeightShard) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib.metadata import version
 from typing import Any, ClassVar
 
 from fastsafetensors import SafeTensorsFileLoader, SingleGroup
@@ -15,10 +14,9 @@ from .common import (
     PreparedLoader,
     concurrency_option,
     library_errors,
-    require_room,
     size_option,
+    tensors_of_files,
 )
-from .mapped import require_files, tensors_of_files
 
 
 class FastsafetensorsLoader(PreparedLoader):
@@ -28,6 +26,7 @@ class FastsafetensorsLoader(PreparedLoader):
     """
 
     name = "fastsafetensors"
+    library = "fastsafetensors"
     local_only = True
     can_leave_out: ClassVar = frozenset({"assembly", "device"})
     _files: Any = None  # the memory that the tensors are views of
@@ -36,17 +35,9 @@ class FastsafetensorsLoader(PreparedLoader):
         self._block_kib = size_option("block_size", block_size) >> 10
         self._threads = concurrency_option(concurrency)
 
-    @property
-    def version(self) -> str:
-        return f"fastsafetensors {version('fastsafetensors')}"
-
-    def take_memory(self, prepared: Prepared) -> None:
-        require_files(self.name, prepared)
-        require_room(prepared.weights.file_bytes, "the model's weights")
-
     def run(self, prepared: Prepared, clock: LoadClock, leave_out: Stage | None) -> Loaded:
         self._release()
-        paths = [str(path) for path, tensors in tensors_of_files(prepared) if tensors]
+        paths = [str(path) for path, _ in tensors_of_files(prepared)]
         with library_errors(prepared.storage.url):
             loader = SafeTensorsFileLoader(
                 SingleGroup(),

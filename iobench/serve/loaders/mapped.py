@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import time
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,10 +17,8 @@ import torch
 from safetensors import safe_open
 
 from ...base.buffers import Buffer
-from ...base.errors import UsageError
 from ...load.engines.base import Extent
 from ...load.engines.threads import ThreadEngine
-from ...storage.base import Files
 from ..share import ranges_to_read
 from .base import Loaded, Stage
 from .common import (
@@ -33,6 +30,7 @@ from .common import (
     library_errors,
     memory_for,
     size_option,
+    tensors_of_files,
     touch,
     view,
 )
@@ -44,6 +42,7 @@ class MmapLoader(PreparedLoader):
     """File after file, tensor after tensor in the order of the offsets."""
 
     name = "mmap"
+    library = "safetensors"
     local_only = True
     sharing: ClassVar = frozenset({"all", "sliced"})
     can_leave_out: ClassVar = frozenset({"assembly", "device"})
@@ -51,13 +50,8 @@ class MmapLoader(PreparedLoader):
     def __init__(self) -> None:
         self._memory: Buffer = memoryview(b"")
 
-    @property
-    def version(self) -> str:
-        return f"safetensors {version('safetensors')}"
-
     def take_memory(self, prepared: Prepared) -> None:
         """Places for all tensors, as an engine has its parameters before it loads."""
-        require_files(self.name, prepared)
         if not prepared.on_device:
             room = sum(_room(own) for own in prepared.tensors)
             self._memory = memory_for(room, "the model's weights").data
@@ -122,25 +116,6 @@ class PrefetchLoader(MmapLoader):
             self._engine.close()
             self._engine = None
         super().close()
-
-
-def require_files(name: str, prepared: Prepared) -> None:
-    """Raise UsageError if the weights are no local files."""
-    if not isinstance(prepared.storage, Files):
-        raise UsageError(
-            f"the loader {name} reads local files, and {prepared.storage.url} has none",
-            remedy="use --loader direct or eager, or copy the files to a local directory",
-        )
-
-
-def tensors_of_files(prepared: Prepared) -> list[tuple[Path, list[OwnTensor]]]:
-    """Each file's path and the tensors that the rank has of it."""
-    found: dict[str, list[OwnTensor]] = {shard.key: [] for shard in prepared.weights.shards}
-    for own in prepared.tensors:
-        found[own.stored.shard].append(own)
-    storage = prepared.storage
-    assert isinstance(storage, Files)
-    return [(storage.local_path(key), tensors) for key, tensors in found.items()]
 
 
 def _mapped(file: Any, own: OwnTensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from importlib.metadata import version
 from typing import ClassVar
 
 from runai_model_streamer import SafetensorsStreamer
@@ -16,16 +15,16 @@ from .common import (
     PreparedLoader,
     concurrency_option,
     library_errors,
-    require_room,
     size_option,
+    tensors_of_files,
 )
-from .mapped import require_files, tensors_of_files
 
 
 class RunaiLoader(PreparedLoader):
     """``block_size`` and ``concurrency`` as the library's environment variables have them."""
 
     name = "runai"
+    library = "runai-model-streamer"
     local_only = True
     can_leave_out: ClassVar = frozenset({"device"})
 
@@ -35,22 +34,13 @@ class RunaiLoader(PreparedLoader):
             "RUNAI_STREAMER_CONCURRENCY": str(concurrency_option(concurrency)),
         }
 
-    @property
-    def version(self) -> str:
-        return f"runai-model-streamer {version('runai-model-streamer')}"
-
-    def take_memory(self, prepared: Prepared) -> None:
-        require_files(self.name, prepared)
-        require_room(prepared.weights.nbytes, "the model's weights")
-
     def run(self, prepared: Prepared, clock: LoadClock, leave_out: Stage | None) -> Loaded:
-        sizes = {own.stored.name: own.nbytes for own in prepared.tensors}
-        paths = [str(path) for path, tensors in tensors_of_files(prepared) if tensors]
+        paths = [str(path) for path, _ in tensors_of_files(prepared)]
         os.environ.update(self._settings)  # read when a streamer is made
         with library_errors(prepared.storage.url), SafetensorsStreamer() as streamer:
             streamer.stream_files(paths)
             began = time.perf_counter_ns()
             for name, tensor in streamer.get_tensors():
-                clock.add(name, sizes[name], tensor, began)
+                clock.add(name, tensor.nbytes, tensor, began)
                 began = time.perf_counter_ns()
         return clock.ended()
