@@ -66,17 +66,15 @@ def _weights(request: GenerateRequest) -> int:
             remedy="leave it out; --layers and --vocabulary make them smaller",
         )
     model, storage = find_served_model(request.dataset), open_storage(request.to)
-    if isinstance(storage, Guarded):
-        storage.check_target()
     layers, vocabulary = request.layers, request.vocabulary
     total = sum(each.nbytes for each in model.tensors(layers=layers, vocabulary=vocabulary))
-    began, written = time.monotonic(), 0
+    began, done = time.monotonic(), 0
     with progress_bar("generating", quiet=request.quiet) as tell:
 
         def progress(count: int) -> None:
-            nonlocal written
-            written += count
-            tell(written, total)
+            nonlocal done
+            done += count
+            tell(done, total)
 
         made = generate_weights(
             model,
@@ -95,7 +93,6 @@ def _weights(request: GenerateRequest) -> int:
         "shards": len(made.shards),
         "bytes": made.nbytes,
         "model_bytes": whole,
-        "written_bytes": written,
         "wall_s": wall_s,
     }
     if request.json:
@@ -103,8 +100,8 @@ def _weights(request: GenerateRequest) -> int:
         return 0
     part = f" of the {format_bytes(whole)} of {model.name}" if made.nbytes < whole else ""
     counts = f"{counted(len(made.tensors), 'tensor')} and {counted(len(made.shards), 'shard')}"
-    speed = f"at {format_rate(written / max(wall_s, 1e-9))}" if written else "which were there"
-    say(f"generated {format_bytes(made.nbytes)}{part} in {counts}, {speed}: {storage.url}")
+    there = f"{format_bytes(made.nbytes)}{part} in {counts}"
+    say(f"generated {there}, after {format_duration(wall_s)}: {storage.url}")
     return 0
 
 
