@@ -202,8 +202,7 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
     """All settings as flat keys.
 
     They are the workload, the dataset and the number of accelerators, or the specification of a
-    checkpoint study or of a model's loads. The steps that fitted into a budget are the size of a
-    sample, as the number of repetitions is: what counts is how many were asked for.
+    checkpoint study or of a model's loads.
     """
     if isinstance(doc, ModelLoadRecord):
         weights = {"bytes": doc.job.bytes, "tensors": doc.job.tensors, "shards": doc.job.shards}
