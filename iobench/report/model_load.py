@@ -192,7 +192,7 @@ def _predicted(each: LoadFigures) -> str:
 
 def _changes(job: ModelLoadRun, best: LoadFigures) -> Items | None:
     items = tuple(_advice(job, best))[:MAX_ITEMS]
-    title = "What to do, and the factor on the time"
+    title = "What to do, and what it brings"
     return Items(id="help", title=title, items=items) if items else None
 
 
@@ -233,13 +233,13 @@ def _copy(job: ModelLoadRun) -> Iterator[Item]:
     if copied.starts is None:
         yield Item(lead="never", text=f"A copy on local disk never pays ({took}).")
     else:
-        lead = f"{_starts(copied.starts)}"
-        yield Item(lead=lead, text=f"After so many starts, a copy on local disk pays ({took}).")
+        spread = told(copied.starts.low is not None and _starts(copied.starts))
+        text = " ".join(["A copy on local disk has then paid", *spread, f"({took})."])
+        yield Item(lead=f"{copied.starts.value:.1f} starts", text=text)
 
 
 def _starts(found: Estimate) -> str:
-    spread = "" if found.low is None else f" {ends(found.low, found.high or 0.0, '{:.1f}'.format)}"
-    return f"{found.value:.1f}{spread}"
+    return ends(found.low or 0.0, found.high or 0.0, "{:.1f}".format)
 
 
 def _storm(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:

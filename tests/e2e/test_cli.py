@@ -112,7 +112,7 @@ ORDER = (
     *("report", "compare", "cost", "size", "whatif", "advise"),
     *("verify", "clean"),
 )
-ELSEWHERE = {"demo", "check", "train", "ab"}
+ELSEWHERE = {"demo", "check", "train", "ab", "load"}
 """Verbs whose examples differ in what takes long: each has tests of its own."""
 
 NOT_HERE = (

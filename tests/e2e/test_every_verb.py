@@ -124,6 +124,13 @@ def test_every_verb(
         *("--results", results, "--keep-data", *TAG),
     )
     assert (saved["status"], len(saved["job"]["saves"])) == ("ok", 2)
+    weights = ("qwen3-0.6b-weights", "--to", f"{place}/weights", "--layers", 1, "--vocabulary", 64)
+    assert story.document("generate", *weights)["tensors"] == 14
+    loads = story.document(
+        *("load", f"{place}/weights", "--loader", "direct", "--repeat", 1, *TAG),
+        *("--results", tmp_path / "loads"),
+    )
+    assert (loads["status"], loads["job"]["figures"][0]["n"]) == ("ok", 1)
     assert all(fitting_documents(tmp_path).values())
     recorded = [*results.glob("*/run.json"), *(tmp_path / "turns").rglob("run.json")]
     assert len(recorded) == 7

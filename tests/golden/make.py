@@ -37,6 +37,11 @@ BESIDE = (
     *("--checkpoint", "llama3-8b", "--checkpoint-scale", "1/100000"),
     *("--checkpoint-to", "ck", "--checkpoint-every", "3"),
 )
+WEIGHTS = ("qwen3-0.6b-weights", "--to", "weights", "--layers", "1", "--vocabulary", "64")
+LOAD = (
+    *("throttled+weights?bandwidth=100MB", "--loader", "direct,eager", "--replicas", "1,2"),
+    *("--engine-start", "45s", "--copy-to", "copied"),
+)
 SWEEP = ("--samples", "24", "--sweep", "loader.workers=1,2", "--sweep", "reader.concurrency=1,4")
 
 
@@ -84,10 +89,13 @@ def runs() -> None:
     for name, options in {"stream": [], "dcp-async": ["--writer", "dcp-async"]}.items():
         call("checkpoint", *CHECKPOINT, "--repeat", "2", *options, "--results", "made")
         next(Path("made").iterdir()).rename(f"runs/checkpoint-{name}")
+    call("generate", *WEIGHTS)
+    call("load", *LOAD, "--results", "made")
+    next(Path("made").iterdir()).rename("runs/model-load")
     options = ("--to", "swept", *SWEEP, "--repeat", "2", "--calibration", "0.1")
     call("sweep", "./smallrun.yaml", *options, "--results", "made")
     next(Path("made").iterdir()).rename("sweep")
-    for folder in ("made", "swept", "ck"):
+    for folder in ("made", "swept", "ck", "weights"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -106,7 +106,11 @@ MISTAKES = (
     "compare results/calibrated",
     "compare results/calibrated results/library",
     "report results/calibrated -o thesis",
+    "load nowhere",
+    "load empty",
     # flags that do not go together
+    "load empty --copy-to s3://bucket/copy",
+    "generate demo --to new --layers 2",
     "run demo --data data --checkpoint llama3-8b",
     "run demo --data data --checkpoint-to new",
     "plan demo --ranks 2",
