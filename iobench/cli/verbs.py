@@ -885,8 +885,8 @@ class CompareRequest(GateRequest, HistoryRequest):
         without(*("by", "across", "history", "fail_on", "if_inconclusive"), "include_invalid"),
     ] = None
     """show the runs of this workload (of checkpoint studies: of this model) in one directory
-    over time: trend, when it changed, and what else changed then (of samples_per_s, or of
-    checkpoints blocked_s, or of --metric)"""
+    over time: trend, when it changed, and what else changed then (of samples_per_s, of
+    checkpoints blocked_s, of loads ready_s, or of --metric)"""
     include_invalid: Annotated[bool, MORE] = False
     """also use INVALID runs"""
 

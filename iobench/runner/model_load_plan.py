@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +12,10 @@ from ..record.model_load import LoadSpec
 from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_options
 from ..serve.loaders.common import require_room
 from ..serve.loaders.direct import DirectLoader
-from ..serve.weights import Weights, read_weights
+from ..serve.weights import SUFFIX, Weights, read_weights
 from ..storage import open_storage
 from ..storage.base import Files, MaybeDirect, Storage
-from ..storage.catalog import innermost
+from ..storage.catalog import innermost, local_root
 
 MAX_RANKS = 256
 """Processes of a trial: all of them are on one host."""
@@ -74,6 +75,7 @@ def make_load_plan(url: str, spec: LoadSpec) -> LoadPlan:
             remedy=f"use at most {MAX_RANKS}: replicas times --tensor-parallel",
         )
     storage = open_storage(url)
+    _refuse_links(storage)
     weights = read_weights(storage)
     if not spec.loaders:
         usual = _usual_loaders(storage)
@@ -95,6 +97,18 @@ def make_load_plan(url: str, spec: LoadSpec) -> LoadPlan:
     require_room(needed, counted(most, "replica"))
     direct = _past_the_cache(url, storage, weights)
     return LoadPlan(spec=spec, url=url, storage=storage, direct=direct, weights=weights)
+
+
+def _refuse_links(storage: Storage) -> None:
+    """Links that lead out of the place are not followed, and a hub's cache has nothing else."""
+    root = local_root(innermost(storage))
+    for path in root.glob(f"*{SUFFIX}") if root is not None else ():
+        if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+            raise UsageError(
+                f"{path} is a link to a file elsewhere, as in the cache of a hub, and is not "
+                "followed",
+                remedy=f"name a copy without links: cp -rL {shlex.quote(str(root))} COPY",
+            )
 
 
 def _past_the_cache(url: str, storage: Storage, weights: Weights) -> Storage:

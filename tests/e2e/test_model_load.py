@@ -201,6 +201,14 @@ def test_a_place_without_weights_and_one_that_is_not_empty(tmp_path: Path, model
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_links_of_a_hubs_cache_are_refused_with_what_to_do(tmp_path: Path, model: Path) -> None:
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for shard in model.glob(f"*{SUFFIX}"):
+        (snapshot / shard.name).symlink_to(shard)
+    assert f"cp -rL {snapshot}" in refused(f"load {snapshot}", code=2)
+
+
 def test_generated_weights_say_what_was_scaled(tmp_path: Path) -> None:
     asked = f"generate qwen3-0.6b-weights --to {tmp_path}/w --layers 1 --vocabulary 64"
     made = document(asked)

@@ -91,6 +91,10 @@ class History:
     medians: tuple[float, ...]  # of each entry
 
 
+_USUAL = {"checkpoint": "blocked_s", "load": "ready_s"}
+"""The metric of runs whose workload has a name that begins so (``workload_of``)."""
+
+
 def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
     """The history of runs of one workload at one place (``identity.place``), in any order."""
     ordered = sorted(
@@ -279,7 +283,7 @@ def histories(place: Path, workload: str, wanted: str | None) -> tuple[list[Hist
     shown, metrics = [], set()
     titles = _titles(groups)
     for asked, runs in groups.items():
-        metric = wanted or ("blocked_s" if asked[0].startswith("checkpoint ") else "samples_per_s")
+        metric = wanted or _USUAL.get(asked[0].partition(" ")[0], "samples_per_s")
         metrics.add(metric)
         one = history(titles[asked], runs, metric)
         if one.entries:
