@@ -21,6 +21,7 @@ from iobench.checkpoint.place import MARKER, require_marker
 from iobench.checkpoint.safetensors_file import _read as read_safetensors
 from iobench.data.generator import journal
 from iobench.data.generator.plan import ShardPlan, plan_shards
+from iobench.serve.weights import INDEX, read_weights
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.files import StorageFile
@@ -77,6 +78,13 @@ def safetensors(data: bytes) -> None:
     with suppress(ValueError):  # Safetensors.restore names the file
         read_safetensors(StorageFile(stored_as({"a": data}), "a"), state)
     _restored("safetensors", data)
+
+
+def weights(data: bytes) -> None:
+    """A shard's header, its tensors, and an index; the length of the header is made right."""
+    header, tensors, index = parts(data, 3)
+    objects = {"a.safetensors": len(header).to_bytes(8, "little") + header + tensors}
+    read_weights(stored_as(objects | ({INDEX: index} if index else {})))
 
 
 def stream(data: bytes) -> None:
@@ -139,6 +147,7 @@ def journal_entry(data: bytes) -> None:
 TARGETS = {
     "torch": Target(torch_archive),
     "safetensors": Target(safetensors),
+    "weights": Target(weights),
     "stream": Target(stream),
     "dcp": Target(dcp),
     "checkpoint-manifest": Target(checkpoint_manifest, max_bytes=4096),

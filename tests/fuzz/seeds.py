@@ -271,6 +271,10 @@ def _checkpoints(scratch: Path) -> Iterator[tuple[str, str, bytes]]:
         if writer == "safetensors":
             end = 8 + int.from_bytes(data[:8], "little")
             data = data[8:end] + CUT + data[end:]
+            yield "weights", "no-index", data
+            entries = json.loads(data.partition(CUT)[0])
+            names = {name: "a.safetensors" for name in entries if name != "__metadata__"}
+            yield "weights", "index", data + CUT + json.dumps({"weight_map": names}).encode()
         yield writer, f"small.{writer}", data
         yield "checkpoint-manifest", f"{writer}.json", (folder / "checkpoint.json").read_bytes()
         yield "checkpoint-part", f"{writer}.json", (folder / "rank-0000.json").read_bytes()
