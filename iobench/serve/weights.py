@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..base import buffers
 from ..base.documents import parse_json
-from ..base.errors import DatasetError
+from ..base.errors import DatasetError, NoRoomError
+from ..base.units import format_bytes
 from ..storage.base import Storage
 from ..storage.catalog import read_object
 from ..storage.window import ReadWindow
@@ -287,3 +289,12 @@ def tensors_by_shard(weights: Weights) -> Iterator[tuple[WeightShard, list[Store
         found[tensor.shard].append(tensor)
     for shard in weights.shards:
         yield shard, found[shard.key]
+
+
+def require_room(nbytes: int, what: str) -> None:
+    """Raise NoRoomError if this host has not so much memory."""
+    if nbytes > (free := buffers.available()):
+        raise NoRoomError(
+            f"{what}: {format_bytes(nbytes)} of memory are needed, {format_bytes(free)} are free",
+            remedy="load a model of fewer layers, or share it sliced over more ranks",
+        )

@@ -29,6 +29,7 @@ from iobench.base.errors import (
 from iobench.serve.check import check_loaded, expected_checksums
 from iobench.serve.loaders import MODEL_LOADERS, make_model_loader
 from iobench.serve.loaders.base import Loaded, ModelLoader
+from iobench.serve.loaders.common import TORCH
 from iobench.serve.loaders.exchange import Exchange
 from iobench.serve.share import ALONE, RankShare, bytes_to_read, slice_of
 from iobench.serve.weights import Weights, read_weights
@@ -443,6 +444,56 @@ def test_a_device_that_is_not_there_is_refused(
     storage = open_storage(str(tmp_path))
     with pytest.raises(UsageError, match="no device 'cuda'"):
         make("direct").prepare(storage, read_weights(storage), device="cuda")
+
+
+class HostRegister:
+    """What CUDA offers to pin memory."""
+
+    def __init__(self) -> None:
+        self.pinned: list[int] = []
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
+        self.pinned.append(address)
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> None:
+        self.pinned.remove(address)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_tensors_are_copied_into_the_memory_of_a_device(
+    tmp_path: Path, make: Callable[..., ModelLoader], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """With a stand-in for a device, whose memory is this host's."""
+    places: dict[str, torch.Tensor] = {}
+
+    def take(tensors: Any, device: str) -> dict[str, torch.Tensor]:
+        for own in tensors:
+            places[own.stored.name] = torch.empty(own.shape, dtype=TORCH[own.stored.dtype])
+        return places
+
+    cuda = HostRegister()
+    monkeypatch.setattr("iobench.serve.loaders.common._device_memory", take)
+    monkeypatch.setattr("iobench.serve.loaders.direct._cudart", lambda: cuda)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda device: None)
+    tiny(open_storage(str(tmp_path)))
+    loader, storage = make(name), opened(name, str(tmp_path))
+    weights = read_weights(storage)
+    loader.prepare(storage, weights, device="double")
+    loaded = loader.load()
+    sums = expected_checksums(storage, weights, ALONE)
+    check_loaded(loaded, sums, "here")
+    where = {each: tensor.data_ptr() for each, tensor in places.items()}
+    assert {each: tensor.data_ptr() for each, tensor in loaded.tensors.items()} == where
+    assert loaded.device_s is not None
+    assert 0 < loaded.device_s <= loaded.load_s
+    assert bool(cuda.pinned) == (name == "direct")
+    without = loader.load(leave_out="device")
+    check_loaded(without, sums, "here")
+    assert without.device_s is None
+    assert not set(where.values()) & {each.data_ptr() for each in without.tensors.values()}
+    loader.close()
+    assert cuda.pinned == []
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no device")

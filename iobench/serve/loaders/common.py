@@ -17,7 +17,7 @@ from ...base.errors import DatasetError, IobenchError, NoRoomError, StorageError
 from ...base.units import format_bytes, parse_size
 from ...storage.base import Files, Storage
 from ..share import ALONE, FileRange, RankShare, TensorSlice, slice_of
-from ..weights import DTYPES, StoredTensor, Weights
+from ..weights import DTYPES, StoredTensor, Weights, require_room
 from .base import Loaded, Stage, TensorTimes, size_class
 from .exchange import Exchange
 
@@ -70,15 +70,6 @@ def lay_out(ranges: Iterable[FileRange]) -> tuple[list[Placed], int]:
         placed.append(Placed(each, at))
         end = at + each.nbytes + -(at + each.nbytes) % _PAGE
     return placed, end
-
-
-def require_room(nbytes: int, what: str) -> None:
-    """Raise NoRoomError if this host has not so much memory."""
-    if nbytes > (free := buffers.available()):
-        raise NoRoomError(
-            f"{what}: {format_bytes(nbytes)} of memory are needed, {format_bytes(free)} are free",
-            remedy="load a model of fewer layers, or share it sliced over more ranks",
-        )
 
 
 def memory_for(nbytes: int, what: str) -> buffers.Memory:

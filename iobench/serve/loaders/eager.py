@@ -14,7 +14,7 @@ from safetensors.torch import load, load_file
 from ...base.buffers import private
 from ...load.engines.base import Extent
 from ...storage.base import Files
-from ..weights import WeightShard
+from ..weights import WeightShard, require_room
 from .base import Loaded, Stage
 from .common import (
     LoadClock,
@@ -22,7 +22,6 @@ from .common import (
     PreparedLoader,
     concurrency_option,
     library_errors,
-    require_room,
     size_option,
     touch,
 )
