@@ -35,6 +35,16 @@ class OwnTensor(NamedTuple):
     shape: tuple[int, ...]
     nbytes: int
 
+    @property
+    def room(self) -> int:
+        """Bytes of memory, so that the next one is aligned."""
+        return self.nbytes + -self.nbytes % 64
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is less than the bytes that are read for it."""
+        return self.part is not None and self.part.axis > 0
+
 
 def own_tensor(stored: StoredTensor, share: RankShare) -> OwnTensor:
     part = slice_of(stored, share)

@@ -95,7 +95,7 @@ class DirectLoader(PreparedLoader):
         else:
             placed = [Placed(each, exchange.at(each)) for each in ranges]
             self._memory = exchange.memory
-        cut = sum(_room(own) for own in prepared.tensors if _is_cut(own))
+        cut = sum(own.room for own in prepared.tensors if own.is_cut)
         self._cut = self._take(cut, "what this rank cuts out of the weights")
         self._groups = _groups(prepared.tensors, placed, storage.alignment, exchange)
         fitting = FILE_BLOCK if isinstance(storage, Files) else OBJECT_BLOCK
@@ -171,14 +171,6 @@ def _cudart() -> Any:
     return cudart()
 
 
-def _is_cut(own: OwnTensor) -> bool:
-    return own.part is not None and own.part.axis > 0
-
-
-def _room(own: OwnTensor) -> int:
-    return own.nbytes + -own.nbytes % 64
-
-
 def _groups(
     tensors: list[OwnTensor], placed: list[Placed], alignment: int, exchange: Exchange | None
 ) -> list[_ReadGroup]:
@@ -198,22 +190,17 @@ def _groups(
                 held = bytes_of(own.stored, own.part)
                 if held.nbytes and not (held.shard == shard and held.end <= stop):
                     break
-                groups[-1].tensors.append(
-                    _Ready(
-                        waiting.popleft(), at + held.start - start, cut if _is_cut(own) else None
-                    )
-                )
-                cut += _room(own) * _is_cut(own)
+                cut_at = cut if own.is_cut else None
+                groups[-1].tensors.append(_Ready(own, at + held.start - start, cut_at))
+                cut += own.room if own.is_cut else 0
+                waiting.popleft()
             filled += length
             if filled >= _GROUP:
                 groups.append(_ReadGroup([], []))
                 filled = 0
     if exchange is not None:
-        groups.append(
-            _ReadGroup(
-                [],
-                [_Ready(own, exchange.at(bytes_of(own.stored, None)), None) for own in tensors],
-            )
-        )
+        places = (exchange.at(bytes_of(own.stored, None)) for own in tensors)
+        ready = [_Ready(own, at, None) for own, at in zip(tensors, places, strict=True)]
+        groups.append(_ReadGroup([], ready))
     groups[-1].tensors.extend(_Ready(own, 0, None) for own in waiting)  # those without bytes
     return groups

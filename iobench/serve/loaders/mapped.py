@@ -35,8 +35,6 @@ from .common import (
     view,
 )
 
-_ALIGN = 64  # of a tensor in memory, bytes
-
 
 class MmapLoader(PreparedLoader):
     """File after file, tensor after tensor in the order of the offsets."""
@@ -53,7 +51,7 @@ class MmapLoader(PreparedLoader):
     def take_memory(self, prepared: Prepared) -> None:
         """Places for all tensors, as an engine has its parameters before it loads."""
         if not prepared.on_device:
-            room = sum(_room(own) for own in prepared.tensors)
+            room = sum(own.room for own in prepared.tensors)
             self._memory = memory_for(room, "the model's weights").data
 
     def run(self, prepared: Prepared, clock: LoadClock, leave_out: Stage | None) -> Loaded:
@@ -69,7 +67,7 @@ class MmapLoader(PreparedLoader):
                     if not prepared.on_device:
                         place = view(self._memory, end, own.stored.dtype, own.shape)
                         tensor = place.copy_(tensor)
-                        end += _room(own)
+                        end += own.room
                     elif leave_out == "device":
                         touch(tensor)
                     clock.add(own.stored.name, own.nbytes, tensor, began)
@@ -127,10 +125,6 @@ def _mapped(file: Any, own: OwnTensor) -> torch.Tensor:
     wanted, rows = slice(part.start, part.stop), file.get_slice(name)
     cut: torch.Tensor = rows[wanted] if part.axis == 0 else rows[:, wanted]
     return cut
-
-
-def _room(own: OwnTensor) -> int:
-    return own.nbytes + -own.nbytes % _ALIGN
 
 
 def _touch_file(path: Path) -> None:
