@@ -16,7 +16,7 @@ from ..storage.base import Storage
 from .generate import first_pieces, tensor_bytes
 from .loaders.base import Loaded
 from .share import RankShare, slice_of
-from .weights import StoredTensor, Weights
+from .weights import StoredTensor, Weights, require_room
 
 Checksums = Mapping[str, str]
 """By name of the tensor: XXH3-128 of the bytes that a rank has of it, as 32 hex digits."""
@@ -28,10 +28,12 @@ def expected_checksums(storage: Storage, weights: Weights, share: RankShare) -> 
     """What each tensor of the rank must hold.
 
     Generated weights are generated again, others are read once, past the page cache where the
-    storage can (open it with ``direct``). Memory: the largest tensor. Raises StorageError.
+    storage can (open it with ``direct``). Memory: the largest tensor. Raises NoRoomError and
+    StorageError.
     """
-    largest = max((tensor.nbytes for tensor in weights.tensors), default=0)
-    memory = private(largest + (4 << 20), prefault=False).array
+    room = max((tensor.nbytes for tensor in weights.tensors), default=0) + 2 * storage.alignment
+    require_room(room, "the check of the largest tensor")
+    memory = private(room, prefault=False).array
     first = first_pieces((tensor.name, tensor.nbytes) for tensor in weights.tensors)
     engine = ThreadEngine(storage, concurrency=_CONCURRENCY, block_size=_BLOCK)
     found = {}
