@@ -116,7 +116,7 @@ def _values(doc: RunRecord, metric: Metric) -> Iterator[tuple[str, float]]:
         summary = doc.metrics[metric.name]
         yield from zip(_STATS, (summary.median, summary.min, summary.max), strict=True)
         return
-    elif not isinstance(doc, TrainingRecord):
+    elif metric.of == "load" or not isinstance(doc, TrainingRecord):
         return
     else:
         values = [getattr(each, metric.name) for each in doc.job.repetitions if each.complete]

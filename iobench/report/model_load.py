@@ -329,15 +329,16 @@ def _plain(job: ModelLoadRun) -> list[Section]:
     if not counts:
         return []
     rows = TableOf(counts)
-    rows.add("replicas", "as of replicas", of=lambda each: each[0])
-    rows.add("in_flight", "reads in flight", of=lambda each: each[1])
+    rows.add("replicas", "replicas", of=lambda each: each[0])
+    rows.add("in_flight", "in flight", of=lambda each: each[1])
 
     def rates(each: tuple[int, int]) -> Cell:
         found = [one.bytes_per_s for one in job.plain if one.replicas == each[0]]
         return with_interval(median(found), min(found), max(found), format_rate)
 
     rows.add("bytes_per_s", "delivered", "bytes/s", rates)
-    return [rows.made("plain", f"Plain reads of the files: {job.plain_how}")]
+    title = f"Plain reads of the files, as many in flight as replicas have: {job.plain_how}"
+    return [rows.made("plain", title)]
 
 
 def _tensors(job: ModelLoadRun) -> list[Section]:
