@@ -68,7 +68,7 @@ def _schema(name: str, kind: str | None) -> int:
 
 
 def _entries(kind: str) -> dict[str, str]:
-    if kind in ("workloads", "datasets", "sweeps"):
+    if kind in ("workloads", "scenarios", "datasets", "sweeps"):
         from ..settings.base import known_specs
         from ..settings.yamlfile import read_yaml
 

@@ -55,6 +55,7 @@ GROUPS = {
     "measure": {
         "run": "each stage alone and all together: the bottleneck",
         "train": "train a real model: what limits it, or its step times",
+        "serve": "requests that arrive: latency, and the largest rate",
         "checkpoint": "cost of checkpoints: blocked, durable, restored",
         "load": "how long until replicas have a model's weights",
         "sweep": "run a workload with combinations of settings",

@@ -8,11 +8,13 @@ from ..ask.compare.runs import collect
 from ..ask.compare.sequential import claims_of
 from ..ask.submission import is_submission, read_submissions
 from ..base.errors import UsageError
+from ..host.requests import read_requests
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, rebuild
+from ..judge.serving.again import served_again
 from ..judge.validity import parse
 from ..record.ab import AB_FILE, load_ab
-from ..record.run import EVENTS_FILE, RUN_FILE, RunRecord, TrainingRecord, load_run
+from ..record.run import EVENTS_FILE, RUN_FILE, RunRecord, ServingRecord, TrainingRecord, load_run
 from ..record.sweep import SWEEP_FILE, load_sweep
 from ..report.submission import sections as submission_sections
 from .printing import check_kind, finish, finish_ab, finish_all, finish_sweep, print_report
@@ -80,7 +82,9 @@ def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
         doc = doc.model_copy(update={"rules": rules})
     if isinstance(doc, TrainingRecord) and (directory / EVENTS_FILE).is_file():
         doc = rebuild(doc, read_events(directory / EVENTS_FILE))
-    elif isinstance(doc, TrainingRecord):
+    elif isinstance(doc, ServingRecord) and (directory / EVENTS_FILE).is_file():
+        doc = served_again(doc, read_requests(directory / EVENTS_FILE))
+    elif isinstance(doc, TrainingRecord | ServingRecord):
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
     return conclude(doc), directory
 

@@ -509,6 +509,60 @@ class TrainRequest(MeasuringRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingRequest):
+    """Let requests arrive by themselves, each for one sample that is read from storage, and tell
+    how long they take from their arrival to the end of the accelerator's step. Prints whether
+    this storage holds the limit at this rate, where the time goes, and the bottleneck. Inference
+    offline, without arrivals, is a run: iobench run resnet50-offline.
+
+    For example:
+
+      iobench serve resnet50-server --data /mnt/fast/resnet50 --rate 400
+      iobench serve resnet50-server --data /mnt/fast/resnet50 --find-max
+      iobench serve bert-server --data s3://bucket/bert --rate 2000 --limit 50ms
+      iobench serve resnet50-server --data /mnt/fast/resnet50 --rate 400 \\
+          --set arrivals.kind=gamma --set arrivals.cv=3
+      iobench serve bert-server --data /mnt/fast/bert --trace mooncake.jsonl \\
+          --trace-format mooncake
+    """
+
+    keeps: ClassVar[bool] = True
+
+    format: Documents = "text"
+    scenario: Annotated[str, named("scenario")] = field(kw_only=False)
+    """name of a scenario (iobench list scenarios) or YAML file"""
+    data: Dir
+    """directory or URL of the dataset"""
+    rate: Annotated[Rate | None, above(0), without("find_max")] = None
+    """requests that arrive in a second, on average (default: those of --trace)"""
+    find_max: bool = False
+    """find the largest rate that holds the limit, and measure at that rate"""
+    limit_s: Annotated[Time | None, above(0)] = None
+    """longest latency of the share of requests that the scenario names, e.g. 15ms (default: as in
+    the scenario)"""
+    trace: Annotated[File | None, Parameter()] = None
+    """requests arrive as in this file: CSV with a header, or JSON lines; --rate stretches the
+    time between them"""
+    trace_format: Annotated[Literal["plain", "mooncake", "azure"], MORE, needs("trace")] = "plain"
+    """plain: a column 'timestamp' in seconds; mooncake: in milliseconds; azure: a column
+    'TIMESTAMP' with dates (default: plain)"""
+    duration_s: Annotated[Time, above(0), at_most(24 * 3600)] = 10.0
+    """for how long requests arrive in a repetition, and in each try of --find-max (default: 10s)"""
+    repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 3
+    """number of repetitions, each in turns with one without storage (default: 3)"""
+    budget_s: Time | None = None
+    """time for the whole run: as many rates and repetitions as there is time for, and one
+    repetition at least"""
+    fail_on: Annotated[tuple[str, ...], Parameter(metavar="CONDITION")] = ()
+    """exit with status 4 if this holds, e.g. 'latency_p99_s>0.015'; repeatable"""
+    details: Details = False
+    seed: Annotated[Count, MORE, at_least(0)] = 42
+    """seed of the arrivals and of the samples that are read (default: 42)"""
+    overrides: Settings = ()
+    """override a key, e.g. reader.concurrency=128; repeatable"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointRequest(
     SharedStorage, RuledRequest, RecordingRequest, LockingRequest, HostsRequest
 ):
@@ -1087,7 +1141,7 @@ class CostRequest(HistoryRequest):
 
 
 KINDS = (
-    *("workloads", "datasets", "sweeps", "formats", "contents", "codecs", "storage"),
+    *("workloads", "scenarios", "datasets", "sweeps", "formats", "contents", "codecs", "storage"),
     *("accelerators", "networks", "loaders", "writers", "models", "model-loaders"),
     *("served-models", "instances"),
 )

@@ -14,7 +14,7 @@ from math import isclose
 from typing import TypeVar
 
 from ..base.units import format_count
-from ..record.run import RUN_FILE, ModelLoadRecord, RunRecord, TrainingRecord
+from ..record.run import RUN_FILE, ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
 from ..record.training import Ceiling, FindMax, Repetition
 from ..record.verdict import RunCurve
 from .checkpoint.meaning import with_meaning
@@ -30,6 +30,8 @@ from .judged import Judged, effective_cores, judge
 from .model_load import summaries_of as summaries_of_loads
 from .model_load import with_figures as with_load_figures
 from .promise import told_again, with_bounds
+from .serving.figures import summaries
+from .serving.verdict import serving_verdict
 from .validity import LEVELS, evaluate, validity
 from .verdict import verdict
 
@@ -63,6 +65,9 @@ def conclude(doc: T) -> T:
     elif isinstance(doc, ModelLoadRecord):
         loads = with_load_figures(doc.job)
         doc = doc.model_copy(update={"metrics": summaries_of_loads(loads), "job": loads})
+    elif isinstance(doc, ServingRecord):
+        doc = doc.model_copy(update={"metrics": summaries(doc)})
+        doc = doc.with_job(verdict=serving_verdict(doc))
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})
     findings = [finding for finding in doc.findings if finding.rule not in LEVELS]

@@ -114,7 +114,7 @@ def _padding(doc: TrainingRecord) -> int:
     return max(0, doc.job.accelerators - 1) if doc.job.subject.reads_itself else 0
 
 
-def record_changed(doc: TrainingRecord) -> RuleOutcome | None:
+def record_changed(doc: RunRecord) -> RuleOutcome | None:
     """Check that the tables beside the record, and the figures in it, are those of the run."""
     if not doc.changed:
         return None

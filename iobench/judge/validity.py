@@ -20,7 +20,14 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from ..base.errors import SpecError, UsageError, nearest
 from ..record.metrics import BY_NAME, METRICS
-from ..record.run import CHANGED, Finding, ModelLoadRecord, RunRecord, TrainingRecord
+from ..record.run import (
+    CHANGED,
+    Finding,
+    ModelLoadRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+)
 from . import model_load as load
 from . import rules_cache as cache
 from . import rules_data as data
@@ -30,6 +37,7 @@ from . import rules_speed as speed
 from .checkpoint import rules as checkpoint
 from .judged import Judged, judge
 from .rules_data import RuleOutcome
+from .serving import rules as serving
 
 Level = Literal["info", "warning", "invalid", "unknown"]
 
@@ -181,9 +189,23 @@ LOAD_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("load.rounds", load.rounds, NOTED),
     Rule("load.left-out", load.left_out, NOTED),
 )
-LEVELS = {rule.id: rule.levels for rule in (*CHECKPOINT_RULES, *LOAD_RULES)} | {
-    rule.id: rule.levels for rule in (*RULES, *MIXED_RULES)
-}
+SERVING_RULES: tuple[Rule[ServingRecord], ...] = (
+    Rule("serve.client-bound", serving.client_bound, ALWAYS),
+    Rule("serve.unsteady", serving.unsteady, ALWAYS),
+    Rule("serve.cold-residency", serving.cold_residency, ALWAYS),
+    Rule("serve.failures", serving.failures, REFUSED),
+    Rule("serve.incomplete", serving.incomplete, REFUSED),
+    Rule("serve.requests", serving.requests, REFUSED),
+    Rule(CHANGED, data.record_changed, INCONCLUSIVE),
+    Rule("serve.duration", serving.duration, MLPERF),
+    Rule("serve.repetitions", serving.repetitions, Levels("info", "warning")),
+    Rule("serve.trace-binned", serving.trace_binned, WARNED),
+)
+LEVELS = (
+    {rule.id: rule.levels for rule in (*CHECKPOINT_RULES, *LOAD_RULES)}
+    | {rule.id: rule.levels for rule in (*RULES, *MIXED_RULES)}
+    | {rule.id: rule.levels for rule in SERVING_RULES}
+)
 """The levels of every rule, by its id."""
 
 
@@ -225,6 +247,8 @@ def evaluate(
         if doc.checkpoints is not None:
             found += [rule(doc, rule_set) for rule in CHECKPOINTS_BESIDE]
             found += [rule(judged, rule_set) for rule in MIXED_RULES]
+    elif isinstance(doc, ServingRecord):
+        found = [rule(doc, rule_set) for rule in SERVING_RULES]
     else:
         rules = LOAD_RULES if isinstance(doc, ModelLoadRecord) else CHECKPOINT_RULES
         found = [rule(doc, rule_set) for rule in rules]

@@ -3,7 +3,8 @@
 It is the only such table. Conditions (``--fail-on``), comparisons, histories, CSV and the text and
 markdown reports read it, so that a metric that is added here appears in all of them, in the order
 of this table. They are computed by ``judge.figures.metrics`` (of a repetition),
-``judge.checkpoint.study`` (of a save or a restore), ``judge.model_load`` and ``judge.verdict``.
+``judge.checkpoint.study`` (of a save or a restore), ``judge.model_load``, ``judge.serving.figures``
+(of the requests of a repetition) and ``judge.verdict``.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["samples/s", "bytes/s", "s", "bytes", "count", "share", "ratio", "W", "MHz"]
+Unit = Literal[
+    "samples/s", "requests/s", "bytes/s", "s", "bytes", "count", "share", "ratio", "W", "MHz"
+]
 """``share``: 0 to 1. ``ratio``: one figure over another, which may be above 1."""
 
 Better = Literal["more", "less"]
-Of = Literal["repetition", "save", "restore", "load", "verdict"]
+Of = Literal["repetition", "save", "restore", "load", "request", "verdict"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +80,12 @@ def _restore(
 
 def _load(name: str, unit: Unit, label: str, better: Better = "less", short: str = "") -> Metric:
     return Metric(name=name, unit=unit, label=label, of="load", better=better, short=short)
+
+
+def _request(
+    name: str, unit: Unit, label: str, better: Better | None = "less", short: str = ""
+) -> Metric:
+    return Metric(name=name, unit=unit, label=label, of="request", better=better, short=short)
 
 
 def _verdict(name: str, unit: Unit, label: str, better: Better | None) -> Metric:
@@ -143,6 +152,12 @@ METRICS: tuple[Metric, ...] = (
     _load("load_amplification", "ratio", "bytes read over those of the model"),
     _load("load_cpu_s", "s", "CPU time of a load", short="CPU of a load"),
     _load("load_peak_memory_bytes", "bytes", "peak memory of a process", short="peak memory"),
+    _request("latency_p50_s", "s", "latency, p50", short="p50"),
+    _request("latency_p99_s", "s", "latency, p99", short="p99"),
+    _request("latency_p999_s", "s", "latency, p99.9"),
+    _request("latency_max_s", "s", "latency, longest"),
+    _request("storage_p99_s", "s", "read of a sample, p99"),
+    _request("requests_per_s", "requests/s", "requests answered", "more", "requests/s"),
     _verdict("headroom", "ratio", "storage over what is demanded", "more"),
     _verdict("contention", "ratio", "step beside the loader over the step alone", "less"),
     _verdict("accelerators_fed", "count", "accelerators that the storage alone could feed", "more"),

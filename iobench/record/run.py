@@ -25,6 +25,7 @@ from ..settings.numbers import Count
 from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
 from .model_load import ModelLoadRun
+from .serving import ServingRun
 from .tags import Tags
 from .training import TrainingRun
 
@@ -81,7 +82,7 @@ class RunRecord(RecordHead):
     files: dict[str, FileDigest] = {}  # events.parquet and resources.parquet, where there are some
     hosts: list[Host]  # in the order of their ranks
     storage: StorageFacts
-    job: TrainingRun | CheckpointRun | ModelLoadRun
+    job: TrainingRun | CheckpointRun | ModelLoadRun | ServingRun
 
     # What is not as it was recorded; found when the record is loaded and computed again.
     _changed: tuple[str, ...] = PrivateAttr(default=())
@@ -153,10 +154,17 @@ class ModelLoadRecord(RunRecord):
     job: ModelLoadRun
 
 
+class ServingRecord(RunRecord):
+    """A run that answered requests."""
+
+    job: ServingRun
+
+
 KINDS: dict[str, type[RunRecord]] = {
     "training": TrainingRecord,
     "checkpoint": CheckpointRecord,
     "model-load": ModelLoadRecord,
+    "serving": ServingRecord,
 }
 
 

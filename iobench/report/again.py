@@ -11,7 +11,7 @@ import yaml
 
 from ..base.text import quoted
 from ..record.host import Host
-from ..record.run import CheckpointRecord, RunRecord, TrainingRecord
+from ..record.run import CheckpointRecord, RunRecord, ServingRecord, TrainingRecord
 from ..settings.base import OpenRecord, Strict
 from .figures import facts_of
 from .sections import Fact, Facts, Section, SourceLines
@@ -33,6 +33,8 @@ def again_sections(doc: RunRecord) -> list[Section]:
         found += _training(doc)
     elif isinstance(doc, CheckpointRecord) and doc.job.spec.recorded:
         found.append(_file("spec", "The study as YAML", _plain(doc.job.spec)))
+    elif isinstance(doc, ServingRecord):
+        found.append(_file("scenario", "scenario.yaml", _plain(doc.job.scenario)))
     hosts = [_plain(host) for host in doc.hosts[:MAX_HOSTS]]
     more = f" (the first {MAX_HOSTS} of {len(doc.hosts)})" if len(doc.hosts) > MAX_HOSTS else ""
     if any(hosts):

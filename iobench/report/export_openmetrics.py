@@ -16,12 +16,18 @@ from statistics import median
 from ..base.text import MAX_SHOWN, printable
 from ..judge.checkpoint.study import values_of_study
 from ..record.metrics import METRICS, Metric, Unit
-from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
+from ..record.run import (
+    CheckpointRecord,
+    ModelLoadRecord,
+    RunRecord,
+    TrainingRecord,
+)
 from ..record.verdict import Estimate
 from .labels import TAG, labels_of
 
 _UNITS: dict[Unit, tuple[str, str]] = {
     "samples/s": ("samples_per_s", "samples_per_second"),
+    "requests/s": ("requests_per_s", "requests_per_second"),
     "bytes/s": ("bytes_per_s", "bytes_per_second"),
     "s": ("s", "seconds"),
     "bytes": ("bytes", "bytes"),
@@ -86,6 +92,7 @@ _OF = {
     "save": ", over the saves",
     "restore": ", over the restores",
     "load": ", over the loads",
+    "request": ", over the repetitions",
 }
 
 
@@ -116,7 +123,7 @@ def _values(doc: RunRecord, metric: Metric) -> Iterator[tuple[str, float]]:
         summary = doc.metrics[metric.name]
         yield from zip(_STATS, (summary.median, summary.min, summary.max), strict=True)
         return
-    elif metric.of == "load" or not isinstance(doc, TrainingRecord):
+    elif metric.of in ("load", "request") or not isinstance(doc, TrainingRecord):
         return
     else:
         values = [getattr(each, metric.name) for each in doc.job.repetitions if each.complete]

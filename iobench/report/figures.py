@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 BY_UNIT: Mapping[str, Format] = {
     "samples/s": format_count,
+    "requests/s": format_count,
     "count": format_count,
     "bytes/s": format_rate,
     "bytes": format_bytes,

@@ -28,7 +28,11 @@ STAGES = {
 """What can be the bottleneck, in a title and in a sentence."""
 
 _STATES = {"valid": "valid", "invalid": "INVALID", "unknown": "not known whether it is valid"}
-_KINDS = {"checkpoint": "checkpoint study", "model-load": "measurement of loads"}
+_KINDS = {
+    "checkpoint": "checkpoint study",
+    "model-load": "measurement of loads",
+    "serving": "serving run",
+}
 _ENDED = {
     "failed": "failed",
     "interrupted": "was interrupted",

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
+from ..record.run import (
+    CheckpointRecord,
+    ModelLoadRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+)
 from .figures import BLANK, T, TableOf
 from .sections import Column, Section, Table, Value
 
@@ -29,13 +35,16 @@ NAMES = (
 def labels_of(doc: RunRecord) -> dict[str, Value]:
     """The values of NAMES; host, cores, memory and instance are those of the first host.
 
-    Of a checkpoint study, and of loads of a model, the workload is the model. None: not recorded.
+    Of a checkpoint study, and of loads of a model, the workload is the model; of requests it is the
+    scenario. None: not recorded.
     """
     workload = dataset = None
     if isinstance(doc, TrainingRecord):
         workload, dataset = doc.job.workload.name, doc.job.dataset.name
     elif isinstance(doc, CheckpointRecord | ModelLoadRecord):
         workload = doc.job.model
+    elif isinstance(doc, ServingRecord):
+        workload, dataset = doc.job.scenario.name, doc.job.dataset.name
     host = doc.host
     cores = host.cores if host.effective_cores is None else host.effective_cores
     memory = host.effective_memory_bytes

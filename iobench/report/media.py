@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["training", "checkpoint", "model-load", "ab", "sweep", "submission"]
+Kind = Literal["training", "checkpoint", "model-load", "serving", "ab", "sweep", "submission"]
 """A kind of record that ``iobench report`` reads: a run by its job, or several runs together."""
 
 KINDS: dict[Kind, str] = {
     "training": "runs that loaded data",
     "checkpoint": "checkpoint studies",
     "model-load": "loads of models",
+    "serving": "runs that served requests",
     "ab": "comparisons in turns",
     "sweep": "sweeps",
     "submission": "results of MLPerf Storage",
@@ -52,7 +53,7 @@ MEDIA: dict[str, Medium] = {
             name="openmetrics",
             help="metrics for Prometheus",
             of="record",
-            kinds=("training", "checkpoint", "model-load"),
+            kinds=("training", "checkpoint", "model-load", "serving"),
         ),
         Medium(
             name="mlperf",

@@ -7,8 +7,14 @@ from dataclasses import replace
 
 from ..base.units import counted, format_count, format_percent
 from ..judge.figures.events import Events
-from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
-from . import checkpoint, model_load, run
+from ..record.run import (
+    CheckpointRecord,
+    ModelLoadRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+)
+from . import checkpoint, model_load, run, serving
 from .figures import Format, TableOf, summary, word
 from .glance import UTILIZATION, bottleneck_text
 from .labels import labels_of, tags_text, with_all_tags
@@ -18,7 +24,7 @@ from .sections import Cell, FirstScreen, Headline, Prose, Section, Table
 def sections(
     doc: RunRecord, events: Events | None = None, samples: Events | None = None
 ) -> list[Section]:
-    """The report of a checkpoint study, of a model's loads, or of a run that loaded data.
+    """The report of a run, of whatever kind.
 
     ``events`` of the run, and ``samples`` of what its host did, add charts that only pages show.
     """
@@ -26,6 +32,8 @@ def sections(
         return checkpoint.sections(doc)
     if isinstance(doc, ModelLoadRecord):
         return model_load.sections(doc)
+    if isinstance(doc, ServingRecord):
+        return serving.sections(doc)
     assert isinstance(doc, TrainingRecord)
     return run.sections(doc, events, samples)
 
@@ -96,6 +104,8 @@ def _job(doc: RunRecord) -> str:
         return f"checkpoint of {doc.job.model}"
     if isinstance(doc, ModelLoadRecord):
         return f"loads of {doc.job.model}"
+    if isinstance(doc, ServingRecord):
+        return doc.job.scenario.name
     if isinstance(doc, TrainingRecord):
         return f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"
     return str(doc.job.kind)
@@ -106,6 +116,8 @@ def _when(created: str) -> Cell:
 
 
 def _bottleneck(doc: RunRecord) -> str:
+    if isinstance(doc, ServingRecord) and doc.job.verdict is not None:
+        return serving.bottleneck_text(doc.job.verdict)
     if not isinstance(doc, TrainingRecord):
         return "-"
     return bottleneck_text(doc.job.verdict) if doc.job.verdict else "no verdict"

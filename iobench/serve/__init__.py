@@ -1,1 +1,1 @@
-"""What comes before a model serves: its weights, and how they get from storage to tensors."""
+"""What serves: models that are loaded, and requests that arrive by themselves."""

@@ -207,6 +207,7 @@ def test_the_specs_travel_in_the_wheel() -> None:
     ]["targets"]
     assert build["wheel"]["force-include"] == {
         "workloads": "iobench/workloads",
+        "scenarios": "iobench/scenarios",
         "datasets": "iobench/datasets",
         "sweeps": "iobench/sweeps",
         "results/instances.yaml": "iobench/instances.yaml",
@@ -215,7 +216,7 @@ def test_the_specs_travel_in_the_wheel() -> None:
             for name in ("run", "ab", "sweep")
         },
     }
-    assert {"workloads", "datasets", "tests", "constraints.txt", "Makefile"} <= set(
+    assert {"workloads", "scenarios", "datasets", "tests", "constraints.txt", "Makefile"} <= set(
         build["sdist"]["include"]
     )
 

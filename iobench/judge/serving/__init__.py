@@ -1,0 +1,1 @@
+"""Runs that serve requests: from the times of single requests to the verdict."""

@@ -1,0 +1,139 @@
+"""The figures of a window, from the times of its requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...record.run import ServingRecord, Summary
+from ...record.serving import LatencyParts, ServedTrial
+from ...settings.scenario import Scenario
+from ..statistics import t_quantile
+from .queue import served
+
+Rows = Mapping[str, npt.NDArray[Any]]
+"""The columns of ``SERVED_COLUMNS`` of one window."""
+
+SLOW = 0.01
+"""The share of the slowest requests whose parts are told."""
+
+SLICES = 10
+"""Parts of a fifth of the requests; their means are nearly independent of one another."""
+
+GROWN, GROWTH_LEVEL = 1.5, 0.001
+"""A latency has grown if it is so many times as long, and by more than chance."""
+
+
+def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTrial:
+    """The window with every figure that follows from its requests."""
+    intended, taken, issued, ready = (
+        rows[name].astype(np.float64) / 1e9
+        for name in ("intended_ns", "taken_ns", "issued_ns", "ready_ns")
+    )
+    number = len(intended)
+    failed = rows["failed"] > 0
+    unserved = rows["ready_ns"] < 0
+    good = ~failed & ~unserved
+    update: dict[str, object] = {
+        "requests": number,
+        "failed": int(failed.sum()),
+        "unserved": int(unserved.sum()),
+    }
+    if not good.any():
+        nothing = {"over": 1.0, "holds": False, "steady": False} if number else {}
+        return trial.model_copy(update=update | nothing)
+    intended, taken, issued, ready = (each[good] for each in (intended, taken, issued, ready))
+    begins, ends = served(
+        ready,
+        servers=scenario.accelerators,
+        batch_size=scenario.batch_size,
+        batch_delay=scenario.batch_delay,
+        step=scenario.step_time,
+    )
+    latency = ends - intended
+    parts = {
+        "reader_wait_s": issued - intended,
+        "storage_s": ready - issued,
+        "accelerator_wait_s": begins - ready,
+        "step_s": ends - begins,
+    }
+    slow = latency >= quantile(latency, 1 - SLOW)
+    over = float((latency > scenario.limit).sum() + number - len(latency)) / number
+    growth, grows = growth_of(latency)
+    late = issued - np.maximum(intended, taken)
+    return trial.model_copy(
+        update=update
+        | {
+            "offered_per_s": number / trial.seconds,
+            "requests_per_s": len(latency) / max(trial.seconds, float(ends.max())),
+            "latency_mean_s": float(latency.mean()),
+            "latency_p50_s": quantile(latency, 0.5),
+            "latency_p99_s": quantile(latency, 0.99),
+            "latency_p999_s": quantile(latency, 0.999),
+            "latency_max_s": float(latency.max()),
+            "quantile_s": quantile(latency, scenario.quantile),
+            "without_accelerator_s": quantile(ready - intended, scenario.quantile),
+            "storage_p50_s": quantile(parts["storage_s"], 0.5),
+            "storage_p99_s": quantile(parts["storage_s"], 0.99),
+            "storage_max_s": float(parts["storage_s"].max()),
+            "over": over,
+            "holds": over <= 1 - scenario.quantile + 1e-9,
+            "growth": growth,
+            "steady": not grows and not unserved.any(),
+            "late_p99_s": quantile(late, 0.99),
+            "read_bytes_per_s": trial.bytes / max(trial.seconds, float(ready.max())),
+            "parts": _means(parts, np.ones(len(latency), bool)),
+            "slow_parts": _means(parts, slow),
+        }
+    )
+
+
+def _means(parts: Mapping[str, npt.NDArray[np.float64]], of: npt.NDArray[np.bool_]) -> LatencyParts:
+    return LatencyParts(**{name: max(0.0, float(each[of].mean())) for name, each in parts.items()})
+
+
+def quantile(values: npt.NDArray[np.float64], share: float) -> float:
+    """The smallest value that at least this share of the values does not exceed."""
+    place = max(0, math.ceil(share * len(values) - 1e-9) - 1)
+    return float(np.partition(values, place)[place])
+
+
+def growth_of(latency: npt.NDArray[np.float64]) -> tuple[float | None, bool]:
+    """Mean latency of the last fifth of the requests over that of the first; whether it grows.
+
+    It grows if it is longer by more than the means of slices of both fifths differ by chance, and
+    by enough to matter. None: too few requests.
+    """
+    fifth = len(latency) // 5
+    if fifth < SLICES:
+        return None, False
+    first, last = (
+        np.array([part.mean() for part in np.array_split(fifths, SLICES)])
+        for fifths in (latency[:fifth], latency[-fifth:])
+    )
+    growth = float(last.mean() / first.mean()) if first.mean() > 0 else 1.0
+    error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / SLICES)
+    beyond = last.mean() - first.mean() > t_quantile(SLICES - 1, 2 * GROWTH_LEVEL) * error
+    return growth, bool(beyond and growth > GROWN)
+
+
+SUMMARISED = (
+    *("latency_p50_s", "latency_p99_s", "latency_p999_s", "latency_max_s"),
+    *("storage_p99_s", "requests_per_s", "read_bytes_per_s"),
+)
+
+
+def summaries(doc: ServingRecord) -> dict[str, Summary]:
+    """The figures of the repetitions by the names of ``record.metrics``."""
+    found = {}
+    for name in SUMMARISED:
+        values = [value for one in doc.job.repetitions if (value := getattr(one, name)) is not None]
+        if values:
+            found[name] = Summary(
+                median=float(np.median(values)), min=min(values), max=max(values), n=len(values)
+            )
+    return found

@@ -1,0 +1,142 @@
+"""Rules for runs that serve requests. Each returns None if it finds no violation."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ...base.units import counted, format_count, format_duration, format_percent
+from ...record.run import ServingRecord
+from ..cache import MAX_RESIDENT
+from ..rules_data import RuleOutcome, unknown
+from . import verdict
+
+MIN_REPETITIONS = 3
+
+MIN_BEYOND = 10
+"""Requests of a repetition that are slower than the quantile: with fewer, it is chance."""
+
+LOADGEN_S = 600.0
+"""How long LoadGen's server scenario lasts at least."""
+
+BINNED = 0.2
+"""Share of arrivals at the very instant of another one, above which a trace's clock was coarse."""
+
+
+def client_bound(doc: ServingRecord) -> RuleOutcome | None:
+    why = verdict.client_bound(doc)
+    if not why:
+        return None
+    return RuleOutcome(
+        why,
+        "the latencies are those of this client: use a lower --rate, free cores, or "
+        "reader.decode=false",
+    )
+
+
+def unsteady(doc: ServingRecord) -> RuleOutcome | None:
+    """Check that the latency did not grow for as long as requests arrived."""
+    tried = doc.job.repetitions
+    grows = [one for one in tried if one.steady is False]
+    if 2 * len(grows) <= len(tried):
+        return None
+    known = [one.growth for one in grows if one.growth is not None]
+    times = f"the last fifth of the requests took {median(known):.1f} x as long as the first fifth"
+    left = sum(one.unserved for one in grows)
+    lost = f"{counted(left, 'request')} had no free reader until the end"
+    told = " and ".join([*([times] if known else []), *([lost] if left else [])])
+    return RuleOutcome(
+        f"{format_count(doc.job.rate or 0.0)} requests/s are no rate that lasts: "
+        f"{told or 'no request was answered'}",
+        "requests arrive faster than they are answered: use a lower --rate, or --find-max",
+    )
+
+
+def cold_residency(doc: ServingRecord) -> RuleOutcome | None:
+    if doc.job.scenario.cache != "cold":
+        return None
+    remedy = "make sure that no other process reads the dataset, or set cache=any"
+    trials = [one for one in doc.job.trials if one.kind != "without-storage"]
+    cached = max((one.residency_before or 0.0 for one in trials), default=0.0)
+    if cached > MAX_RESIDENT:
+        return RuleOutcome(
+            f"the run claims cold reads, but {format_percent(cached)} of the dataset was in the "
+            "page cache",
+            remedy,
+        )
+    gap = next((one for one in trials if one.residency_before is None), None)
+    if gap is not None and not doc.job.direct and doc.storage.page_cache is not False:
+        how = f": {gap.residency_how}" if gap.residency_how else ""
+        return unknown(f"page-cache residency was not measured{how}", remedy)
+    return None
+
+
+def failures(doc: ServingRecord) -> RuleOutcome | None:
+    failed = sum(one.failed for one in doc.job.repetitions)
+    if not failed:
+        return None
+    first = next((one.error for one in doc.job.repetitions if one.error), "")
+    number = sum(one.requests for one in doc.job.repetitions)
+    return RuleOutcome(
+        f"{format_count(failed)} of {counted(number, 'request')} failed"
+        + (f"; the first: {first}" if first else ""),
+        "failed requests have no latency, and count as slower than the limit: repair the storage",
+    )
+
+
+def incomplete(doc: ServingRecord) -> RuleOutcome | None:
+    if doc.status == "ok" and doc.job.repetitions:
+        return None
+    what = f"the run's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
+    if doc.status == "ok":
+        what = "no rate was found that holds the limit, so nothing was repeated"
+    return RuleOutcome(what, "run it again and let it finish, or give a --rate")
+
+
+def requests(doc: ServingRecord) -> RuleOutcome | None:
+    """Check that enough requests are beyond the quantile to know it."""
+    numbers = [one.requests for one in doc.job.repetitions]
+    needed = round(MIN_BEYOND / (1 - doc.job.scenario.quantile))
+    if not numbers or min(numbers) >= needed:
+        return None
+    name = verdict.quantile_text(doc.job.scenario.quantile)
+    short = min(numbers)
+    cut = "" if doc.job.direct else ", or a larger dataset, of which each sample is read once"
+    return RuleOutcome(
+        f"{counted(short, 'request')} in a repetition are too few for {name}",
+        f"use {format_count(needed)} or more: a longer --duration{cut}",
+    )
+
+
+def duration(doc: ServingRecord) -> RuleOutcome | None:
+    """Check that each repetition lasts as long as LoadGen's server scenario."""
+    shortest = min((one.seconds for one in doc.job.repetitions), default=LOADGEN_S)
+    if shortest >= LOADGEN_S:
+        return None
+    return RuleOutcome(
+        f"a repetition lasts {format_duration(shortest)}; LoadGen demands "
+        f"{format_duration(LOADGEN_S)}",
+        "run with --duration 10min",
+    )
+
+
+def repetitions(doc: ServingRecord) -> RuleOutcome | None:
+    number = len(doc.job.repetitions)
+    if number >= MIN_REPETITIONS or not number:
+        return None
+    return RuleOutcome(
+        f"{counted(number, 'repetition')} tell little of how much the figures vary",
+        f"run with --repeat {MIN_REPETITIONS}",
+    )
+
+
+def trace_binned(doc: ServingRecord) -> RuleOutcome | None:
+    """Check that the clock of a trace was fine enough to tell its requests apart."""
+    share = doc.job.arrivals_together
+    if share is None or share <= BINNED:
+        return None
+    return RuleOutcome(
+        f"{format_percent(share)} of the requests of the trace arrive at the very instant of "
+        "another one",
+        "its clock was coarse, so these bursts may not have been there: use a finer trace, or "
+        "arrivals.kind=gamma",
+    )

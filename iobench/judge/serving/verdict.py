@@ -1,0 +1,119 @@
+"""What the repetitions of a serving run say together: the limit, and the bottleneck."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from ...base.units import format_count, format_duration, format_percent
+from ...record.run import ServingRecord
+from ...record.serving import ServedBottleneck, ServedTrial, ServingVerdict
+from ...record.verdict import Estimate
+from ..statistics import NOISE, ratio_estimate
+
+MAX_LATE = 0.1
+"""The share of the limit that late wake-ups of the client may add to the slow requests."""
+
+MAX_CPU_SHARE = 0.8
+"""Of one core: with more, requests wait for the interpreter, which runs one thread at a time."""
+
+
+def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
+    """The verdict; None before the first repetition."""
+    tried = doc.job.repetitions
+    if not tried:
+        return None
+    known = {each.holds for each in tried}
+    holds = known.pop() if len(known) == 1 else None
+    gains = gains_of(doc)
+    bottleneck, why = _bottleneck(doc, gains)
+    return ServingVerdict(
+        holds=holds, bottleneck=bottleneck, gains=gains, why=why, sentence=_sentence(doc, holds)
+    )
+
+
+def gains_of(doc: ServingRecord) -> dict[str, Estimate]:
+    """How many times as long the requests at the quantile take as without each stage."""
+    whole, without = doc.job.repetitions, doc.job.of("without-storage")
+    pairs = {
+        "storage": [
+            (one.quantile_s, other.quantile_s) for one, other in zip(whole, without, strict=False)
+        ],
+        "accelerator": [(one.quantile_s, one.without_accelerator_s) for one in whole],
+    }
+    found = {}
+    for stage, each in pairs.items():
+        values = [(one, other) for one, other in each if one is not None and other is not None]
+        estimate = ratio_estimate(values)
+        if estimate is not None:
+            found[stage] = estimate
+    return found
+
+
+def client_bound(doc: ServingRecord) -> str:
+    """Why the client limits what was measured; empty if it does not."""
+    return _client(doc.job.repetitions, doc.job.scenario.limit)
+
+
+def trial_client_bound(trial: ServedTrial, limit_s: float) -> str:
+    """The same of one window."""
+    return _client([trial], limit_s)
+
+
+def _client(trials: Iterable[ServedTrial], limit_s: float) -> str:
+    late = [one.late_p99_s for one in trials if one.late_p99_s is not None]
+    if late and median(late) > MAX_LATE * limit_s:
+        return (
+            f"1 % of the requests were issued {format_duration(median(late))} late or more, by "
+            f"readers that were free: more than {format_percent(MAX_LATE)} of the limit of "
+            f"{format_duration(limit_s)}"
+        )
+    busy = [one.cpu_share for one in trials if one.cpu_share is not None]
+    if busy and median(busy) > MAX_CPU_SHARE:
+        return (
+            f"the process that issues the requests takes {format_percent(median(busy))} of a core, "
+            "and its threads run one at a time"
+        )
+    return ""
+
+
+def _bottleneck(doc: ServingRecord, gains: dict[str, Estimate]) -> tuple[ServedBottleneck, str]:
+    if why := client_bound(doc):
+        return "client", why
+    significant = {
+        stage: gain
+        for stage, gain in gains.items()
+        if gain.low is not None and gain.low > 1 + NOISE
+    }
+    ranked = sorted(significant, key=lambda stage: -significant[stage].value)
+    if not ranked:
+        return "inconclusive", "no stage that was left out made a significant difference"
+    if len(ranked) > 1 and (gains[ranked[0]].low or 0.0) <= gains[ranked[1]].value:
+        return "inconclusive", f"{' and '.join(ranked)} make about the same difference"
+    found: ServedBottleneck = "storage" if ranked[0] == "storage" else "accelerator"
+    return found, ""
+
+
+def quantile_text(quantile: float) -> str:
+    """``p99`` or ``p99.9``."""
+    return f"p{100 * quantile:.4g}"
+
+
+def _sentence(doc: ServingRecord, holds: bool | None) -> str:
+    job = doc.job
+    spec, tried = job.scenario, job.repetitions
+    limit = f"{format_duration(spec.limit)} at {quantile_text(spec.quantile)}"
+    rate = f"{format_count(job.rate or 0.0)} requests/s"
+    if holds is None:
+        held = sum(bool(one.holds) for one in tried)
+        return (
+            f"At {rate} it is inconclusive whether this storage holds {limit}: {held} of "
+            f"{len(tried)} repetitions did."
+        )
+    if holds:
+        return f"This storage holds {limit} at {rate}."
+    over = median(one.over for one in tried if one.over is not None)
+    return (
+        f"This storage does not hold {limit} at {rate}: {format_percent(over)} of the requests "
+        "took longer or failed."
+    )

@@ -1,0 +1,137 @@
+"""What a serving run measured: the job of its record.
+
+A *latency* is the time from the instant at which a request was meant to arrive until the end of its
+step, however late the request was issued. A request that failed, or that no reader took in time,
+has none. Its parts add up: waiting for one of the reads in flight, the read itself, waiting for an
+accelerator and for the rest of its batch, the step.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..settings.base import Record
+from ..settings.numbers import Count, Few, Figure, Share
+from ..settings.scenario import Scenario
+from .job import DatasetFacts
+from .verdict import Estimate
+
+TrialKind = Literal["repetition", "without-storage", "find-max"]
+"""``without-storage``: the bytes come from memory. ``find-max``: a rate that was tried."""
+
+SERVED_COLUMNS = {
+    "trial": "int32, place of the window in ``job.trials``",
+    "intended_ns": "int64, when the request was meant to arrive, from the begin of its window",
+    "taken_ns": "int64, when a reader was free for it; -1: none was in time",
+    "issued_ns": "int64, when its read began; -1: it did not",
+    "ready_ns": "int64, when its sample was in memory, or its read had failed; -1: neither",
+    "failed": "uint8, 1 if its read failed",
+}
+"""The columns of a serving run's ``events.parquet``, one row for each request."""
+
+
+class LatencyParts(Record):
+    """Means of the parts of the latency, in seconds."""
+
+    reader_wait_s: Figure = 0.0
+    storage_s: Figure = 0.0
+    accelerator_wait_s: Figure = 0.0
+    step_s: Figure = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return self.reader_wait_s + self.storage_s + self.accelerator_wait_s + self.step_s
+
+
+class ServedTrial(Record):
+    """One window of requests.
+
+    ``over`` is the share of all requests that took longer than the limit, failed, or were not
+    taken; the window ``holds`` the limit if that is no more than the scenario allows. ``steady``:
+    the latency of the last fifth of the requests is not above that of the first fifth, and no
+    request was left out. ``without_accelerator_s``: the quantile of the limit if steps took no
+    time, computed from the same reads.
+    """
+
+    kind: TrialKind
+    seed: int
+    rate: Figure  # asked, requests/s
+    seconds: Figure  # over which requests arrive
+    requests: Few
+    failed: Few = 0
+    unserved: Few = 0
+    offered_per_s: Figure | None = None  # requests that arrived, over the window
+    requests_per_s: Figure | None = None  # until the last one was answered
+    latency_mean_s: Figure | None = None
+    latency_p50_s: Figure | None = None
+    latency_p99_s: Figure | None = None
+    latency_p999_s: Figure | None = None
+    latency_max_s: Figure | None = None
+    quantile_s: Figure | None = None  # at the scenario's quantile
+    without_accelerator_s: Figure | None = None
+    storage_p50_s: Figure | None = None
+    storage_p99_s: Figure | None = None
+    storage_max_s: Figure | None = None
+    over: Share | None = None
+    holds: bool | None = None
+    growth: Figure | None = None  # mean latency of the last fifth over that of the first
+    steady: bool | None = None
+    late_p99_s: Figure | None = None  # what the client adds: late wake-ups of free readers
+    cpu_share: Figure | None = None  # of one core, by this process
+    bytes: Count = 0
+    read_bytes_per_s: Figure | None = None
+    parts: LatencyParts = LatencyParts()
+    slow_parts: LatencyParts = LatencyParts()  # of the slowest 1 % of the requests
+    residency_before: Share | None = None
+    residency_how: str = ""
+    error: str = ""  # of the first request that failed
+
+
+class FoundRate(Record):
+    """The largest rate that holds the limit, in requests/s.
+
+    Every window at ``low`` held it, and at ``high`` most of them did not; None: no such rate was
+    tried. ``bound``: why the search ended before it knew both.
+    """
+
+    low: Figure | None = None
+    high: Figure | None = None
+    bound: str = ""
+
+
+ServedBottleneck = Literal["storage", "accelerator", "client", "inconclusive"]
+
+
+class ServingVerdict(Record):
+    """What the repetitions say together.
+
+    ``gains``: how many times as long the requests at the quantile take as without a stage.
+    """
+
+    holds: bool | None
+    bottleneck: ServedBottleneck
+    gains: dict[str, Estimate] = {}
+    sentence: str = ""
+    why: str = ""
+
+
+class ServingRun(Record):
+    """A serving run as the job of a run."""
+
+    kind: Literal["serving"] = "serving"
+    scenario: Scenario
+    dataset: DatasetFacts
+    rate: Figure | None = None  # of the repetitions; None: no rate that was tried held the limit
+    direct: bool = False  # reads go past the page cache
+    arrivals_together: Share | None = None  # of a trace: arrivals at the instant of another one
+    trials: list[ServedTrial] = []
+    found: FoundRate | None = None
+    verdict: ServingVerdict | None = None
+    not_measured: dict[str, str] = {}
+
+    @property
+    def repetitions(self) -> list[ServedTrial]:
+        return self.of("repetition")
+
+    def of(self, kind: TrialKind) -> list[ServedTrial]:
+        return [trial for trial in self.trials if trial.kind == kind]

@@ -1,0 +1,247 @@
+"""A run that answered requests: the limit, where the time goes, the rates that were tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from ..base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+)
+from ..judge.serving.figures import SLOW
+from ..judge.serving.verdict import quantile_text
+from ..record.metrics import metrics_of
+from ..record.run import ServingRecord
+from ..record.serving import FoundRate, LatencyParts, ServedTrial, ServingRun, ServingVerdict
+from .again import again_sections
+from .figures import (
+    Medians,
+    TableOf,
+    ends,
+    facts,
+    format_of,
+    interval,
+    picture,
+    summary,
+)
+from .glance import finding_sections, status_sections, with_trust
+from .labels import add_labels, tags_text
+from .sections import Chart, Facts, FirstScreen, KeyFigure, Mark, Section, Table, Tone
+
+_PARTS = {
+    "reader_wait_s": "waiting for a reader",
+    "storage_s": "storage",
+    "accelerator_wait_s": "waiting for the accelerator",
+    "step_s": "step",
+}
+
+_BOTTLENECKS = {
+    "storage": "storage is the bottleneck",
+    "accelerator": "the accelerator is the bottleneck",
+    "client": "the client is the bottleneck, iobench itself",
+    "inconclusive": "the bottleneck is inconclusive",
+}
+
+_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "plain"}
+
+_TRIALS = {
+    "repetition": "repetition",
+    "without-storage": "without storage",
+    "find-max": "tried rate",
+}
+
+
+def bottleneck_text(verdict: ServingVerdict) -> str:
+    """``storage is the bottleneck``, for a title."""
+    return _BOTTLENECKS[verdict.bottleneck]
+
+
+def sections(doc: ServingRecord) -> list[Section]:
+    """All sections for which the run has data."""
+    failed, remarks = finding_sections(doc)
+    return [
+        *status_sections(doc),
+        _first(doc),
+        failed,
+        *_figures(doc),
+        *_parts(doc.job.repetitions),
+        *_rates(doc.job),
+        *remarks,
+        _about(doc),
+        *again_sections(doc),
+        _windows(doc),
+    ]
+
+
+def _first(doc: ServingRecord) -> FirstScreen:
+    job, verdict = doc.job, doc.job.verdict
+    spec, tried = job.scenario, job.repetitions
+    limit = f"{format_duration(spec.limit)} at {quantile_text(spec.quantile)}"
+    gauges = []
+    known = [one.quantile_s for one in tried if one.quantile_s is not None]
+    if known:
+        spread = ends(min(known), max(known), format_duration) if len(known) > 1 else ""
+        gauges.append(
+            KeyFigure(
+                f"{quantile_text(spec.quantile)} of the latency",
+                format_duration(median(known)),
+                f"{spread} of {format_duration(spec.limit)} allowed".strip(),
+            )
+        )
+    for name, label in (("latency_p50_s", "p50"), ("latency_max_s", "longest")):
+        if name in doc.metrics:
+            found = doc.metrics[name]
+            gauges.append(KeyFigure(label, summary(found, format_duration).text))
+    gauges.append(KeyFigure("largest rate", _largest(job.found), _why(job.found)))
+    state, tone = "no rate was measured", _TONES[None]
+    sentences: list[str] = []
+    if verdict is not None:
+        words = {True: "holds", False: "does not hold", None: "inconclusive whether it holds"}
+        state = f"{words[verdict.holds]} {limit}"
+        tone = _TONES[verdict.holds]
+        sentences = [verdict.sentence, _cause(verdict)]
+    elif job.found is not None and job.found.low is None:
+        state, sentences = f"no rate holds {limit}", [job.found.bound or "No rate was tried."]
+    first = FirstScreen(
+        job=f"{spec.name} at {format_count(job.rate)} requests/s" if job.rate else spec.name,
+        state=state,
+        tone=tone,
+        sentences=tuple(filter(None, sentences)),
+        gauges=tuple(gauges),
+        picture=_picture(tried),
+    )
+    return with_trust(doc, first)
+
+
+def _largest(found: FoundRate | None) -> str:
+    if found is None or found.low is None:
+        return "not measured" if found is None else "none"
+    return f"{format_count(found.low)} requests/s"
+
+
+def _why(found: FoundRate | None) -> str:
+    if found is None:
+        return "(--find-max looks for it)"
+    if found.high is not None and found.low is not None:
+        return f"hold the limit, {format_count(found.high)} do not"
+    return found.bound
+
+
+def _cause(verdict: ServingVerdict) -> str:
+    """The bottleneck, and what leaving it out brings."""
+    text = bottleneck_text(verdict)
+    text = text[:1].upper() + text[1:]
+    if verdict.why:
+        return f"{text}: {verdict.why}."
+    gain = verdict.gains.get(verdict.bottleneck)
+    stage = {"storage": "with the bytes in memory", "accelerator": "with steps that take no time"}
+    if gain is None or verdict.bottleneck not in stage:
+        return f"{text}."
+    return f"{text}: {stage[verdict.bottleneck]} the slow requests are {interval(gain)} as fast."
+
+
+def _means(tried: Sequence[ServedTrial], name: str, *, slow: bool) -> float:
+    parts = [one.slow_parts if slow else one.parts for one in tried]
+    return median(getattr(each, name) for each in parts) if parts else 0.0
+
+
+def _picture(tried: Sequence[ServedTrial]) -> Table | None:
+    rows = [
+        (label, value := _means(tried, name, slow=True), format_duration(value), "")
+        for name, label in _PARTS.items()
+    ]
+    return picture(
+        f"Where the slowest {format_percent(SLOW)} of the requests spend their time", rows
+    )
+
+
+def _figures(doc: ServingRecord) -> list[Section]:
+    table = Medians("min", "max", "n")
+    for metric in metrics_of("request", "repetition"):
+        if metric.name in doc.metrics:
+            found = doc.metrics[metric.name]
+            cell = summary(found, format_of(metric))
+            table.add(metric.label, metric.name, cell, found.min, found.max, found.n)
+    if not table.rows:
+        return []
+    many = counted(len(doc.job.repetitions), "repetition")
+    return [table.table("metrics", f"Measured: median [min, max] of {many}")]
+
+
+def _parts(tried: Sequence[ServedTrial]) -> list[Section]:
+    """Where all requests, and the slowest of them, spend their time."""
+    if not tried:
+        return []
+    rows = TableOf(_PARTS.items())
+    rows.add("part", "part of the latency", of=lambda each: each[1])
+    rows.add("mean_s", "all requests", "s", lambda each: _means(tried, each[0], slow=False))
+    slow = f"slowest {format_percent(SLOW)}"
+    rows.add("slow_mean_s", slow, "s", lambda each: _means(tried, each[0], slow=True))
+    return [rows.made("parts", "Where the time goes: means, median of the repetitions")]
+
+
+def _rates(job: ServingRun) -> list[Section]:
+    """The rates that were tried, in ascending order."""
+    tried = sorted(job.of("find-max"), key=lambda one: one.rate)
+    if not tried:
+        return []
+    rows = TableOf(tried)
+    rows.add("rate", "requests/s asked", "requests/s")
+    rows.add("requests_per_s", "answered/s", "requests/s")
+    rows.add("quantile_s", quantile_text(job.scenario.quantile), "s")
+    rows.add("over", "over the limit", "share")
+    rows.add("growth", "latency grew", "ratio")
+    rows.add("holds", "holds", of=lambda one: "yes" if one.holds and one.steady else "no")
+    limit = Mark(at=job.scenario.limit, label="limit")
+    chart = Chart(kind="lines", x="rate", y=("quantile_s",), dots=("quantile_s",), limits=(limit,))
+    return [rows.made("rates", "The rates that were tried", charts=[chart])]
+
+
+def _about(doc: ServingRecord) -> Facts:
+    job = doc.job
+    spec = job.scenario
+    batch = f" in batches of up to {spec.batch_size}" if spec.batch_size > 1 else ""
+    delay = f", begun after {format_duration(spec.batch_delay)}" if spec.batch_delay else ""
+    arrivals = str(spec.arrivals.kind)
+    arrivals += f", cv {spec.arrivals.cv:g}" if arrivals == "gamma" else ""
+    arrivals += f" {spec.arrivals.path}" if spec.arrivals.path else ""
+    size = job.dataset.sample_bytes_mean
+    reads = f"{format_bytes(size)} each, " if size else ""
+    reads += f"at most {counted(spec.reader.concurrency, 'read')} in flight"
+    reads += ", past the page cache" if job.direct else ""
+    told = [
+        ("run", doc.run_id),
+        ("labels", tags_text(doc)),
+        ("arrivals", arrivals),
+        ("samples", reads),
+        (
+            "accelerators",
+            f"{spec.accelerators:,}, emulated: {format_duration(spec.step_time)} a step"
+            f"{batch}{delay}",
+        ),
+        ("cache", spec.cache),
+        ("dataset", job.dataset.name),
+        ("storage", doc.storage.url or ""),
+    ]
+    return facts("about", "About this run", told)
+
+
+def _windows(doc: ServingRecord) -> Table:
+    """One row for each window of requests."""
+    rows = TableOf(doc.job.trials)
+    rows.data("run_id", of=lambda _: doc.run_id)
+    names = [
+        name
+        for name in ServedTrial.model_fields
+        if name not in ("kind", "parts", "slow_parts", "error", "residency_how")
+    ]
+    rows.data("kind", of=lambda one: _TRIALS[one.kind])
+    rows.data(*names)
+    of_parts = dict.fromkeys(LatencyParts.model_fields, "")
+    rows.add_each(of_parts, "", lambda one, name: getattr(one.parts, name), where="data")
+    add_labels(rows, doc)
+    return rows.made("windows", "Windows of requests", where="data")

@@ -1,0 +1,343 @@
+"""A serving run: windows of requests, with storage and in turns without it, at one rate.
+
+Where no rate is given, the largest one that holds the limit is searched first. Whatever happens on
+the way, what was measured until then is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from .. import __version__
+from ..base.errors import InterruptedRun, IobenchError, UsageError, kept_in
+from ..base.interrupts import defer_interrupts
+from ..base.units import format_count, format_duration
+from ..host.requests import RequestColumns, write_requests
+from ..judge.rebuild import conclude
+from ..judge.serving.figures import with_figures
+from ..judge.serving.search import RateSearch
+from ..judge.serving.verdict import trial_client_bound
+from ..record.run import EVENTS_FILE, ServingRecord
+from ..record.serving import FoundRate, ServedTrial, ServingRun, TrialKind
+from ..record.tags import tags
+from ..record.training import Epoch
+from ..serve.arrivals import MAX_REQUESTS, Arrivals
+from ..serve.client import issue
+from ..serve.sample import SampleReaders
+from ..settings.scenario import Scenario
+from ..storage.base import Storage
+from ..storage.locks.lock import reading
+from .agent import HostAgent
+from .cache import Others, prepare_cache
+from .calibration.copies import MAX_COPY_BYTES, choose_shards, copy_to_memory
+from .facts import dataset_facts, new_directory, storage_facts, write_document
+from .options import VerbOptions
+from .plan import Plan, make_plan
+from .progress import Observer
+from .trials import seed_of, take_turns
+
+MAX_RATE = 50_000.0
+"""Requests/s. One process can't issue more, however little it does for each."""
+
+USUAL_S = 10.0
+"""Length of a window."""
+
+DRAIN_S, DRAIN = 2.0, 10.0
+"""Requests may wait for a reader for so long after the last arrival, or for so many limits."""
+
+_PART = "window"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingPlan:
+    """A serving run with all decisions made.
+
+    ``rate``: requests/s; None: the largest one that holds the limit, which is to be found.
+    ``seconds``: for which requests arrive in a window.
+    """
+
+    scenario: Scenario
+    plan: Plan
+    arrivals: Arrivals
+    rate: float | None
+    seconds: float
+    repetitions: int
+    seed: int
+
+    @property
+    def most(self) -> int:
+        """Requests of a window: one of each sample where the page cache may serve a second."""
+        return MAX_REQUESTS if self.plan.uncached else self.plan.manifest.sample_count
+
+
+def make_serving_plan(
+    scenario: Scenario,
+    data: str,
+    *,
+    rate: float | None,
+    find_max: bool,
+    seconds: float = USUAL_S,
+    repetitions: int = 3,
+    seed: int = 42,
+    origin: str | None = None,
+) -> ServingPlan:
+    """Check that data, scenario and rate fit.
+
+    Raises UsageError, also where no rate is known and none is to be found; DatasetError as
+    ``make_plan``.
+    """
+    arrivals = Arrivals(scenario.arrivals)
+    rate = rate or arrivals.usual_rate()
+    if find_max:
+        rate = None
+    elif rate is None:
+        raise UsageError(
+            "how many requests arrive in a second is not known",
+            remedy="give --rate, or --find-max to look for the largest rate that holds the limit",
+        )
+    elif not 0 < rate <= MAX_RATE:
+        raise UsageError(
+            f"a rate of {rate:,.6g} requests/s is out of range: one process can issue at most "
+            f"{MAX_RATE:,.0f} requests/s",
+            remedy="give a lower --rate, and run more processes at the same time if you need more",
+        )
+    if rate is not None and rate * seconds < 1:
+        raise UsageError(
+            f"{rate:g} requests/s for {format_duration(seconds)} are less than one request",
+            remedy="give a longer --duration, or a higher --rate",
+        )
+    workload = scenario.workload()
+    plan = make_plan(
+        workload, data, accelerators=1, repetitions=repetitions, seed=seed, origin=origin
+    )
+    if rate is not None:
+        arrivals.window(rate, seconds, seed)
+    return ServingPlan(
+        scenario=scenario,
+        plan=plan,
+        arrivals=arrivals,
+        rate=rate,
+        seconds=seconds,
+        repetitions=repetitions,
+        seed=seed,
+    )
+
+
+def run_serving(
+    plan: ServingPlan, options: VerbOptions, *, observer: Observer | None = None
+) -> tuple[ServingRecord, Path]:
+    """Run the plan; return the concluded document and its directory.
+
+    Raises TargetHeldError if another process writes the dataset, before anything is written;
+    InterruptedRun or the failure after the document was written.
+    """
+    inner = plan.plan
+    with (
+        reading(inner.home, inner.manifest, verb="serve", break_dead=options.break_lock) as lease,
+        ExitStack() as held,
+    ):
+        run = _Serving(plan, options, observer or Observer(), Others(lease), held)
+        return run.run(), run.directory
+
+
+class _Serving:
+    """One call of ``run_serving``, whose dataset is held."""
+
+    def __init__(
+        self,
+        plan: ServingPlan,
+        options: VerbOptions,
+        observer: Observer,
+        others: Others,
+        held: ExitStack,
+    ) -> None:
+        self.plan, self.options, self.observer, self.others = plan, options, observer, others
+        self.held, self.budget = held, options.budget
+        self.directory = new_directory(options.results, plan.scenario.name)
+        self.agent = HostAgent(plan.plan.storage)
+        self.windows: list[RequestColumns] = []
+        self.rate = plan.rate
+        trace = plan.arrivals.trace
+        self.doc = ServingRecord(
+            iobench_version=__version__,
+            run_id=self.directory.name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=list(options.command),
+            tags=tags(),
+            status="ok",
+            validity="unknown",
+            rules=options.rules,
+            hosts=self.agent.describe_all(),
+            storage=storage_facts(plan.plan.storage),
+            job=ServingRun(
+                scenario=plan.scenario,
+                dataset=dataset_facts(
+                    plan.plan.manifest, location=plan.plan.data, origin=plan.plan.origin
+                ),
+                rate=plan.rate,
+                direct=plan.plan.direct,
+                arrivals_together=trace.together if trace is not None else None,
+            ),
+        )
+
+    def run(self) -> ServingRecord:
+        doc = self.doc
+        failure: IobenchError | None = None
+        try:
+            if self.rate is None:
+                self._search()
+            if self.rate is not None:
+                self._repeat()
+        except KeyboardInterrupt:
+            doc.status = "interrupted"
+            failure = InterruptedRun(
+                f"interrupted; what was measured until then is in {self.directory}"
+            )
+        except IobenchError as error:
+            doc.status, doc.error = "failed", str(error)
+            failure = error
+        doc.findings += self.others.findings()
+        with defer_interrupts(discard=failure is not None):
+            doc = conclude(doc)
+            doc.files = {EVENTS_FILE: write_requests(self.directory / EVENTS_FILE, self.windows)}
+            write_document(self.directory, doc)
+        if failure is not None:
+            raise kept_in(failure, self.directory)
+        return doc
+
+    def _repeat(self) -> None:
+        """All repetitions, in turns with the same arrivals without storage."""
+        assert self.rate is not None
+        rate, total = self.rate, self.plan.repetitions
+        copies = self._copies()
+
+        def measure(kind: TrialKind, turn: int) -> None:
+            what = "without storage" if kind == "without-storage" else "with storage"
+            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
+            seed = seed_of(self.plan.seed, "repetition", turn)
+            self._window(kind, rate, seed, copies if kind == "without-storage" else None)
+
+        def stop(turn: int, active: Sequence[TrialKind]) -> bool:
+            each = self.budget.mean_s(_PART)
+            full = each is not None and turn > 0 and not self.budget.fits(2 * each)
+            return turn >= total or full
+
+        kinds: Sequence[TrialKind] = ("repetition", "without-storage")
+        take_turns(kinds, measure, stop)
+
+    def _copies(self) -> tuple[Storage, np.ndarray]:
+        """Some shards in memory, and the numbers of the samples in them."""
+        self.observer.phase("copying samples to memory")
+        inner = self.plan.plan
+        shards = choose_shards(inner, MAX_COPY_BYTES // 8)
+        storage, _ = copy_to_memory(inner, shards)
+        firsts, counts = (inner.manifest.shards[name][shards] for name in ("first", "samples"))
+        ranges = zip(firsts.tolist(), counts.tolist(), strict=True)
+        samples = np.concatenate([np.arange(first, first + count) for first, count in ranges])
+        return storage, samples
+
+    def _search(self) -> None:
+        """Find the largest rate that holds the limit."""
+        scenario = self.plan.scenario
+        search = RateSearch(least=2 / self.plan.seconds, most=min(MAX_RATE, scenario.most_per_s))
+        self.doc.job.found = FoundRate()
+        while (rate := search.next_rate()) is not None:
+            each = self.budget.longest_s(_PART)
+            # The repetitions, each also without storage, are still to come.
+            if not self.budget.fits(each, keeping_s=2 * each):
+                search.bound = "the budget had no time for another rate"
+                break
+            self.observer.phase(f"trying {format_count(rate)} requests/s")
+            number = len(self.doc.job.of("find-max"))
+            trial = self._window(
+                "find-max", rate, seed_of(self.plan.seed, "find-max", number), None
+            )
+            search.tried(rate, held=bool(trial.holds and trial.steady))
+            if why := trial_client_bound(trial, scenario.limit):
+                search.client(rate, why)
+            self.doc.job.found = search.found()
+        self.doc.job.found = search.found()
+        self.rate = self.doc.job.rate = self.doc.job.found.low
+
+    def _window(
+        self,
+        kind: TrialKind,
+        rate: float,
+        seed: int,
+        copies: tuple[Storage, np.ndarray] | None,
+    ) -> ServedTrial:
+        """One window of requests, recorded. ``copies``: in place of the storage."""
+        plan, inner, scenario = self.plan, self.plan.plan, self.plan.scenario
+        with self.budget.turn(_PART):
+            self.others.look()
+            instants = plan.arrivals.window(rate, plan.seconds, seed, plan.most)
+            storage = inner.storage if copies is None else copies[0]
+            samples = _drawn(inner.manifest.sample_count, len(instants), seed)
+            if copies is not None:
+                samples = copies[1][samples % len(copies[1])]
+            stored = inner.manifest.samples["stored"]
+            largest = int(stored[samples].max()) if len(samples) else 0
+            state = Epoch(epoch=len(self.windows), residency_how="the bytes come from memory")
+
+            def prepare() -> None:
+                nonlocal state
+                if copies is None:
+                    state = prepare_cache(inner, self.agent, state.epoch)
+
+            readers = SampleReaders(
+                inner.manifest,
+                storage,
+                inner.workload.reader,
+                min(scenario.reader.concurrency, max(1, len(instants))),
+                largest,
+            )
+            with closing(readers):
+                issued = issue(
+                    instants,
+                    samples.tolist(),
+                    readers.readers,
+                    drain_s=max(DRAIN_S, DRAIN * scenario.limit),
+                    prepare=prepare,
+                )
+        seconds = plan.seconds
+        if len(instants) == plan.most:  # the samples are used up before the time is
+            seconds = max(1e-6, int(instants[-1]) / 1e9)
+        trial = ServedTrial(
+            kind=kind,
+            seed=seed,
+            rate=rate,
+            seconds=seconds,
+            requests=len(instants),
+            bytes=issued.bytes,
+            cpu_share=issued.cpu_s / issued.wall_s if issued.wall_s > 0 else None,
+            residency_before=state.residency_before,
+            residency_how=state.residency_how,
+            error=str(issued.failure) if issued.failure is not None else "",
+        )
+        columns: RequestColumns = {
+            "intended_ns": issued.intended_ns,
+            "taken_ns": issued.taken_ns,
+            "issued_ns": issued.issued_ns,
+            "ready_ns": issued.ready_ns,
+            "failed": issued.failed,
+        }
+        trial = with_figures(trial, columns, scenario)
+        self.doc.job.trials.append(trial)
+        self.windows.append(columns)
+        if issued.failure is not None and trial.failed == trial.requests:
+            raise issued.failure
+        return trial
+
+
+def _drawn(samples: int, count: int, seed: int) -> np.ndarray:
+    """The samples of so many requests, in random order: each once before any comes again."""
+    generator = np.random.default_rng(seed)
+    few = min(samples, count)
+    drawn = generator.choice(samples, few, replace=False)
+    return np.resize(drawn, count)

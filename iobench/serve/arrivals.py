@@ -1,0 +1,193 @@
+"""When requests arrive: an open loop, in which nobody waits for the answer before.
+
+An instant is when a request is *meant* to arrive. Whoever issues it late has made it wait, and its
+latency begins at the instant all the same: else a storage that stands still would keep requests
+away from itself (coordinated omission).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base.documents import read_regular
+from ..base.errors import UsageError
+from ..base.text import printable
+from ..base.units import counted, format_bytes, format_duration
+from ..settings.scenario import ArrivalSpec, TraceFormat
+
+Instants = npt.NDArray[np.int64]
+"""Nanoseconds from the begin of a window, none before the one in front of it."""
+
+MAX_REQUESTS = 2_000_000
+"""Requests of one window: each is a row of the record."""
+
+MAX_TRACE_BYTES = 1 << 30
+
+_SECOND = 1_000_000_000
+
+
+class Arrivals:
+    """The instants of one window after another, by a seed of their own. Raises UsageError.
+
+    A trace is read once. A window begins at a place of it that the seed draws, and goes on at its
+    first request where it ends.
+    """
+
+    def __init__(self, spec: ArrivalSpec) -> None:
+        self.spec = spec
+        self.trace = read_trace(spec.path, spec.format) if spec.path is not None else None
+
+    def usual_rate(self) -> float | None:
+        """Requests per second where nobody asks for a rate: those of the trace."""
+        return self.trace.per_s if self.trace is not None else None
+
+    def window(self, rate: float, seconds: float, seed: int, most: int = MAX_REQUESTS) -> Instants:
+        """The instants of a window of so many seconds, but at most ``most``.
+
+        How many they are is as random as the arrivals are. Raises UsageError if they are more than
+        a record holds.
+        """
+        expected = rate * seconds
+        if min(expected, most) > MAX_REQUESTS:
+            raise UsageError(
+                f"{rate:,.0f} requests/s for {format_duration(seconds)} are more than the "
+                f"{MAX_REQUESTS:,} requests that one window can have",
+                remedy=f"use a lower --rate, or a --duration below {MAX_REQUESTS / rate:.3g}s",
+            )
+        generator = np.random.default_rng(seed)
+        some = min(most, math.ceil(expected + 6 * math.sqrt(expected) + 16))
+        end, drawn, parts = 0.0, 0, list[npt.NDArray[np.float64]]()
+        while end < seconds and drawn < most:
+            times = end + np.cumsum(self._gaps(generator, some)) / rate
+            parts.append(times)
+            end, drawn = float(times[-1]), drawn + len(times)
+        times = np.concatenate(parts)[:most]
+        return np.asarray(times[times < seconds] * _SECOND).astype(np.int64)
+
+    def _gaps(self, generator: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+        """Times between requests, whose mean is 1."""
+        kind = self.spec.kind
+        if kind == "constant":
+            return np.ones(count)
+        if kind == "poisson":
+            return generator.standard_exponential(count)
+        if kind == "gamma":
+            shape = self.spec.cv**-2
+            return generator.standard_gamma(shape, count) / shape
+        assert self.trace is not None
+        gaps = np.diff(self.trace.times_s) * self.trace.per_s
+        return np.resize(np.roll(gaps, -generator.integers(len(gaps))), count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """When requests arrived: seconds after the first one."""
+
+    times_s: npt.NDArray[np.float64]
+
+    @property
+    def per_s(self) -> float:
+        """Requests per second, on average."""
+        return (len(self.times_s) - 1) / float(self.times_s[-1])
+
+    @property
+    def together(self) -> float:
+        """The share of the requests that arrived at the very instant of the one before."""
+        return float(np.mean(np.diff(self.times_s) == 0))
+
+
+def read_trace(path: str, form: TraceFormat) -> Trace:
+    """Read a trace: a CSV file with a header, or JSON lines. Raises UsageError with the line."""
+    try:
+        text = read_regular(path, MAX_TRACE_BYTES).decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no trace: it is not UTF-8 text") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        most = format_bytes(MAX_TRACE_BYTES)
+        raise UsageError(
+            f"cannot read the trace {path}: {why}",
+            remedy=f"name a CSV file or a file of JSON lines of at most {most}",
+        ) from None
+    times = np.fromiter(_times(path, form, text.splitlines()), np.float64)
+    if len(times) < 2 or times[-1] <= times[0]:
+        raise UsageError(
+            f"{path} is no trace: it has {counted(len(times), 'request')}, and a rate needs two at "
+            "different times",
+            remedy="name a longer trace",
+        )
+    return Trace(times_s=times - times[0])
+
+
+_COLUMNS: dict[TraceFormat, str] = {
+    "plain": "timestamp",
+    "mooncake": "timestamp",
+    "azure": "TIMESTAMP",
+}
+
+
+def _times(path: str, form: TraceFormat, lines: list[str]) -> Iterator[float]:
+    column, before = _COLUMNS[form], -math.inf
+    for number, row in _rows(lines):
+        where = f"line {number} of {path}"
+        if not isinstance(row, dict) or column not in row:
+            raise UsageError(
+                f"{where} has no '{column}', so it is no trace of format '{form}'",
+                remedy=f"set arrivals.format to one of {', '.join(_COLUMNS)}",
+            )
+        try:
+            time = _seconds(row[column], form)
+        except (TypeError, ValueError):
+            shown = printable(repr(row[column]), 60)
+            raise UsageError(
+                f"{where}: {column} {shown} is no time of format '{form}'",
+                remedy=f"set arrivals.format to one of {', '.join(_COLUMNS)}",
+            ) from None
+        if time < before:
+            raise UsageError(
+                f"{where} goes back in time, by {format_duration(before - time)}",
+                remedy="sort the trace by its time",
+            )
+        yield time
+        before = time
+
+
+def _rows(lines: list[str]) -> Iterable[tuple[int, object]]:
+    """The rows of JSON lines or of CSV, with their line numbers."""
+    first = next((line for line in lines if line.strip()), "")
+    if first.lstrip().startswith("{"):
+        return ((number, _parsed(line)) for number, line in enumerate(lines, 1) if line.strip())
+    rows = csv.DictReader(chain(lines))
+    return ((rows.line_num, row) for row in rows)
+
+
+def _parsed(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _seconds(value: object, form: TraceFormat) -> float:
+    """A time in seconds. Raises TypeError, ValueError."""
+    if form == "azure":
+        text = str(value).strip()
+        whole, _, fraction = text.partition(".")
+        at = datetime.fromisoformat(whole)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return at.timestamp() + float(f"0.{fraction.rstrip('Z').partition('+')[0] or 0}")
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        raise TypeError
+    time = float(value) / (1000 if form == "mooncake" else 1)
+    if not abs(time) < 1e12:
+        raise ValueError
+    return time

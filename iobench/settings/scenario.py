@@ -1,0 +1,131 @@
+"""The specification of a serving scenario: requests that arrive, and what answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
+from .workload import AcceleratorSpec, LoaderSpec, ReaderSpec, Workload, option_texts
+from .yamlfile import read_yaml
+
+MAX_IN_FLIGHT = 1024
+"""Largest ``reader.concurrency``: each read in flight is a thread of this process."""
+
+TraceFormat = Literal["plain", "mooncake", "azure"]
+"""``plain``: a column ``timestamp`` in seconds. ``mooncake``: in milliseconds. ``azure``: a column
+``TIMESTAMP`` with dates."""
+
+
+class ArrivalSpec(Strict):
+    """When requests arrive, whatever becomes of those before them.
+
+    ``poisson``: independently of one another. ``gamma``: in bursts; ``cv`` is the standard
+    deviation of the gaps over their mean (1 is Poisson, larger is burstier). ``constant``: evenly.
+    ``trace``: as recorded in the file ``path``, of the ``format`` of its writer; with a rate, the
+    time between its requests is stretched.
+    """
+
+    kind: Literal["poisson", "gamma", "constant", "trace"] = "poisson"
+    cv: float = Field(default=1.0, ge=0.01, le=100)
+    path: str | None = Field(default=None, min_length=1)
+    format: TraceFormat = "plain"
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> ArrivalSpec:
+        if (self.kind == "trace") != (self.path is not None):
+            raise ValueError(
+                "kind 'trace' and 'path', its file, belong together, and one is missing"
+            )
+        if self.kind != "gamma" and self.cv != 1.0:
+            raise ValueError(f"'cv' is of kind 'gamma', and kind '{self.kind}' has none")
+        return self
+
+
+class RequestReader(Strict):
+    """How the sample of a request is read.
+
+    ``concurrency``: reads in flight, each of a request; a request that finds none free waits.
+    ``direct``, ``block_size`` and ``decode``: as of a workload's reader.
+    """
+
+    concurrency: int = Field(default=64, ge=1, le=MAX_IN_FLIGHT)
+    direct: Literal["auto"] | bool = "auto"
+    block_size: Bytes = Field(default=4 << 20, ge=4096, le=1 << 30)
+    decode: bool = False
+
+
+class Scenario(Strict):
+    """Requests for one sample each, which is read from storage and goes through an accelerator.
+
+    ``accelerators`` take the samples that were read, in order, in batches of at most
+    ``batch_size``. A batch is begun when it is full, or when its first sample has waited for
+    ``batch_delay``; it takes ``step_time``, full or not. ``limit``: the longest latency of the
+    share ``quantile`` of the requests. ``storage`` has options of the data's storage.
+    """
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    source: str = ""
+    dataset: str
+    limit: Seconds = Field(gt=0, le=3600)
+    quantile: float = Field(default=0.99, ge=0.5, le=0.9999)
+    step_time: Seconds = Field(gt=0, le=3600)
+    batch_size: int = Field(default=1, ge=1, le=10**6)
+    batch_delay: Seconds = Field(default=0.0, ge=0, le=3600)
+    accelerators: int = Field(default=1, ge=1, le=10**5)
+    arrivals: ArrivalSpec = ArrivalSpec()
+    reader: RequestReader = RequestReader()
+    cache: Literal["cold", "warm", "any"] = "cold"
+    storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _a_step_fits(self) -> Scenario:
+        if self.limit <= self.step_time:
+            raise ValueError(
+                f"a limit of {self.limit:g} s is not longer than one step of {self.step_time:g} s, "
+                "so no request can hold it: raise 'limit', or lower 'step_time'"
+            )
+        return self
+
+    @property
+    def most_per_s(self) -> float:
+        """Requests per second of all accelerators, if every batch is full."""
+        return self.accelerators * self.batch_size / self.step_time
+
+    def storage_options(self) -> dict[str, str]:
+        """Return the options of the storage as they are written in a URL."""
+        return option_texts(self.storage)
+
+    def workload(self) -> Workload:
+        """The workload whose reader reads the sample of one request."""
+        return Workload(
+            name=self.name,
+            dataset=self.dataset,
+            accelerator=AcceleratorSpec(step_time=self.step_time, sync="none"),
+            batch_size=1,
+            cache=self.cache,
+            reader=ReaderSpec(
+                access="random",
+                direct=self.reader.direct,
+                block_size=self.reader.block_size,
+                decode=self.reader.decode,
+                concurrency=1,
+                read_ahead=False,
+            ),
+            loader=LoaderSpec(workers=0),
+            storage=self.storage,
+        )
+
+
+def load_scenario(name: str, overrides: Sequence[str] = ()) -> Scenario:
+    """Load a scenario by name or path, with ``a.b=c`` overrides.
+
+    Raises SpecError, UnknownNameError.
+    """
+    path = find_spec("scenario", name)
+    data = apply_overrides(read_yaml(path), overrides)
+    where = str(path) if path.stem != name else f"scenario '{name}'"
+    return build(Scenario, data, where=where)
