@@ -197,7 +197,6 @@ SERVING_RULES: tuple[Rule[ServingRecord], ...] = (
     Rule("serve.incomplete", serving.incomplete, REFUSED),
     Rule("serve.requests", serving.requests, REFUSED),
     Rule(CHANGED, data.record_changed, INCONCLUSIVE),
-    Rule("serve.duration", serving.duration, MLPERF),
     Rule("serve.repetitions", serving.repetitions, Levels("info", "warning")),
     Rule("serve.trace-binned", serving.trace_binned, WARNED),
 )

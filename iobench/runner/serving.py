@@ -27,7 +27,7 @@ from ..record.run import EVENTS_FILE, ServingRecord
 from ..record.serving import FoundRate, ServedTrial, ServingRun, TrialKind
 from ..record.tags import tags
 from ..record.training import Epoch
-from ..serve.arrivals import MAX_REQUESTS, Arrivals
+from ..serve.arrivals import Arrivals
 from ..serve.client import issue
 from ..serve.sample import SampleReaders
 from ..settings.scenario import Scenario
@@ -71,9 +71,9 @@ class ServingPlan:
     seed: int
 
     @property
-    def most(self) -> int:
+    def most(self) -> int | None:
         """Requests of a window: one of each sample where the page cache may serve a second."""
-        return MAX_REQUESTS if self.plan.uncached else self.plan.manifest.sample_count
+        return None if self.plan.uncached else self.plan.manifest.sample_count
 
 
 def make_serving_plan(
@@ -117,7 +117,7 @@ def make_serving_plan(
         workload, data, accelerators=1, repetitions=repetitions, seed=seed, origin=origin
     )
     if rate is not None:
-        arrivals.window(rate, seconds, seed)
+        arrivals.window(rate, seconds, seed)  # refuses what no record holds
     return ServingPlan(
         scenario=scenario,
         plan=plan,

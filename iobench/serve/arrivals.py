@@ -50,20 +50,21 @@ class Arrivals:
         """Requests per second where nobody asks for a rate: those of the trace."""
         return self.trace.per_s if self.trace is not None else None
 
-    def window(self, rate: float, seconds: float, seed: int, most: int = MAX_REQUESTS) -> Instants:
+    def window(self, rate: float, seconds: float, seed: int, most: int | None = None) -> Instants:
         """The instants of a window of so many seconds, but at most ``most``.
 
         How many they are is as random as the arrivals are. Raises UsageError if they are more than
         a record holds.
         """
         expected = rate * seconds
-        if min(expected, most) > MAX_REQUESTS:
+        if min(expected, most or expected) > MAX_REQUESTS:
             raise UsageError(
                 f"{rate:,.0f} requests/s for {format_duration(seconds)} are more than the "
                 f"{MAX_REQUESTS:,} requests that one window can have",
                 remedy=f"use a lower --rate, or a --duration below {MAX_REQUESTS / rate:.3g}s",
             )
         generator = np.random.default_rng(seed)
+        most = most or 2 * MAX_REQUESTS
         some = min(most, math.ceil(expected + 6 * math.sqrt(expected) + 16))
         end, drawn, parts = 0.0, 0, list[npt.NDArray[np.float64]]()
         while end < seconds and drawn < most:

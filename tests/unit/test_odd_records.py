@@ -175,7 +175,7 @@ def test_a_study_is_no_training(tmp_path: Path, make_run: Callable[..., Training
 
 
 def test_a_record_of_another_kind_is_one_line(tmp_path: Path) -> None:
-    for job in ({"kind": "serving"}, {"kind": 5}, {}, None):
+    for job in ({"kind": "baking"}, {"kind": 5}, {}, None):
         record = {**json.loads(study().model_dump_json()), "job": job}
         (tmp_path / "run.json").write_text(json.dumps(record))
         with pytest.raises(IobenchError, match=r"job\.kind") as caught:

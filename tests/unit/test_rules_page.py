@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from iobench.judge.validity import CHECKPOINT_RULES, LEVELS, LOAD_RULES, MIXED_RULES, RULES
+from iobench.judge.validity import (
+    CHECKPOINT_RULES,
+    LEVELS,
+    LOAD_RULES,
+    MIXED_RULES,
+    RULES,
+    SERVING_RULES,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
 OWN, OTHERS = PAGE.split("## MLPerf Storage, line by line")
@@ -13,7 +20,9 @@ COMPARED, STRICTER = OTHERS.split("### Stricter than theirs")
 ROW = re.compile(r"^\| `([a-z.-]+)` \|(.*)\|$", re.MULTILINE)
 GROUPS = "|".join(sorted({rule.partition(".")[0] for rule in LEVELS}))
 RULE = re.compile(rf"`((?:{GROUPS})\.[a-z-]+)`")
-ALL = {rule.id: rule for rule in (*RULES, *MIXED_RULES, *CHECKPOINT_RULES, *LOAD_RULES)}
+ALL = {
+    rule.id: rule for rule in (*SERVING_RULES, *RULES, *MIXED_RULES, *CHECKPOINT_RULES, *LOAD_RULES)
+}
 
 
 def rows() -> dict[str, list[str]]:

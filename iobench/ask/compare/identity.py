@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ...record.checkpoint import Study
-from ...record.run import ModelLoadRecord, RunRecord, TrainingRecord
+from ...record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
 from ...record.sweep import setting_text
 from ..tuning.points import asked_settings, flatten
 
@@ -54,6 +54,13 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("tensor_parallel", "asked"),
     ("state", "asked"),
     ("device", "asked"),
+    # Requests that arrive.
+    ("rate", "asked"),
+    ("limit", "asked"),
+    ("quantile", "asked"),
+    ("step_time", "asked"),
+    ("batch_delay", "asked"),
+    ("arrivals.", "asked"),
     # Checkpoints that a run saves while it loads data.
     ("saves.model", "asked"),
     ("saves.ranks", "asked"),
@@ -195,6 +202,8 @@ def workload_of(doc: RunRecord) -> str:
         return doc.job.workload.name
     if isinstance(doc, ModelLoadRecord):
         return f"load {doc.job.model}"
+    if isinstance(doc, ServingRecord):
+        return doc.job.scenario.name
     return f"checkpoint {doc.checkpoints.model}" if doc.checkpoints else doc.job.kind
 
 
@@ -208,6 +217,9 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
         weights = {"bytes": doc.job.bytes, "tensors": doc.job.tensors, "shards": doc.job.shards}
         asked = doc.job.spec.model_dump(exclude={"repetitions", "engine_start_s"})
         return flatten({**asked, "weights": weights}, {})
+    if isinstance(doc, ServingRecord):
+        asked = {"rate": str(doc.job.rate), "dataset.seed": str(doc.job.dataset.asked.get("seed"))}
+        return flatten(doc.job.scenario.model_dump(mode="json"), doc.job.dataset.asked) | asked
     if not isinstance(doc, TrainingRecord):
         spec_of_study = doc.checkpoints.spec.model_dump() if doc.checkpoints else {}
         return {key: str(value) for key, value in spec_of_study.items()}

@@ -18,8 +18,16 @@ from statistics import median
 from ...base.errors import IobenchError, UsageError
 from ...judge.checkpoint.study import values_of_study
 from ...judge.model_load import values_of_loads
+from ...judge.serving.figures import SUMMARISED
 from ...record.metrics import BY_NAME, COMPARED
-from ...record.run import RUN_FILE, ModelLoadRecord, RunRecord, TrainingRecord, load_run
+from ...record.run import (
+    RUN_FILE,
+    ModelLoadRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+    load_run,
+)
 from .identity import identity, role_of, workload_of
 
 DEPTH = 4
@@ -150,7 +158,7 @@ class Group:
 
 
 def values_of(doc: RunRecord, metric: str) -> list[float]:
-    """One value for each complete repetition, save, restore or load.
+    """One value for each complete repetition (of a training or of requests), save, restore or load.
 
     Loader libraries have no read bandwidth here: theirs is computed from the stored bytes of
     samples, which is not comparable with the bytes that were read.
@@ -159,7 +167,12 @@ def values_of(doc: RunRecord, metric: str) -> list[float]:
         return values_of_study(doc.checkpoints, found) if doc.checkpoints else []
     if found.of == "load":
         return values_of_loads(doc.job, found) if isinstance(doc, ModelLoadRecord) else []
-    if not isinstance(doc, TrainingRecord):
+    if isinstance(doc, ServingRecord):
+        if found.name not in SUMMARISED:
+            return []
+        windows = (getattr(window, found.name) for window in doc.job.repetitions)
+        return [float(value) for value in windows if value is not None]
+    if found.of == "request" or not isinstance(doc, TrainingRecord):
         return []
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
     if metric == "read_bytes_per_s":

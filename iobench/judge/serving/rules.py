@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from ...base.units import counted, format_count, format_duration, format_percent
+from ...base.units import counted, format_count, format_percent
 from ...record.run import ServingRecord
 from ..cache import MAX_RESIDENT
 from ..rules_data import RuleOutcome, unknown
@@ -14,9 +14,6 @@ MIN_REPETITIONS = 3
 
 MIN_BEYOND = 10
 """Requests of a repetition that are slower than the quantile: with fewer, it is chance."""
-
-LOADGEN_S = 600.0
-"""How long LoadGen's server scenario lasts at least."""
 
 BINNED = 0.2
 """Share of arrivals at the very instant of another one, above which a trace's clock was coarse."""
@@ -104,18 +101,6 @@ def requests(doc: ServingRecord) -> RuleOutcome | None:
     return RuleOutcome(
         f"{counted(short, 'request')} in a repetition are too few for {name}",
         f"use {format_count(needed)} or more: a longer --duration{cut}",
-    )
-
-
-def duration(doc: ServingRecord) -> RuleOutcome | None:
-    """Check that each repetition lasts as long as LoadGen's server scenario."""
-    shortest = min((one.seconds for one in doc.job.repetitions), default=LOADGEN_S)
-    if shortest >= LOADGEN_S:
-        return None
-    return RuleOutcome(
-        f"a repetition lasts {format_duration(shortest)}; LoadGen demands "
-        f"{format_duration(LOADGEN_S)}",
-        "run with --duration 10min",
     )
 
 
