@@ -159,11 +159,12 @@ class _Serving:
     ) -> None:
         self.plan, self.options, self.observer, self.others = plan, options, observer, others
         self.held, self.budget = held, options.budget
-        self.directory = new_directory(options.results, plan.scenario.name)
         self.agent = HostAgent(plan.plan.storage)
         self.windows: list[RequestColumns] = []
         self.rate = plan.rate
         trace = plan.arrivals.trace
+        hosts, storage = self.agent.describe_all(), storage_facts(plan.plan.storage)
+        self.directory = new_directory(options.results, plan.scenario.name)
         self.doc = ServingRecord(
             iobench_version=__version__,
             run_id=self.directory.name,
@@ -173,8 +174,8 @@ class _Serving:
             status="ok",
             validity="unknown",
             rules=options.rules,
-            hosts=self.agent.describe_all(),
-            storage=storage_facts(plan.plan.storage),
+            hosts=hosts,
+            storage=storage,
             job=ServingRun(
                 scenario=plan.scenario,
                 dataset=dataset_facts(

@@ -1,0 +1,263 @@
+"""``iobench serve`` as its users call it: every flag, every storage, failures and mistakes.
+
+The limits are long, so that a busy machine breaks none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.host.requests import read_requests
+from iobench.record.run import RUN_FILE, ServingRecord, load_run
+from iobench.record.serving import SERVED_COLUMNS
+from tests.conftest import Call, MakeDataset
+from tests.processes import refused, running, wait_until
+from tests.servers.nfs import NfsServer, nfs_server
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
+
+SCENARIO = """
+name: mine
+dataset: demo
+limit: 20s
+step_time: 1ms
+reader: {concurrency: 4}
+"""
+QUICK = ("--duration", "500ms", "--repeat", 1, "--quiet")
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+@pytest.fixture
+def data(make_dataset: MakeDataset) -> Path:
+    return make_dataset(format="tar")[1]
+
+
+@pytest.fixture
+def asked(scenario: Path, tmp_path: Path) -> tuple[object, ...]:
+    """Of each command of a test: what is measured, for a short time."""
+    return ("serve", scenario, "--results", tmp_path / "results", *QUICK)
+
+
+def document(call: Call, *words: object) -> dict[str, Any]:
+    """The record, which a busy machine may have made INVALID: its client is late."""
+    code, out, err = call(*words, "--json")
+    assert (code in (0, 3), err) == (True, ""), (code, out, err)
+    found = json.loads(out)
+    ServingRecord.model_validate(found)
+    assert isinstance(found, dict)
+    return found
+
+
+def check_windows(found: dict[str, Any], results: Path) -> None:
+    """Each request of the record is a row, and those that were answered have a latency."""
+    trials = found["job"]["trials"]
+    rows = read_requests(results / found["run_id"] / "events.parquet")
+    assert list(rows) == list(SERVED_COLUMNS)
+    assert [int((rows["trial"] == place).sum()) for place in range(len(trials))] == [
+        trial["requests"] for trial in trials
+    ]
+    for trial in trials:
+        assert 0 < trial["latency_p50_s"] <= trial["latency_p99_s"] <= trial["latency_max_s"]
+        parts = trial["parts"]
+        assert sum(parts.values()) == pytest.approx(trial["latency_mean_s"], rel=1e-3)
+        assert trial["bytes"] > 0
+
+
+@pytest.mark.parametrize("form", ["files", "tar", "parquet"])
+def test_requests_are_answered(
+    call: Call, make_dataset: MakeDataset, asked: tuple[object, ...], tmp_path: Path, form: str
+) -> None:
+    _, folder = make_dataset(format=form)
+    found = document(call, *asked, "--data", folder, "--rate", 60)
+    kinds = [trial["kind"] for trial in found["job"]["trials"]]
+    assert kinds == ["repetition", "without-storage"]
+    check_windows(found, tmp_path / "results")
+    (repetition,) = found["job"]["trials"][:1]
+    assert (repetition["failed"], repetition["unserved"], repetition["holds"]) == (0, 0, True)
+    assert found["metrics"]["latency_p99_s"]["n"] == 1
+    assert found["job"]["verdict"]["holds"] is True
+
+
+def test_s3(
+    call: Call, asked: tuple[object, ...], rclone_s3: S3Server, s3_environment: Mapping[str, str],
+    tmp_path: Path, data: Path,
+) -> None:  # fmt: skip
+    place = rclone_s3.url(tmp_path.name)
+    assert call("generate", "demo", "--to", place, "--samples", 24, "--quiet")[0] == 0
+    found = document(call, *asked, "--data", place, "--rate", 60)
+    check_windows(found, tmp_path / "results")
+    assert found["storage"]["scheme"] == "s3"
+
+
+def test_nfs(
+    call: Call, asked: tuple[object, ...], nfs_server: NfsServer, tmp_path: Path, data: Path
+) -> None:
+    shutil.copytree(data, nfs_server.root / tmp_path.name)
+    found = document(call, *asked, "--data", nfs_server.url(tmp_path.name), "--rate", 60)
+    check_windows(found, tmp_path / "results")
+    assert found["storage"]["scheme"] == "nfs"
+
+
+def test_the_largest_rate_is_searched(
+    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path
+) -> None:
+    """One read of 25 ms at a time: about 40 requests/s."""
+    found = document(
+        *(call, *asked, "--data", f"throttled+{data}?latency=25ms", "--find-max"),
+        *("--set", "reader.concurrency=1", "--limit", "1s", "--duration", "2s"),
+    )
+    job = found["job"]
+    tried = [trial for trial in job["trials"] if trial["kind"] == "find-max"]
+    assert len(tried) >= 2
+    assert {trial["rate"] for trial in tried} >= {job["found"]["low"], job["found"]["high"]}
+    assert job["rate"] == job["found"]["low"]
+    check_windows(found, tmp_path / "results")
+
+
+def test_every_flag(call: Call, scenario: Path, data: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(f'{{"timestamp": {20 * number}}}\n' for number in range(100)))
+    found = document(
+        *(call, "serve", scenario, "--data", data, "--trace", trace, "--trace-format", "mooncake"),
+        *("--rate", 80, "--limit", "30s", "--duration", "400ms", "--repeat", 2, "--seed", 5),
+        *("--budget", "1min", "--set", "reader.direct=false", "--set", "batch_size=4"),
+        *("--set", "batch_delay=5ms", "--set", "accelerators=2", "--set", "cache=any"),
+        *("--results", tmp_path / "results", "--rules", "mlperf", "--tag", "box=a", "--quiet"),
+    )
+    scenario_as_run = found["job"]["scenario"]
+    assert scenario_as_run["arrivals"]["format"] == "mooncake"
+    assert (scenario_as_run["limit"], scenario_as_run["batch_size"]) == (30, 4)
+    assert (found["rules"], found["tags"], found["job"]["rate"]) == ("mlperf", {"box": "a"}, 80)
+    assert len(found["job"]["trials"]) == 4
+    assert found["job"]["trials"][0]["seed"] == 5
+
+
+def test_without_a_rate_a_trace_has_its_own(
+    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp\n" + "".join(f"{number / 40}\n" for number in range(400)))
+    found = document(call, *asked, "--data", data, "--trace", trace)
+    assert found["job"]["rate"] == pytest.approx(40)
+
+
+def test_a_report_computes_the_figures_again(
+    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path
+) -> None:
+    found = document(call, *asked, "--data", data, "--rate", 60)
+    place = tmp_path / "results" / found["run_id"]
+    assert call("report", place, "--details")[0] in (0, 3)
+    again = json.loads(call("report", place, "--json")[1])
+    assert again["job"] == found["job"]
+    for form in ("csv", "markdown", "html", "openmetrics"):
+        assert call("report", place, "--format", form)[1]
+    assert call("report", place, "--format", "trace")[0] == 2
+    assert call("compare", place, place)[0] in (0, 2)
+    # Whoever changes a figure in the record alone is found.
+    record = json.loads((place / RUN_FILE).read_text())
+    record["job"]["trials"][0]["latency_p99_s"] /= 2
+    (place / RUN_FILE).write_text(json.dumps(record))
+    changed = json.loads(call("report", place, "--json")[1])
+    assert "record.changed" in {finding["rule"] for finding in changed["findings"]}
+    assert changed["job"]["trials"] == found["job"]["trials"]
+
+
+def test_failed_reads_are_failed_requests(
+    call: Call, asked: tuple[object, ...], data: Path
+) -> None:
+    found = document(call, *asked, "--data", f"faulty+{data}?fail_every=5", "--rate", 100)
+    (trial,) = (one for one in found["job"]["trials"] if one["kind"] == "repetition")
+    assert 0 < trial["failed"] < trial["requests"] / 2
+    assert trial["over"] == pytest.approx(trial["failed"] / trial["requests"])
+    assert trial["holds"] is False
+    assert "serve.failures" in {finding["rule"] for finding in found["findings"]}
+
+
+def test_storage_that_fails_always_is_one_line(
+    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path
+) -> None:
+    code, out, err = call(*asked, "--data", f"faulty+{data}?short_every=1", "--rate", 60)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    (kept,) = (tmp_path / "results").iterdir()
+    assert load_run(kept).status == "failed"
+
+
+def test_an_interrupt_keeps_what_was_measured(
+    scenario: Path, data: Path, tmp_path: Path, nothing_left: set[int]
+) -> None:
+    command = (
+        f"serve {scenario} --data {data} --rate 20 --duration 20s --results {tmp_path}/results"
+    )
+
+    results = tmp_path / "results"
+
+    def began() -> bool:
+        return results.exists() and any(results.iterdir())
+
+    with running(command, "--results", results, folder=tmp_path) as process:
+        wait_until(began, "no run directory")
+        process.signal(signal.SIGINT)
+        ended = process.wait()
+    assert ended.code == 130
+    assert ended.err.count("\n") == 1
+    (kept,) = results.iterdir()
+    assert load_run(kept).status == "interrupted"
+
+
+MISTAKES = {
+    "no rate": ((), "Give --rate, or --find-max"),
+    "a rate of zero": (("--rate", 0), "0"),
+    "a rate that one process can't issue": (("--rate", "1e6"), "at most 50,000 requests/s"),
+    "both": (("--rate", 5, "--find-max"), "can't be used with"),
+    "more requests than a record holds": (
+        ("--rate", 40_000, "--duration", "10min"),
+        "2,000,000 requests",
+    ),
+    "less than one request": (("--rate", 0.1, "--duration", "1s"), "less than one request"),
+    "a limit below one step": (("--rate", 5, "--limit", "1ms"), "not longer than one step"),
+    "no trace": (("--trace", "nowhere.csv"), "cannot read the trace"),
+    "a format without a trace": (("--rate", 5, "--trace-format", "azure"), "--trace"),
+    "gamma's key for another kind": (("--rate", 5, "--set", "arrivals.cv=2"), "of kind 'gamma'"),
+    "a key of a training": (("--rate", 5, "--set", "loader.workers=2"), "unknown key"),
+    "an unknown metric": (("--rate", 5, "--fail-on", "latency>1"), "unknown metric"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line(
+    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path, name: str
+) -> None:
+    words, said = MISTAKES[name]
+    code, out, err = call(*asked, "--data", data, *words)
+    assert (code, out) == (2, ""), err
+    assert err.count("\n") == 1, err
+    assert said in err
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_training_is_no_scenario_and_the_other_way_round(data: Path) -> None:
+    assert "unknown scenario 'demo'" in refused(f"serve demo --data {data} --rate 5")
+    assert "resnet50-server" in refused(f"serve resnet50-serve --data {data} --rate 5")
+
+
+def test_a_condition_that_holds_ends_with_status_4(
+    call: Call, asked: tuple[object, ...], data: Path
+) -> None:
+    code, _, err = call(*asked, "--data", data, "--rate", 60, "--fail-on", "latency_p50_s>0.000001")
+    assert code in (3, 4)
+    assert "latency_p50_s" in err
