@@ -164,6 +164,15 @@ class _Serving:
         self.rate = plan.rate
         trace = plan.arrivals.trace
         hosts, storage = self.agent.describe_all(), storage_facts(plan.plan.storage)
+        job = ServingRun(
+            scenario=plan.scenario,
+            dataset=dataset_facts(
+                plan.plan.manifest, location=plan.plan.data, origin=plan.plan.origin
+            ),
+            rate=plan.rate,
+            direct=plan.plan.direct,
+            arrivals_together=trace.together if trace is not None else None,
+        )
         self.directory = new_directory(options.results, plan.scenario.name)
         self.doc = ServingRecord(
             iobench_version=__version__,
@@ -176,15 +185,7 @@ class _Serving:
             rules=options.rules,
             hosts=hosts,
             storage=storage,
-            job=ServingRun(
-                scenario=plan.scenario,
-                dataset=dataset_facts(
-                    plan.plan.manifest, location=plan.plan.data, origin=plan.plan.origin
-                ),
-                rate=plan.rate,
-                direct=plan.plan.direct,
-                arrivals_together=trace.together if trace is not None else None,
-            ),
+            job=job,
         )
 
     def run(self) -> ServingRecord:

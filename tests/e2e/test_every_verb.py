@@ -117,6 +117,9 @@ def test_every_verb(
         *("--results", tmp_path / "swept-results", *TAG),
     )
     assert [len(point["runs"]) for point in swept["points"]] == [2] * len(swept["points"])
+    asked = ("--rate", 20, "--limit", "10s", "--duration", "300ms", "--repeat", 1)
+    served = story.document("serve", "demo", "--data", data, *asked, *TAG, "--results", results)
+    assert [one["kind"] for one in served["job"]["trials"]] == ["repetition", "without-storage"]
     first = story.document("check", data, "--budget", "10s", *ONCE, *TAG, "--results", results)
     assert (first["status"], first["job"]["dataset"]["samples"]) == ("ok", SAMPLES)
     saved = story.document(

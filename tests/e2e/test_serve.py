@@ -200,21 +200,13 @@ def test_storage_that_fails_always_is_one_line(
 def test_an_interrupt_keeps_what_was_measured(
     scenario: Path, data: Path, tmp_path: Path, nothing_left: set[int]
 ) -> None:
-    command = (
-        f"serve {scenario} --data {data} --rate 20 --duration 20s --results {tmp_path}/results"
-    )
-
-    results = tmp_path / "results"
-
-    def began() -> bool:
-        return results.exists() and any(results.iterdir())
-
+    command = f"serve {scenario} --data {data} --rate 20 --duration 20s"
+    results, told = tmp_path / "results", tmp_path / "running.err"
     with running(command, "--results", results, folder=tmp_path) as process:
-        wait_until(began, "no run directory")
+        wait_until(lambda: "with storage, 1 of 3" in told.read_text(), "no window has begun")
         process.signal(signal.SIGINT)
         ended = process.wait()
     assert ended.code == 130
-    assert ended.err.count("\n") == 1
     (kept,) = results.iterdir()
     assert load_run(kept).status == "interrupted"
 
@@ -251,7 +243,7 @@ def test_a_mistake_is_one_line(
 
 
 def test_a_training_is_no_scenario_and_the_other_way_round(data: Path) -> None:
-    assert "unknown scenario 'demo'" in refused(f"serve demo --data {data} --rate 5")
+    assert "unknown scenario 'train'" in refused(f"serve train --data {data} --rate 5")
     assert "resnet50-server" in refused(f"serve resnet50-serve --data {data} --rate 5")
 
 
