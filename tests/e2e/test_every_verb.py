@@ -148,7 +148,7 @@ def test_every_verb(
     story.text(*begin, "--calibration", "0s", "--results", tmp_path / "demo-results")
     (demo,) = (tmp_path / "demo-results").glob("*/run.json")
     tags = [json.loads(path.read_text())["tags"] for path in [*recorded, demo]]
-    assert tags == [{"box": "nfs-b", "site": "Basel"}] * (7 + 2 * len(swept["points"]) + 1)
+    assert tags == [{"box": "nfs-b", "site": "Basel"}] * (8 + 2 * len(swept["points"]) + 1)
     if not remote:
         assert story.told == set(VERBS)
 
