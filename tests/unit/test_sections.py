@@ -39,6 +39,7 @@ from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.record.curve import StorageProbe
 from iobench.record.run import TrainingRecord
 from iobench.record.run import load_run as load
+from iobench.record.serving import FoundRate
 from iobench.record.sweep import Sweep, SweepPoint
 from iobench.record.verdict import Confirmation, Estimate, Turn
 from iobench.report import (
@@ -84,6 +85,7 @@ from iobench.runner.plan_figures import describe_plan
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.instances import find_instance, priced_at
 from iobench.settings.workload import load_workload
+from tests.requests import build_serving, build_trial
 from tests.snapshots.texts import VERDICTS
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER, INCONCLUSIVE
@@ -347,6 +349,14 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
         f"record {path.name}": lambda name=path.name: _recorded(name)  # type: ignore[misc]
         for path in sorted((GOLDEN / "runs").iterdir())
     },
+    "serving": lambda: record.sections(
+        build_serving(
+            [build_trial("find-max", rate=rate) for rate in (200.0, 800.0)]
+            + build_serving().job.trials,
+            found=FoundRate(low=400.0, high=430.0),
+        )
+    ),
+    "serving too slow": lambda: record.sections(build_serving(read_s=0.018, failed=40)),
     "compare": lambda: compare.sections(
         [_compare(FAST), _compare(FAST[:2]), _compare([])], ["left"]
     ),

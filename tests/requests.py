@@ -1,0 +1,114 @@
+"""Serving runs whose requests are made here, in virtual time: their answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from iobench.judge.rebuild import conclude
+from iobench.judge.serving.figures import with_figures
+from iobench.judge.serving.queue import served
+from iobench.record.host import Host, StorageFacts
+from iobench.record.job import DatasetFacts
+from iobench.record.run import ServingRecord
+from iobench.record.serving import FoundRate, ServedTrial, ServingRun, TrialKind
+from iobench.serve.arrivals import Arrivals
+from iobench.settings.scenario import Scenario
+
+SCENARIO = Scenario(name="images", dataset="demo", limit=0.015, step_time=0.0005)
+
+
+def build_trial(
+    kind: TrialKind = "repetition",
+    *,
+    read_s: float = 0.002,
+    readers: int = 8,
+    rate: float = 400.0,
+    seconds: float = 10.0,
+    seed: int = 1,
+    late_s: float = 0.0,
+    failed: int = 0,
+    scenario: Scenario = SCENARIO,
+    **changes: Any,
+) -> ServedTrial:
+    """A window in which each of so many readers takes ``read_s`` for a sample.
+
+    ``late_s``: readers that are free begin so late. ``failed``: reads that fail, evenly spread.
+    """
+    instants = Arrivals(scenario.arrivals).window(rate, seconds, seed)
+    begins, ends = served(
+        instants + late_s * 1e9,
+        servers=readers,
+        batch_size=1,
+        batch_delay=0,
+        step=read_s * 1e9,
+    )
+    fails = np.zeros(len(instants), np.uint8)
+    if failed:
+        fails[:: len(instants) // failed][:failed] = 1
+    rows = {
+        "intended_ns": instants,
+        "taken_ns": np.maximum(instants, begins - late_s * 1e9).astype(np.int64),
+        "issued_ns": begins.astype(np.int64),
+        "ready_ns": ends.astype(np.int64),
+        "failed": fails,
+    }
+    facts: dict[str, Any] = {
+        "bytes": 100_000 * len(instants),
+        "cpu_share": 0.1,
+        "residency_before": None if kind == "without-storage" else 0.0,
+    }
+    trial = ServedTrial(
+        kind=kind, seed=seed, rate=rate, seconds=seconds, requests=len(instants), **facts | changes
+    )
+    return with_figures(trial, rows, scenario)
+
+
+def build_serving(
+    trials: Sequence[ServedTrial] | None = None,
+    *,
+    repetitions: int = 3,
+    scenario: Scenario = SCENARIO,
+    rate: float = 400.0,
+    found: FoundRate | None = None,
+    job: dict[str, Any] | None = None,
+    head: dict[str, Any] | None = None,
+    **window: Any,
+) -> ServingRecord:
+    """A concluded run; ``window``: how its windows with storage differ from ``build_trial``'s."""
+    if trials is None:
+        trials = [
+            each
+            for seed in range(repetitions)
+            for each in (
+                build_trial(seed=seed, rate=rate, scenario=scenario, **window),
+                build_trial(
+                    "without-storage", seed=seed, rate=rate, read_s=5e-5, scenario=scenario
+                ),
+            )
+        ]
+    facts: dict[str, Any] = {
+        "iobench_version": "0.1.0",
+        "run_id": "images-20260401-120000-abcd",
+        "created": "2026-04-01T12:00:00+00:00",
+        "command": ["iobench", "serve", "images", "--data", "data", "--rate", f"{rate:g}"],
+        "status": "ok",
+        "validity": "unknown",
+    }
+    return conclude(
+        ServingRecord(
+            **facts | (head or {}),
+            hosts=[Host(node="box", cores=8)],
+            storage=StorageFacts(url="/mnt/data", scheme="file", page_cache=True),
+            job=ServingRun(
+                scenario=scenario,
+                dataset=DatasetFacts(samples=1000, sample_bytes_mean=100_000.0),
+                rate=rate,
+                trials=list(trials),
+                found=found,
+                **(job or {}),
+            ),
+        )
+    )

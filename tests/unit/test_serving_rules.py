@@ -1,0 +1,157 @@
+"""Rules and verdicts of runs that serve requests: each rule with a run that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from iobench.judge.rebuild import conclude
+from iobench.judge.validity import SERVING_RULES, value_of
+from iobench.record.run import CHANGED, ServingRecord
+from iobench.record.serving import FoundRate
+from iobench.settings.scenario import ArrivalSpec, Scenario
+from tests.requests import SCENARIO, build_serving, build_trial
+
+
+def broken(doc: ServingRecord) -> dict[str, str]:
+    return {finding.rule: finding.level for finding in doc.findings}
+
+
+def test_a_good_run_breaks_no_rule() -> None:
+    doc = build_serving()
+    assert (broken(doc), doc.validity) == ({}, "valid")
+    assert {rule.id for rule in SERVING_RULES} == {*BREAKS, CHANGED}
+
+
+BREAKS: dict[str, tuple[str, Callable[[], ServingRecord]]] = {
+    "serve.client-bound": ("invalid", lambda: build_serving(late_s=0.002)),
+    "serve.unsteady": ("invalid", lambda: build_serving(read_s=0.022)),
+    "serve.cold-residency": ("invalid", lambda: build_serving(residency_before=0.2)),
+    "serve.failures": ("warning", lambda: build_serving(failed=3)),
+    "serve.incomplete": (
+        "warning",
+        lambda: build_serving(head={"status": "interrupted"}),
+    ),
+    "serve.requests": ("warning", lambda: build_serving(seconds=2.0)),
+    "serve.repetitions": ("info", lambda: build_serving(repetitions=2)),
+    "serve.trace-binned": ("warning", lambda: build_serving(job={"arrivals_together": 0.4})),
+}
+
+
+@pytest.mark.parametrize("rule", BREAKS)
+def test_a_run_that_breaks_it(rule: str) -> None:
+    level, build = BREAKS[rule]
+    assert broken(build()) == {rule: level}
+
+
+def test_a_client_that_takes_a_core_is_bound() -> None:
+    assert broken(build_serving(cpu_share=0.9)) == {"serve.client-bound": "invalid"}
+
+
+def test_readers_that_are_busy_are_no_fault_of_the_client() -> None:
+    """Requests wait for long, but no reader was free."""
+    doc = build_serving(readers=1, rate=300.0, read_s=0.0025)
+    (first,) = doc.job.repetitions[:1]
+    assert first.parts.reader_wait_s > 0.0005
+    assert broken(doc) == {}
+
+
+@pytest.mark.parametrize(
+    ("cache", "residency", "direct", "expected"),
+    [
+        ("cold", 0.5, False, {"serve.cold-residency": "invalid"}),
+        ("cold", None, False, {"serve.cold-residency": "unknown"}),
+        ("cold", None, True, {}),
+        ("warm", 1.0, False, {}),
+        ("any", None, False, {}),
+    ],
+)
+def test_cold_is_measured(
+    cache: str, residency: float | None, direct: bool, expected: dict[str, str]
+) -> None:
+    scenario = SCENARIO.model_copy(update={"cache": cache})
+    doc = build_serving(scenario=scenario, residency_before=residency, job={"direct": direct})
+    assert broken(doc) == expected
+
+
+VERDICTS: dict[str, tuple[Callable[[], ServingRecord], bool | None, str]] = {
+    "storage, and it holds": (lambda: build_serving(), True, "storage"),
+    "storage, too slow": (lambda: build_serving(read_s=0.018), False, "storage"),
+    "the accelerator": (
+        lambda: build_serving(
+            read_s=6e-5, scenario=SCENARIO.model_copy(update={"step_time": 0.00235})
+        ),
+        None,
+        "accelerator",
+    ),
+    "the client": (lambda: build_serving(late_s=0.002), True, "client"),
+    "one repetition": (lambda: build_serving(repetitions=1), True, "inconclusive"),
+    "both alike": (
+        lambda: build_serving(
+            rate=100.0, scenario=SCENARIO.model_copy(update={"step_time": 0.001})
+        ),
+        True,
+        "inconclusive",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_bottleneck_is_what_brings_most_if_it_is_left_out(name: str) -> None:
+    build, holds, bottleneck = VERDICTS[name]
+    verdict = build().job.verdict
+    assert verdict is not None
+    assert verdict.bottleneck == bottleneck
+    if holds is not None:
+        assert verdict.holds is holds
+
+
+def test_a_limit_that_some_repetitions_hold_is_inconclusive() -> None:
+    trials = [build_trial(seed=1), build_trial(seed=2, read_s=0.018), build_trial(seed=3)]
+    verdict = build_serving(trials).job.verdict
+    assert verdict is not None
+    assert verdict.holds is None
+
+
+def test_a_run_that_found_no_rate_has_no_verdict() -> None:
+    trial = build_trial("find-max", read_s=0.018)
+    doc = build_serving([trial], found=FoundRate(high=400.0, bound="even 400 do not"))
+    assert (doc.job.verdict, broken(doc)) == (None, {"serve.incomplete": "warning"})
+
+
+def test_conditions_read_the_medians() -> None:
+    doc = build_serving()
+    values = sorted(one.latency_p99_s or 0 for one in doc.job.repetitions)
+    assert value_of(doc, "latency_p99_s") == values[1]
+    assert value_of(doc, "requests_per_s") == pytest.approx(400, rel=0.05)
+
+
+def test_to_conclude_again_changes_nothing() -> None:
+    doc = build_serving()
+    assert conclude(doc) == doc
+
+
+BAD_SCENARIOS = {
+    "a limit below one step": {"limit": 0.0004},
+    "a trace without a file": {"arrivals": {"kind": "trace"}},
+    "a file without a trace": {"arrivals": {"path": "x"}},
+    "a spread of no kind": {"arrivals": {"kind": "poisson", "cv": 2}},
+    "a quantile of all": {"quantile": 1.0},
+    "no reader": {"reader": {"concurrency": 0}},
+    "another key": {"loader": {"workers": 2}},
+}
+
+
+@pytest.mark.parametrize("name", BAD_SCENARIOS)
+def test_a_scenario_that_makes_no_sense_is_refused(name: str) -> None:
+    known = SCENARIO.model_dump()
+    with pytest.raises(ValueError, match="validation error"):
+        Scenario.model_validate(known | BAD_SCENARIOS[name])
+
+
+def test_a_scenario_is_what_was_recorded() -> None:
+    spec = SCENARIO.model_copy(update={"arrivals": ArrivalSpec(kind="gamma", cv=4)})
+    doc = build_serving(scenario=spec)
+    again = ServingRecord.model_validate_json(doc.model_dump_json())
+    assert again.job.scenario == spec
