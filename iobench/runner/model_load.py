@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from .. import __version__
@@ -30,24 +30,20 @@ from ..record.model_load import (
     LocalCopy,
     ModelLoadRun,
     PlainReads,
-    TensorClass,
 )
 from ..record.run import ModelLoadRecord
 from ..record.tags import tags
 from ..serve.check import Checksums, expected_checksums
 from ..serve.loaders import MODEL_LOADERS
-from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
 from ..serve.loaders.common import require_room
-from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
+from ..serve.loaders.direct import DirectLoader
 from ..serve.loaders.exchange import Exchange
 from ..serve.share import RankShare, Sharing
-from ..serve.weights import Weights
-from ..storage.base import Entry, Files
+from ..storage.base import Files
 from .agent import CacheState, FetchCounter, HostAgent
 from .conductor import Script, Scripted, conduct
 from .copied_files import CopiedFiles
 from .crew import ForkedCrew
-from .curve.places import blocks
 from .curve.reader import HostReader
 from .facts import new_directory, storage_facts, write_document
 from .messages import CheckLoaded, LoadNow, PartLoaded
@@ -62,12 +58,6 @@ HEAD_START_NS = 5_000_000
 
 PLAIN_S = 2.0
 """How long the storage is read plainly, for each number of reads in flight of a round."""
-
-MAX_IN_FLIGHT = 256
-MIN_READS = 8
-"""Plain reads of each reader: those of a small model are shorter than the loader's."""
-
-_PAGE = 4096
 
 
 @dataclass(kw_only=True)
@@ -121,7 +111,7 @@ class _Loads:
             bytes=plan.weights.nbytes,
             tensors=len(plan.weights.tensors),
             shards=len(plan.weights.shards),
-            classes=_classes(plan.weights),
+            classes=plan.classes(),
             spec=plan.spec,
             budget_s=self.budget.seconds,
             copied=LocalCopy(to=copy.url) if copy else None,
@@ -141,6 +131,7 @@ class _Loads:
         )
         self.checksums: list[Checksums] = []  # by the rank of a replica
         self.whole: Checksums = {}  # of a rank that has the whole model
+        self.variants: list[LoadVariant] = []
         self.failure: IobenchError | None = None  # the first one of a variant
 
     def run(self) -> ModelLoadRecord:
@@ -148,8 +139,9 @@ class _Loads:
         failure: IobenchError | None = None
         try:
             self._prepare()
+            self.variants = self._variants()
             take_turns(
-                self._variants(),
+                self.variants,
                 self._measure,
                 rounds(self.plan.spec.repetitions),
                 order=self._order,
@@ -193,51 +185,40 @@ class _Loads:
     def _variants(self) -> list[LoadVariant]:
         """All of them. The ablations are made with the fewest replicas."""
         spec, counts = self.plan.spec, sorted(self.plan.spec.replicas)
-        found = [self._load_variant(loader, count) for count in counts for loader in spec.loaders]
+        found = [self._variant(loader, count) for count in counts for loader in spec.loaders]
         found += [
-            self._load_variant(loader, count, one_read=True)
+            self._variant(loader, count, one_read=True)
             for count in counts[1:]
             for loader in spec.loaders
             if "exchange" in MODEL_LOADERS.load(loader).sharing
         ]
-        found.append(self._without(DirectLoader.name, "assembly"))
+        found.append(self._variant(DirectLoader.name, counts[0], without="assembly"))
         if spec.device != "cpu":
             found += [
-                self._without(loader, "device")
+                self._variant(loader, counts[0], without="device")
                 for loader in spec.loaders
                 if "device" in MODEL_LOADERS.load(loader).can_leave_out
             ]
-        found += [
-            LoadVariant(
-                name=f"plain reads, {count} x",
-                measure=lambda number, count=count: self._read_plainly(number, count),  # type: ignore[misc]
-            )
-            for count in counts
-        ]
+        for count in counts:
+            measure = partial(self._read_plainly, count)
+            found.append(LoadVariant(name=f"plain reads, {count} x", measure=measure))
         if self.copy is not None:
-            copy = self.copy
-            place = LoadPlace(self.plan.at(copy.url))
-
-            def from_copy(number: int) -> None:
-                took = copy.make()
-                loader = self.plan.spec.loaders[0]
-                self._trial(loader, least(self.job), number, copied=(place, took))
-
-            found.append(LoadVariant(name=f"copy to {copy.url}", measure=from_copy))
+            place = LoadPlace(self.plan.at(self.copy.url))
+            measure = partial(self._from_copy, self.copy, place)
+            found.append(LoadVariant(name=f"copy to {self.copy.url}", measure=measure))
         return found
 
-    def _load_variant(self, loader: str, count: int, *, one_read: bool = False) -> LoadVariant:
-        name = f"{loader}, {counted(count, 'replica')}{', one read' if one_read else ''}"
-        return LoadVariant(
-            name=name, measure=lambda number: self._trial(loader, count, number, one_read=one_read)
-        )
-
-    def _without(self, loader: str, stage: LoadStage) -> LoadVariant:
-        count = least(self.job)
-        return LoadVariant(
-            name=f"{loader} without {stage}",
-            measure=lambda number: self._trial(loader, count, number, without=stage),
-        )
+    def _variant(
+        self,
+        loader: str,
+        count: int,
+        *,
+        without: LoadStage | None = None,
+        one_read: bool = False,
+    ) -> LoadVariant:
+        more = f" without {without}" if without else ", one read" if one_read else ""
+        measure = partial(self._trial, loader, count, without=without, one_read=one_read)
+        return LoadVariant(name=f"{loader}, {counted(count, 'replica')}{more}", measure=measure)
 
     def _order(self, number: int, active: Sequence[LoadVariant]) -> Iterable[LoadVariant]:
         """In turns, as far as there is time: the first trial is always made."""
@@ -246,7 +227,8 @@ class _Loads:
             if expected is None:
                 expected = self.budget.longest_s("trial")
             if self.job.trials and not self.budget.fits(expected):
-                self.job.left_out.setdefault(variant.name, "there was no time for it")
+                if not self.budget.turns(variant.name):
+                    self.job.left_out[variant.name] = "there was no time for it"
                 continue
             yield variant
 
@@ -258,8 +240,9 @@ class _Loads:
             variant.measure(number)
         took = time.monotonic() - began
         self.budget.took("trial", took)
-        self.doc.timings["measure"] = self.doc.timings.get("measure", 0.0) + took
-        self.job.left_out.pop(variant.name, None)
+        self.doc.timings["measure"] = self.budget.spent_s("trial")
+        left = of * len(self.variants) - self.budget.turns("trial")
+        self.observer.expect(left * (self.budget.mean_s("trial") or 0.0))
 
     def _fail(self, variant: LoadVariant, error: IobenchError) -> None:
         """A variant that can't be measured is left out; wrong tensors end the run."""
@@ -362,18 +345,18 @@ class _Loads:
                 )
             yield found
 
-    def _read_plainly(self, number: int, count: int) -> None:
+    def _from_copy(self, copy: CopiedFiles, place: LoadPlace, number: int) -> None:
+        """Copy the files, and load from there."""
+        took = copy.make()
+        self._trial(self.plan.spec.loaders[0], least(self.job), number, copied=(place, took))
+
+    def _read_plainly(self, count: int, number: int) -> None:
         """Read the files with as many reads in flight as so many replicas have."""
         plan = self.plan
-        loader = DirectLoader(**options_of(plan.spec, DirectLoader.name))
-        entries = [Entry(shard.key, shard.size) for shard in plan.weights.shards]
-        in_flight = min(MAX_IN_FLIGHT, loader.concurrency * count)
-        usual = FILE_BLOCK if isinstance(plan.direct, Files) else OBJECT_BLOCK
-        most = plan.weights.file_bytes // (MIN_READS * in_flight) // _PAGE * _PAGE
-        block = max(_PAGE, min(loader.block_size or usual, most))
-        places = blocks(entries, block, order="sequential", seed=number)
-        in_flight = min(in_flight, len(places))
-        reader = HostReader(plan.direct, max_bytes=block, once=False, run_dir=self.directory)
+        places, in_flight = plan.plain_reads(count, seed=number)
+        reader = HostReader(
+            plan.direct, max_bytes=places.max_bytes, once=False, run_dir=self.directory
+        )
         if not plan.direct.traits.uncached:
             self.origin.agent.empty_cache(plan.keys)
         taken = places.take(len(places), enough=1).places
@@ -383,7 +366,7 @@ class _Loads:
                 round=number, replicas=count, in_flight=in_flight, bytes_per_s=found.bytes_per_s
             )
         )
-        self.job.plain_how = f"{reader.program}, reads of {format_bytes(block)}"
+        self.job.plain_how = f"{reader.program}, reads of {format_bytes(places.max_bytes)}"
 
 
 def _recorded(
@@ -413,13 +396,3 @@ def _recorded(
 def _sum(counts: Iterable[int | None]) -> int | None:
     known = list(counts)
     return None if None in known else sum(count for count in known if count is not None)
-
-
-def _classes(weights: Weights) -> list[TensorClass]:
-    """The tensors by their sizes, the smallest class first."""
-    found = {name: TensorClass(name=name, tensors=0, bytes=0) for name in (*SIZE_CLASSES, LARGEST)}
-    for tensor in weights.tensors:
-        of = found[size_class(tensor.nbytes)]
-        of.tensors += 1
-        of.bytes += tensor.nbytes
-    return [each for each in found.values() if each.tensors]

@@ -8,17 +8,25 @@ from typing import Any
 
 from ..base.errors import UsageError
 from ..base.units import counted
-from ..record.model_load import LoadSpec
+from ..record.model_load import LoadSpec, TensorClass
 from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_options
+from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
 from ..serve.loaders.common import require_room
-from ..serve.loaders.direct import DirectLoader
+from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
 from ..serve.weights import SUFFIX, Weights, read_weights
 from ..storage import open_storage
-from ..storage.base import Files, MaybeDirect, Storage
+from ..storage.base import Entry, Files, MaybeDirect, Storage
 from ..storage.catalog import innermost, local_root
+from .curve.places import Places, blocks
 
 MAX_RANKS = 256
 """Processes of a trial: all of them are on one host."""
+
+MAX_IN_FLIGHT = 256
+MIN_READS = 8
+"""Plain reads of each reader: those of a small model are shorter than the loader's."""
+
+_PAGE = 4096
 
 PROCESS_BYTES = 96 << 20
 """Memory of a process beside its tensors."""
@@ -47,6 +55,27 @@ class LoadPlan:
 
     def read_by(self, loader: str) -> Storage:
         return self.storage if MODEL_LOADERS.load(loader).buffered else self.direct
+
+    def classes(self) -> list[TensorClass]:
+        """The tensors by their sizes, the smallest class first."""
+        names = (*SIZE_CLASSES, LARGEST)
+        found = {name: TensorClass(name=name, tensors=0, bytes=0) for name in names}
+        for tensor in self.weights.tensors:
+            of = found[size_class(tensor.nbytes)]
+            of.tensors += 1
+            of.bytes += tensor.nbytes
+        return [each for each in found.values() if each.tensors]
+
+    def plain_reads(self, count: int, *, seed: int) -> tuple[Places, int]:
+        """Reads of all files as ``count`` replicas make them by ``direct``: places, in flight."""
+        loader = DirectLoader(**options_of(self.spec, DirectLoader.name))
+        usual = FILE_BLOCK if isinstance(self.direct, Files) else OBJECT_BLOCK
+        in_flight = min(MAX_IN_FLIGHT, loader.concurrency * count)
+        most = self.weights.file_bytes // (MIN_READS * in_flight) // _PAGE * _PAGE
+        block = max(_PAGE, min(loader.block_size or usual, most))
+        entries = [Entry(shard.key, shard.size) for shard in self.weights.shards]
+        places = blocks(entries, block, order="sequential", seed=seed)
+        return places, min(in_flight, len(places))
 
     def at(self, url: str) -> LoadPlan:
         """The same plan for a copy of the files at another place."""
