@@ -80,6 +80,11 @@ def _known(error: BaseException) -> IobenchError | None:
             remedy="mount it so that it can be (docker run --shm-size, or in Kubernetes an "
             f"emptyDir of medium Memory at {SHARED_MEMORY})",
         )
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        return IobenchError(
+            "no space is left where the output or the results are written",
+            remedy="free some there, or write elsewhere (-o FILE, --results DIR)",
+        )
     if isinstance(error, OSError):
         where = f" ({os.fsdecode(error.filename)})" if _is_path(error.filename) else ""
         return IobenchError(

@@ -415,6 +415,8 @@ def load_manifest(root: str | Path, packing_of: PackingOf) -> Manifest:
 
 def _how_to_get(root: Path) -> str:
     """Return the remedy for a path that is not a directory; it may be a spec's file."""
+    if scheme := next((part for part in root.parts if part.endswith(":")), ""):
+        return f"a URL has two slashes: {scheme}//..."
     if root.suffix not in (".yaml", ".yml"):
         return f"generate one: iobench generate NAME --to {root}"
     scanned = root.with_suffix(".manifest")

@@ -235,7 +235,9 @@ def _explain(model: type[BaseModel], problem: ErrorDetails) -> str:
     path = path if len(path) <= 4 * _MAX_KEY else f"{path[: 4 * _MAX_KEY]}..."
     if problem["type"] == "extra_forbidden":
         owner = _model_at(model, problem["loc"][:-1])
-        near = _meant(owner, str(problem["loc"][-1])[:_MAX_KEY], problem["input"]) if owner else []
+        key = str(problem["loc"][-1])[:_MAX_KEY]
+        near = _elsewhere(model, key)
+        near = near or (_meant(owner, key, problem["input"]) if owner else [])
         known = (
             f"did you mean {' or '.join(repr(name) for name in near)}?"
             if near
@@ -272,6 +274,14 @@ _OURS = {
     "greater than": "more than",
 }
 """The words of pydantic, and those of the other errors."""
+
+
+def _elsewhere(model: type[BaseModel], key: str) -> list[str]:
+    """Where the model has this very key in a group: ``workers`` is ``loader.workers``."""
+    groups = {name: _model_at(model, [name]) for name in model.model_fields}
+    return [
+        f"{name}.{key}" for name, group in groups.items() if group and key in group.model_fields
+    ]
 
 
 def _meant(owner: type[BaseModel], key: str, value: object) -> list[str]:

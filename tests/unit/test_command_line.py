@@ -97,6 +97,8 @@ def test_a_help_shows_first_what_must_be_given_and_with_the_output_how_it_is_sho
         ("run demo --data throttled+/x?bandwidth=fast", "bandwidth: 'fast' is not a size"),
         ("run demo --data x --set loader.workers=a", "must be a whole number, but is 'a'"),
         ("run demo --data x --set cache=hot", "must be 'cold', 'warm' or 'any', but is 'hot'"),
+        ("run demo --data x --set workers=4", "did you mean 'loader.workers'?"),
+        ("run demo --data x --set loader.concurrency=4", "did you mean 'reader.concurrency'?"),
         ("probe . --request 4q", "--request: '4q' is not a size"),
     ],
 )

@@ -53,6 +53,7 @@ def logs(folder: Path) -> list[Path]:
         (UsageError("x\ny"), 2),
         (OSError(errno.EIO, "Input/output error", HOSTILE), 1),
         (OSError(HOSTILE), 1),
+        (OSError(errno.ENOSPC, "No space left on device"), 1),
         (MemoryError(), 1),
         (UnicodeEncodeError("latin-1", "\u6f22", 0, 1, "ordinal not in range"), 1),
         (KeyboardInterrupt(), 130),
