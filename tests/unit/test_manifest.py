@@ -63,7 +63,7 @@ def put_table(root: Path, name: str, content: bytes) -> None:
     ("made", "asked", "advised"),
     [
         ((), "new", "iobench generate NAME --to"),
-        ((), "s3:/bucket/data", "a URL has two slashes: s3://"),
+        ((), "s3:/bucket/data", "A URL has two slashes: s3://"),
         (("mine.yaml",), "mine.yaml", "iobench generate"),
         (("mine.yaml", "mine.manifest/"), "mine.yaml", "--origin"),
         (("folder/",), "folder", "iobench scan"),
