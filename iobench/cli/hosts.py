@@ -14,7 +14,7 @@ from ..runner.hosts.control import Control, led
 from ..runner.hosts.launch import Launch, find_launch, share_of
 from ..runner.hosts.lines import parse_hosts, start_lines
 from ..runner.hosts.meeting import Meeting, meet
-from ..runner.hosts.plans import Permitted, Same, agree
+from ..runner.hosts.plans import Permitted, Same, check_same, say_same
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare
 from ..settings.base import find_spec
@@ -93,21 +93,26 @@ def on_all_hosts(
 ) -> int:
     """Do something together with the other hosts of the job; return the exit code of all of them.
 
-    ``make``: this host's plan, and ``same`` what of it must be equal on all hosts, see ``agree``.
+    ``make``: this host's plan, and ``same`` what of it must be equal on all hosts (``_WHAT``).
     ``accelerators``: the ranks of this host. ``lead`` does it as the controller, and returns the
     exit code; ``join`` makes what serves the controller on another host.
     """
     note(f"host {launch.index} of {launch.hosts} waits for the others", quiet=request.quiet)
     meeting = meet(launch, accelerators=accelerators, within_s=request.join_within)
-    control = Control(meeting) if meeting.is_controller else None
 
     def named_same(plan: T) -> Same:
         return {"verb": f"iobench {request.verb}", **same(plan)}
 
-    plan = agree(meeting, lambda: make(meeting), named_same, control)
-    if control is not None:
-        return led(control, lambda: lead(control, plan), lambda code: code)
-    code = join(meeting, plan).serve()
+    if meeting.is_controller:
+        control = Control(meeting)
+
+        def act() -> int:
+            plan = make(meeting)
+            check_same(control, named_same(plan), (peer.answer(Same) for peer in control.peers))
+            return lead(control, plan)
+
+        return led(control, act)
+    code = join(meeting, say_same(meeting, lambda: make(meeting), named_same)).serve()
     first = meeting.hosts[0].label
     note(f"the run has ended; its results are on {first}", quiet=request.quiet)
     return code

@@ -248,13 +248,13 @@ class Control:
             peer.wire.close()
 
 
-def led(control: Control, act: Callable[[], M], code: Callable[[M], int] = lambda done: 0) -> M:
+def led(control: Control, act: Callable[[], int]) -> int:
     """Do something with the other hosts, and let them go, however it ends.
 
-    ``code``: the exit code of all hosts, where what was done has one. Raises what ``act`` raises.
+    Returns the exit code of all hosts, which ``act`` returns. Raises what it raises.
     """
     try:
-        done = act()
+        code = act()
     except IobenchError as error:
         control.say_bye(error.exit_code, str(error))
         raise
@@ -264,5 +264,5 @@ def led(control: Control, act: Callable[[], M], code: Callable[[M], int] = lambd
     except BaseException:
         control.say_bye(1, "the controller has failed")
         raise
-    control.say_bye(code(done))
-    return done
+    control.say_bye(code)
+    return code

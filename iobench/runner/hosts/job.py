@@ -35,7 +35,7 @@ from .hosts import Copies, Hosts
 from .launch import share_of
 from .localreads import LocalReads
 from .orders import SavesOrder, order_of, text_at
-from .plans import PlanOrder, Same, difference, same_of
+from .plans import PlanOrder, Same, check_same, same_of
 from .reads import HostsReader
 from .records import known_hosts, same_machines
 
@@ -85,10 +85,8 @@ class JobHosts(Hosts):
         shares = control.share(plan.accelerators)
         orders = {host: (number, PlanOrder.of(plan, share)) for host, share in enumerate(shares)}
         mine = same_of(replace(plan, engine_choice=""))
-        first, *others = control.ask_each(Agent.open, orders, lambda *_: mine)
-        for host, theirs in zip(control.meeting.hosts[1:], others, strict=True):
-            if different := difference(control.meeting.hosts[0], first, host, theirs):
-                raise different
+        _, *others = control.ask_each(Agent.open, orders, lambda *_: mine)
+        check_same(control, mine, others)
         return JobHosts(control, number)
 
     def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:

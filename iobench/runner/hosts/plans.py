@@ -19,8 +19,8 @@ from ...settings.code import code_of
 from ...settings.workload import Workload, option_texts
 from ...storage import below, is_local
 from ..plan import Plan, make_plan
-from .control import Control, named
-from .meeting import Joined, Meeting
+from .control import Control
+from .meeting import Meeting
 from .words import Message, refused
 
 T = TypeVar("T")
@@ -41,53 +41,28 @@ _WHAT = {
 """What must be the same on all hosts, and what is said of a host where it is not."""
 
 
-def agree(
-    meeting: Meeting,
-    make: Callable[[], T],
-    same: Callable[[T], Same],
-    control: Control | None,
-) -> T:
-    """Make this host's plan, and see that all hosts are about to do the same.
-
-    ``same``: what must be equal on all hosts, by the names in ``_WHAT``. ``control``: of the
-    controller. Raises the error of the first host that can't take part, on all of them, and
-    UsageError for hosts with different plans.
-    """
-    if control is None:
-        (wire,) = meeting.wires
-        try:
-            plan = make()
-            wire.send(Message("answer", body=to_text(same(plan), Same)))
-        except IobenchError as error:
-            wire.send(refused(error))
-            raise
-        return plan
+def say_same(meeting: Meeting, make: Callable[[], T], same: Callable[[T], Same]) -> T:
+    """Make this host's plan, and tell the controller of it. Raises what ``make`` raises."""
+    (wire,) = meeting.wires
     try:
         plan = make()
-        mine = same(plan)
+        wire.send(Message("answer", body=to_text(same(plan), Same)))
     except IobenchError as error:
-        control.say_bye(error.exit_code, str(named(error, meeting.hosts[0])))
+        wire.send(refused(error))
         raise
-    failure: IobenchError | None = None
-    for peer in control.peers:
-        try:
-            theirs = peer.answer(Same)
-            failure = failure or difference(meeting.hosts[0], mine, peer.host, theirs)
-        except IobenchError as error:
-            failure = failure or error
-    if failure is not None:
-        control.say_bye(failure.exit_code, str(failure))
-        raise failure
     return plan
 
 
-def difference(first: Joined, here: Same, host: Joined, there: Same) -> UsageError | None:
-    """An error for the first thing that should be the same on both hosts, and is not."""
-    for key, value in here.items():
-        if value != there.get(key):
-            told = _WHAT[key].format(first=first.label, here=value, there=there.get(key))
-            return UsageError(f"{host.label} {told}", remedy="start the same command on all hosts")
-    return None
+def check_same(control: Control, mine: Same, others: Iterable[Same]) -> None:
+    """Raise UsageError for the first thing that should be the same on all hosts, and is not."""
+    first = control.meeting.hosts[0].label
+    for peer, theirs in zip(control.peers, others, strict=True):
+        for key, here in mine.items():
+            if here != (there := theirs.get(key)):
+                told = _WHAT[key].format(first=first, here=here, there=there)
+                raise UsageError(
+                    f"{peer.host.label} {told}", remedy="start the same command on all hosts"
+                )
 
 
 # The plans that the first host asks for
