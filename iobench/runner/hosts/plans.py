@@ -187,7 +187,8 @@ class Permitted:
             raise UsageError(
                 f"the first host asks for {printable(wrong[0], 100)}, which the command of this "
                 "host does not name",
-                remedy="start the same command on all hosts",
+                remedy="start the same command on all hosts, and name it in --data, in --set or by "
+                "the file of a workload",
             )
 
     def _knows(self, place: str) -> bool:
