@@ -35,10 +35,10 @@ from ..record.run import ModelLoadRecord
 from ..record.tags import tags
 from ..serve.check import Checksums, expected_checksums
 from ..serve.loaders import MODEL_LOADERS
-from ..serve.loaders.common import require_room
 from ..serve.loaders.direct import DirectLoader
 from ..serve.loaders.exchange import Exchange
 from ..serve.share import RankShare, Sharing
+from ..serve.weights import require_room
 from ..storage.base import Files
 from .agent import CacheState, FetchCounter, HostAgent
 from .conductor import Script, Scripted, conduct

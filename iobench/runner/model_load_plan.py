@@ -11,9 +11,8 @@ from ..base.units import counted
 from ..record.model_load import LoadSpec, TensorClass
 from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_options
 from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
-from ..serve.loaders.common import require_room
 from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
-from ..serve.weights import SUFFIX, Weights, read_weights
+from ..serve.weights import SUFFIX, Weights, read_weights, require_room
 from ..storage import open_storage
 from ..storage.base import Entry, Files, MaybeDirect, Storage
 from ..storage.catalog import innermost, local_root
@@ -131,7 +130,9 @@ def make_load_plan(url: str, spec: LoadSpec) -> LoadPlan:
 def _refuse_links(storage: Storage) -> None:
     """Links that lead out of the place are not followed, and a hub's cache has nothing else."""
     root = local_root(innermost(storage))
-    for path in root.glob(f"*{SUFFIX}") if root is not None else ():
+    if root is None:
+        return
+    for path in root.glob(f"*{SUFFIX}"):
         if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
             raise UsageError(
                 f"{path} is a link to a file elsewhere, as in the cache of a hub, and is not "
