@@ -92,7 +92,8 @@ def refusal(name: str, kind: Kind) -> str:
     medium = MEDIA[name]
     if kind in medium.kinds:
         return ""
-    shown = " and ".join(KINDS[each] for each in medium.kinds)
+    *more, last = (KINDS[each] for each in medium.kinds)
+    shown = " and ".join(filter(None, (", ".join(more), last)))
     return f"--format {name} shows {shown}, not {KINDS[kind]}"
 
 
