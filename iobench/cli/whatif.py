@@ -9,7 +9,7 @@ from ..ask.capacity.ceilings import Change, Quantity
 from ..ask.capacity.hosts import HostsChange
 from ..ask.capacity.scaling import Barrier
 from ..ask.capacity.whatif import what_if
-from ..base.errors import UsageError
+from ..base.errors import UsageError, in_option
 from ..base.units import parse_duration, parse_size
 from ..host.timeline import read_events
 from ..judge.figures.events import Events
@@ -61,8 +61,8 @@ def _quantity(text: str | None, flag: str, parse: Callable[[str], float]) -> Qua
     if text is None:
         return None
     if not text.strip().lower().endswith("x"):
-        return Quantity(float(parse(text)))
-    factor = _number(text.strip()[:-1])
+        return Quantity(float(in_option(flag, parse, text)))
+    factor = in_option(flag, _number, text.strip()[:-1])
     if not 0 < factor <= 1e6:
         raise UsageError(
             f"{flag} is '{text}', but a factor must be more than 0", remedy="write it like 2x"

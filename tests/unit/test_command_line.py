@@ -82,6 +82,8 @@ def test_a_help_shows_first_what_must_be_given_and_with_the_output_how_it_is_sho
         ("run demo --data x --checkpoint-every 3", "--checkpoint-every can only be used with"),
         ("run demo --data x --loader a:b --confirm", "--confirm can't be used with --loader"),
         ("train resnet18 --record x --data y", "--data can't be used with --record"),
+        (f"whatif {GOLDEN}/calibrated --latency long", "--latency: 'long' is not a duration"),
+        (f"compare {GOLDEN} --by nosuch", "none of them has this key"),
         ("whatif x --nic 3GB/s", "--nic can only be used with --hosts"),
         ("run demo --data x --repeat 0", "--repeat. Must be >= 1"),
         ("run demo --data x --repaet 3", "Did you mean --repeat"),

@@ -119,7 +119,9 @@ def by_key(places: Sequence[RunFolder], key: str, across: Sequence[str]) -> Pair
     if groups and not found.pairs:
         labels = sorted({group.label for sides in groups.values() for group in sides.values()})
         told = (
-            f"all have {labels[0]}"
+            "none of them has this key"
+            if labels == [f"{key}=?"]
+            else f"all have {labels[0]}"
             if len(labels) == 1
             else f"the runs with {' and '.join(labels[:3])} are not comparable with one another"
         )
