@@ -235,9 +235,11 @@ def _from_curve(doc: TrainingRecord) -> StorageSupply | None:
 
 
 def _from_model(judged: Judged) -> StorageSupply | None:
-    """Of a what-if: the plateau by its model, for there is no curve of a changed storage."""
-    evidence = judged.evidence
+    """Of a what-if from a run with a plateau: the modelled one, since nothing has its curve."""
+    evidence, recorded = judged.evidence, _recorded(judged)
     if not evidence.modelled or evidence.raw is None:
+        return None
+    if recorded is None or recorded.basis != "plateau":
         return None
     return StorageSupply(
         value=evidence.raw,
