@@ -145,8 +145,8 @@ def test_one_model_on_two_hosts_ends_with_a_host(
 
 
 def test_what_a_loader_could_bring_on_two_hosts(files: Path, tmp_path: Path) -> None:
-    words = ("--headspace", "--json", "--set", "accelerator.step_time=2ms")
-    first, second = ended(start(tmp_path, files, *words))
+    loader = ("--loader", "tests.planted_loaders:of_files", "--loader-args", "divide=true")
+    first, second = ended(start(tmp_path, files, *loader, "--headspace", "--json"))
     assert (first.code, second.code) == (0, 0), (first.err, second.err)
     assert len(json.loads(first.out)["turns"]) == 1
     assert second.out == ""
