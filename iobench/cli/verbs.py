@@ -548,8 +548,8 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     'TIMESTAMP' with dates (default: plain)"""
     duration_s: Annotated[Time, above(0), at_most(24 * 3600)] = 10.0
     """for how long requests arrive in a repetition, and in each try of --find-max (default: 10s)"""
-    repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 3
-    """number of repetitions, each in turns with one without storage (default: 3)"""
+    repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 5
+    """number of repetitions, each in turns with one without storage (default: 5)"""
     budget_s: Time | None = None
     """time for the whole run: as many rates and repetitions as there is time for, and one
     repetition at least"""

@@ -49,8 +49,8 @@ class ServedTrial(Record):
     ``over`` is the share of all requests that took longer than the limit, failed, or were not
     taken; the window ``holds`` the limit if that is no more than the scenario allows. ``steady``:
     the latency of the last fifth of the requests is not above that of the first fifth, and no
-    request was left out. ``without_accelerator_s``: the quantile of the limit if steps took no
-    time, computed from the same reads.
+    request was left out; None: too few requests to tell. ``without_accelerator_s``: the quantile of
+    the limit if steps took no time, computed from the same reads.
     """
 
     kind: TrialKind

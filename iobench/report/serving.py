@@ -195,10 +195,16 @@ def _rates(job: ServingRun) -> list[Section]:
     rows.add("quantile_s", quantile_text(job.scenario.quantile), "s")
     rows.add("over", "over the limit", "share")
     rows.add("growth", "latency grew", "ratio")
-    rows.add("holds", "holds", of=lambda one: "yes" if one.holds and one.steady else "no")
+    rows.add(
+        "holds", "holds", of=lambda one: "yes" if one.holds and one.steady is not False else "no"
+    )
     limit = Mark(at=job.scenario.limit, label="limit")
     chart = Chart(kind="lines", x="rate", y=("quantile_s",), dots=("quantile_s",), limits=(limit,))
     return [rows.made("rates", "The rates that were tried", charts=[chart])]
+
+
+def _held(window: ServedTrial) -> str:
+    return "yes" if window.holds and window.steady is not False else "no"
 
 
 def _about(doc: ServingRecord) -> Facts:

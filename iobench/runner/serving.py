@@ -72,8 +72,9 @@ class ServingPlan:
 
     @property
     def most(self) -> int | None:
-        """Requests of a window: one of each sample where the page cache may serve a second."""
-        return None if self.plan.uncached else self.plan.manifest.sample_count
+        """Requests of a cold window: one of each sample where the page cache may serve a second."""
+        cold = self.scenario.cache == "cold" and not self.plan.uncached
+        return self.plan.manifest.sample_count if cold else None
 
 
 def make_serving_plan(
@@ -83,7 +84,7 @@ def make_serving_plan(
     rate: float | None,
     find_max: bool,
     seconds: float = USUAL_S,
-    repetitions: int = 3,
+    repetitions: int = 5,
     seed: int = 42,
     origin: str | None = None,
 ) -> ServingPlan:
@@ -260,7 +261,7 @@ class _Serving:
             trial = self._window(
                 "find-max", rate, seed_of(self.plan.seed, "find-max", number), None
             )
-            search.tried(rate, held=bool(trial.holds and trial.steady))
+            search.tried(rate, held=bool(trial.holds) and trial.steady is not False)
             if why := trial_client_bound(trial, scenario.limit):
                 search.client(rate, why)
             self.doc.job.found = search.found()

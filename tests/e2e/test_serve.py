@@ -203,7 +203,7 @@ def test_an_interrupt_keeps_what_was_measured(
     command = f"serve {scenario} --data {data} --rate 20 --duration 20s"
     results, told = tmp_path / "results", tmp_path / "running.err"
     with running(command, "--results", results, folder=tmp_path) as process:
-        wait_until(lambda: "with storage, 1 of 3" in told.read_text(), "no window has begun")
+        wait_until(lambda: "with storage, 1 of 5" in told.read_text(), "no window has begun")
         process.signal(signal.SIGINT)
         ended = process.wait()
     assert ended.code == 130

@@ -42,6 +42,7 @@ LOAD = (
     *("throttled+weights?bandwidth=100MB", "--loader", "direct,eager", "--replicas", "1,2"),
     *("--engine-start", "45s", "--copy-to", "copied"),
 )
+MADE = ("--results", "made")
 SWEEP = ("--samples", "24", "--sweep", "loader.workers=1,2", "--sweep", "reader.concurrency=1,4")
 
 
@@ -53,7 +54,7 @@ def main() -> None:
         sys.exit(f"{target} is there already, and golden files are never changed")
     with tempfile.TemporaryDirectory(prefix="golden") as scratch:
         os.chdir(scratch)
-        for name in ("small.yaml", "smallrun.yaml"):
+        for name in ("small.yaml", "smallrun.yaml", "smallserve.yaml"):
             shutil.copy(HERE / name, name)
         datasets()
         runs()
@@ -87,13 +88,16 @@ def runs() -> None:
     run("failed", f"faulty+{tar}?fail_at=20", "--repeat", "4", expect=1)
     run("interrupted", tar, "--repeat", "30", *SLOW, expect=130)
     for name, options in {"stream": [], "dcp-async": ["--writer", "dcp-async"]}.items():
-        call("checkpoint", *CHECKPOINT, "--repeat", "2", *options, "--results", "made")
+        call("checkpoint", *CHECKPOINT, "--repeat", "2", *options, *MADE)
         next(Path("made").iterdir()).rename(f"runs/checkpoint-{name}")
     call("generate", *WEIGHTS)
-    call("load", *LOAD, "--results", "made")
+    call("load", *LOAD, *MADE)
     next(Path("made").iterdir()).rename("runs/model-load")
+    slow = f"throttled+{tar}?latency=20ms"
+    call("serve", "./smallserve.yaml", "--data", slow, "--find-max", "--duration", "4s", *MADE)
+    next(Path("made").iterdir()).rename("runs/serving")
     options = ("--to", "swept", *SWEEP, "--repeat", "2", "--calibration", "0.1")
-    call("sweep", "./smallrun.yaml", *options, "--results", "made")
+    call("sweep", "./smallrun.yaml", *options, *MADE)
     next(Path("made").iterdir()).rename("sweep")
     for folder in ("made", "swept", "ck", "weights"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -45,6 +45,12 @@ def test_a_run_that_breaks_it(rule: str) -> None:
     assert broken(build()) == {rule: level}
 
 
+def test_too_few_requests_tell_nothing() -> None:
+    doc = build_serving(seconds=0.1)
+    assert broken(doc) == {"serve.unsteady": "unknown", "serve.requests": "warning"}
+    assert doc.validity == "unknown"
+
+
 def test_a_client_that_takes_a_core_is_bound() -> None:
     assert broken(build_serving(cpu_share=0.9)) == {"serve.client-bound": "invalid"}
 

@@ -64,6 +64,7 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
     slow = latency >= quantile(latency, 1 - SLOW)
     over = float((latency > scenario.limit).sum() + number - len(latency)) / number
     growth, grows = growth_of(latency)
+    steady = None if growth is None else not grows
     late = issued - np.maximum(intended, taken)
     return trial.model_copy(
         update=update
@@ -83,7 +84,7 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
             "over": over,
             "holds": over <= 1 - scenario.quantile + 1e-9,
             "growth": growth,
-            "steady": not grows and not unserved.any(),
+            "steady": False if unserved.any() else steady,
             "late_p99_s": quantile(late, 0.99),
             "read_bytes_per_s": trial.bytes / max(trial.seconds, float(ready.max())),
             "parts": _means(parts, np.ones(len(latency), bool)),

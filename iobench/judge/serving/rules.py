@@ -34,6 +34,11 @@ def unsteady(doc: ServingRecord) -> RuleOutcome | None:
     """Check that the latency did not grow for as long as requests arrived."""
     tried = doc.job.repetitions
     grows = [one for one in tried if one.steady is False]
+    if any(one.steady is None for one in tried) and not grows:
+        return unknown(
+            "a repetition has too few requests to tell whether the latency grows",
+            "use a longer --duration, or a larger dataset",
+        )
     if 2 * len(grows) <= len(tried):
         return None
     known = [one.growth for one in grows if one.growth is not None]
@@ -97,7 +102,8 @@ def requests(doc: ServingRecord) -> RuleOutcome | None:
         return None
     name = verdict.quantile_text(doc.job.scenario.quantile)
     short = min(numbers)
-    cut = "" if doc.job.direct else ", or a larger dataset, of which each sample is read once"
+    once = doc.job.scenario.cache == "cold" and not doc.job.direct
+    cut = "" if not once else ", or a larger dataset, of which each sample is read once"
     return RuleOutcome(
         f"{counted(short, 'request')} in a repetition are too few for {name}",
         f"use {format_count(needed)} or more: a longer --duration{cut}",

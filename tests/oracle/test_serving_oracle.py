@@ -1,0 +1,122 @@
+"""Requests that arrive at storage of known speed: what they wait is computed, in virtual time, from
+the same arrivals.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.host.requests import read_requests
+from iobench.judge.serving.figures import quantile
+from iobench.judge.serving.queue import served
+from iobench.record.run import EVENTS_FILE, ServingRecord
+from iobench.record.serving import ServedTrial
+from iobench.runner.options import VerbOptions
+from iobench.runner.serving import make_serving_plan, run_serving
+from iobench.serve.arrivals import Arrivals
+from iobench.settings.scenario import ArrivalSpec, Scenario
+
+FILES: dict[str, Any] = {"samples": 100, "sample_size": {"mean": 20_000}, "format": "files"}
+
+
+def answered(
+    results: Path, url: object, *, find_max: bool = False, rate: float | None = None,
+    seconds: float = 5.0, repetitions: int = 1, **scenario: Any,
+) -> tuple[ServingRecord, Path]:  # fmt: skip
+    usual = {"name": "planted", "dataset": "demo", "limit": 10.0, "step_time": 0.0001}
+    spec = Scenario.model_validate({**usual, "cache": "any", **scenario})
+    plan = make_serving_plan(
+        spec,
+        str(url),
+        rate=rate,
+        find_max=find_max,
+        seconds=seconds,
+        repetitions=repetitions,
+    )
+    return run_serving(plan, VerbOptions(results=results))
+
+
+def first(doc: ServingRecord) -> ServedTrial:
+    return doc.job.repetitions[0]
+
+
+def test_a_queue_at_the_storage_waits_as_in_virtual_time(tmp_path: Path, make_dataset: Any) -> None:
+    """One read of 10 ms at a time, at 30 % of what the storage can do."""
+    url = f"throttled+{make_dataset(**FILES)[1]}?latency=10ms"
+    _, place = answered(tmp_path, url, rate=30, seconds=20, reader={"concurrency": 1})
+    rows = read_requests(place / EVENTS_FILE)
+    mine = rows["trial"] == 0
+    intended, issued, ready = (
+        rows[name][mine] / 1e9 for name in ("intended_ns", "issued_ns", "ready_ns")
+    )
+    assert len(intended) == pytest.approx(600, abs=100)
+    read_s = float(np.median(ready - issued))
+    assert read_s == pytest.approx(0.010, abs=0.001)
+    begins, _ = served(intended, servers=1, batch_size=1, batch_delay=0, step=read_s)
+    truth = float((begins - intended).mean())
+    assert float((issued - intended).mean()) == pytest.approx(truth, rel=0.1, abs=0.0003)
+
+
+def test_a_stall_delays_every_request_that_arrives_in_it(tmp_path: Path, make_dataset: Any) -> None:
+    """One read of 250 stands still for a second: a closed loop would tell of one slow request."""
+    url = f"faulty+{make_dataset(**FILES)[1]}?stall_every=250&stall=1s"
+    doc, _ = answered(
+        tmp_path,
+        url,
+        rate=100,
+        limit=0.05,
+        reader={"concurrency": 1},
+        arrivals={"kind": "constant"},
+    )
+    found = first(doc)
+    assert found.requests == pytest.approx(500, abs=1)
+    assert found.latency_max_s == pytest.approx(1.0, abs=0.05)
+    assert found.latency_p99_s == pytest.approx(0.95, abs=0.05)
+    # 95 of 500 arrive more than 50 ms before the end of the stall.
+    assert found.over == pytest.approx(0.19, abs=0.02)
+    assert (found.latency_p50_s or 1) < 0.01
+
+
+def test_the_largest_rate_is_the_planted_one(tmp_path: Path, make_dataset: Any) -> None:
+    """Four reads of 20 ms at a time, and 50 ms at p99."""
+    url = f"throttled+{make_dataset(**FILES)[1]}?latency=20ms"
+    doc, _ = answered(
+        tmp_path, url, find_max=True, seconds=4, limit=0.05, reader={"concurrency": 4}
+    )
+    found = doc.job.found
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    truth = _largest(first(doc).storage_p50_s or 0.02, readers=4, limit_s=0.05)
+    assert found.low <= 1.1 * truth
+    assert found.high >= truth / 1.1
+
+
+def _largest(read_s: float, *, readers: int, limit_s: float) -> float:
+    """The largest rate of Poisson arrivals that holds the limit, by bisection."""
+    low, high = 1.0, readers / read_s
+    for _ in range(12):
+        rate = (low + high) / 2
+        arrivals = Arrivals(ArrivalSpec()).window(rate, 40_000 / rate, 3) / 1e9
+        _, ends = served(arrivals, servers=readers, batch_size=1, batch_delay=0, step=read_s)
+        low, high = (rate, high) if quantile(ends - arrivals, 0.99) <= limit_s else (low, rate)
+    return low
+
+
+PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "storage": ("?latency=10ms", {"step_time": 0.0005}, "storage"),
+    "accelerator": ("?latency=1ms", {"step_time": 0.012}, "accelerator"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_bottleneck_is_the_planted_one(tmp_path: Path, make_dataset: Any, name: str) -> None:
+    options, scenario, bottleneck = PLANTED[name]
+    url = f"throttled+{make_dataset(**FILES)[1]}{options}"
+    doc, _ = answered(tmp_path, url, rate=50, seconds=4, repetitions=4, limit=0.5, **scenario)
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.bottleneck == bottleneck
