@@ -17,8 +17,8 @@ from ..base.units import format_bytes
 from ..storage.base import Buffer, Guarded, Storage
 from ..storage.catalog import innermost, local_root
 from ..storage.window import ReadWindow
-from .models import ModelTensor, ServedModel, shards_of
-from .weights import DTYPES, INDEX, SUFFIX, MadeBy, Weights, header_bytes, read_weights
+from .models import DTYPES, ModelTensor, ServedModel, shards_of
+from .weights import INDEX, SUFFIX, MadeBy, Weights, header_bytes, read_weights
 
 _PIECE = 4 << 20
 """Bytes that are made at once: as many as the pool of random bytes has."""

@@ -13,7 +13,26 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..base.errors import UnknownNameError, UsageError
-from .weights import DTYPES
+
+DTYPES = {
+    "BOOL": (1, "bool"),
+    "U8": (1, "uint8"),
+    "I8": (1, "int8"),
+    "F8_E4M3": (1, "float8_e4m3fn"),
+    "F8_E5M2": (1, "float8_e5m2"),
+    "U16": (2, "uint16"),
+    "I16": (2, "int16"),
+    "F16": (2, "float16"),
+    "BF16": (2, "bfloat16"),
+    "U32": (4, "uint32"),
+    "I32": (4, "int32"),
+    "F32": (4, "float32"),
+    "U64": (8, "uint64"),
+    "I64": (8, "int64"),
+    "F64": (8, "float64"),
+    "C64": (8, "complex64"),
+}
+"""The format's types that torch has, too: the bytes of an element, and torch's name."""
 
 _BLOCK = 128
 """Rows and columns of DeepSeek-V3's matrices that share one scale."""

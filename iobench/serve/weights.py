@@ -21,6 +21,7 @@ from ..base.units import format_bytes
 from ..storage.base import Storage
 from ..storage.catalog import read_object
 from ..storage.window import ReadWindow
+from .models import DTYPES
 
 INDEX = "model.safetensors.index.json"
 """The list of a model's tensors and their shards, where there are several shards."""
@@ -29,26 +30,6 @@ SUFFIX = ".safetensors"
 
 MADE_BY = "iobench"
 """The entry of a file's metadata that says which model it is a part of, if iobench made it."""
-
-DTYPES = {
-    "BOOL": (1, "bool"),
-    "U8": (1, "uint8"),
-    "I8": (1, "int8"),
-    "F8_E4M3": (1, "float8_e4m3fn"),
-    "F8_E5M2": (1, "float8_e5m2"),
-    "U16": (2, "uint16"),
-    "I16": (2, "int16"),
-    "F16": (2, "float16"),
-    "BF16": (2, "bfloat16"),
-    "U32": (4, "uint32"),
-    "I32": (4, "int32"),
-    "F32": (4, "float32"),
-    "U64": (8, "uint64"),
-    "I64": (8, "int64"),
-    "F64": (8, "float64"),
-    "C64": (8, "complex64"),
-}
-"""The format's types that torch has, too: the bytes of an element, and torch's name."""
 
 _MAX_HEADER = 100_000_000
 """Bytes. The format's own reader accepts no longer header."""

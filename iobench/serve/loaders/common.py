@@ -16,8 +16,9 @@ from ...base import buffers
 from ...base.errors import DatasetError, IobenchError, NoRoomError, StorageError, UsageError
 from ...base.units import format_bytes, parse_size
 from ...storage.base import Files, Storage
+from ..models import DTYPES
 from ..share import ALONE, FileRange, RankShare, TensorSlice, slice_of
-from ..weights import DTYPES, StoredTensor, Weights, require_room
+from ..weights import StoredTensor, Weights, require_room
 from .base import Loaded, Stage, TensorTimes, size_class
 from .exchange import Exchange
 
