@@ -218,7 +218,6 @@ def test_generated_weights_say_what_was_scaled(tmp_path: Path) -> None:
     assert refused(f"{asked} --size 1GB", code=2)
 
 
-@pytest.mark.slow
 def test_weights_on_s3(
     rclone_s3: S3Server, tmp_path: Path, s3_environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

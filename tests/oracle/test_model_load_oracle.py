@@ -73,6 +73,7 @@ def test_replicas_share_one_link_and_one_read_cures_it(model: Path, tmp_path: Pa
     assert cure.read_amplification == pytest.approx(1 / 3, rel=0.01)
 
 
+@pytest.mark.nightly
 def test_ranks_that_read_everything_multiply_the_bytes(model: Path, tmp_path: Path) -> None:
     job = loaded(throttled(model), tmp_path, tensor_parallel=2, repetitions=1).job
     found = figures(job)
@@ -99,6 +100,7 @@ def test_a_delay_of_each_tensor_is_the_assembly(
     assert saved == pytest.approx(job.tensors * delay_s, rel=0.1)
 
 
+@pytest.mark.nightly
 def test_a_copy_has_paid_after_its_time_over_what_it_saves(model: Path, tmp_path: Path) -> None:
     """Reading the files for the copy takes as long as a load, so that two starts pay for it."""
     with scratch("copy", within=Path("/dev/shm")) as place:
