@@ -87,8 +87,7 @@ def utilization_is_missing(case: Case) -> Decision | None:
         return None
     return Decision(
         bottleneck="undecided",
-        reason=f"{' and '.join(case.missing)} was not measured, nor was the accelerators' "
-        "utilization",
+        reason=f"{_missing(case)}, and neither was the accelerators' utilization",
     )
 
 
@@ -124,12 +123,20 @@ def in_turns(case: Case) -> Decision | None:
 
 
 def nothing_explains_the_waits(case: Case) -> Decision:
-    also = f", and {' and '.join(case.missing)} was not measured" if case.missing else ""
-    above = "the measured ceilings are" if case.missing else "every ceiling alone is"
-    return Decision(
-        bottleneck="undecided",
-        reason=f"the accelerators wait although {above} above their demand{also}",
-    )
+    each = "each measured stage" if case.missing else "each stage"
+    reason = f"the accelerators wait although {each} alone is faster than their demand"
+    if case.missing:
+        reason += f", and {_missing(case)}"
+    return Decision(bottleneck="undecided", reason=reason)
+
+
+_NAMES = {"storage": "storage", "prep": "preparation", "loader": "the loader"}
+
+
+def _missing(case: Case) -> str:
+    """``preparation and the loader were not measured``."""
+    names = [_NAMES.get(stage, stage) for stage in case.missing]
+    return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} not measured"
 
 
 def rivals(case: Case) -> Decision | None:
@@ -156,7 +163,7 @@ def a_ceiling_is_missing(case: Case) -> Decision | None:
         return None
     return Decision(
         bottleneck="undecided",
-        reason=f"{' and '.join(case.missing)} was not measured, and {case.lowest} alone does not "
+        reason=f"{_missing(case)}, and {_NAMES.get(case.lowest, case.lowest)} alone does not "
         f"explain why the run reached only {share:.0%} of its ceiling",
     )
 

@@ -208,6 +208,8 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     starved = verdict.starved if verdict else None
     limits = verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
     alone = f"the storage alone could feed {number}"
+    if starved and verdict is not None and verdict.bottleneck == "undecided" and fed.high:
+        alone = f"the storage alone could feed {fed.low or 0} to {fed.high}"
     if starved and limits:
         alone = f"the storage, as it is read, could feed {number}"
     if fed.potential is not None:

@@ -64,3 +64,13 @@ def test_the_bottleneck_is_named_and_marked(
     assert lines[0].endswith(f": {title}") or f"{lines[0]} {lines[1].strip()}".endswith(title)
     found = [line.split("  ")[1] for line in lines if line.endswith("< bottleneck")]
     assert found == [marked] * bool(marked)
+
+
+def test_what_an_undecided_storage_feeds_is_a_range(make_run: Build) -> None:
+    """It may be to blame, or deliver enough for 14: 0 is not what it could feed."""
+    doc = make_run(rates={"fetch": 9000.0}, au=0.5, measured=1000, accelerators=1)
+    fed = doc.job.verdict.fed.model_copy(update={"accelerators": 0, "low": 0, "high": 14})
+    changed = {"bottleneck": "undecided", "starved": True, "fed": fed}
+    doc = doc.with_job(verdict=doc.job.verdict.model_copy(update=changed))
+    texts = {each.label: each.text for each in answer(doc).gauges}
+    assert texts["accelerators fed"] == "0 of 1 now; the storage alone could feed 0 to 14"
