@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..base.units import counted, format_count, format_rate, percent_beside
-from ..judge.evidence import NOISE_OF_FILL, Evidence
+from ..judge.evidence import Evidence
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.judged import judge
 from ..judge.promise import promised, tells_nothing
@@ -112,7 +112,8 @@ def _what(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> str:
     assert used is not None
     limit = doc.job.workload.required_accelerator_utilization
     ranks = _ranks(doc)
-    busy = f"{percent_beside(used, limit)} busy{_from(evidence)}"
+    whole, show = doc.metrics.get(UTILIZATION), partial(percent_beside, limit=limit)
+    busy = f"{show(used)} busy{_since(whole, used, evidence, show)}"
     required = f"{limit * 100:.4g} % is required"
     names = [STAGES[stage] for stage in (verdict.bottleneck, *verdict.also)]
     subject = " and ".join(names)
@@ -152,9 +153,10 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
     return picture(title, rows, line=demand, full=longest)
 
 
-def _from(evidence: Evidence) -> str:
-    """From when on the rates of the verdict count, where that is not the first read."""
-    return " after the first batch" if evidence.cut_fill > NOISE_OF_FILL else ""
+def _since(whole: Summary | None, lasting: float, evidence: Evidence, show: Format) -> str:
+    """From when on the figure of the verdict counts, where a budget cut the repetitions."""
+    same = whole is None or show(whole.median) == show(lasting)
+    return " after the first batch" if evidence.cut_fill and not same else ""
 
 
 def _gauges(doc: TrainingRecord, evidence: Evidence) -> Iterator[KeyFigure]:
@@ -168,7 +170,7 @@ def _gauges(doc: TrainingRecord, evidence: Evidence) -> Iterator[KeyFigure]:
             label="utilization",
             value=value,
             note=f"{note}; {limit * 100:.4g} % required",
-            share=evidence.utilization if _from(evidence) else used.median,
+            share=evidence.utilization if evidence.cut_fill else used.median,
             required=limit,
         )
     if verdict is not None and verdict.fed is not None:
@@ -186,7 +188,7 @@ def _figure(
     ``lasting``: what the verdict rests on, which differs where a budget cut the repetitions.
     """
     several = f" {ends(whole.min, whole.max, show)}" if whole.n > 1 else ""
-    if lasting is not None and (since := _from(evidence)):
+    if lasting is not None and (since := _since(whole, lasting, evidence, show)):
         return show(lasting), f"{since.strip()}, {show(whole.median)}{several} in all"
     return show(whole.median), several.strip() or "in the only repetition"
 
