@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ..judge.validity import parse
 from ..runner.budget import Budget
 from ..runner.options import VerbOptions
@@ -19,7 +21,7 @@ def run(request: ServeRequest) -> int:
     if request.limit_s is not None:
         overrides.append(f"limit={request.limit_s}")
     if request.trace is not None:
-        overrides += ["arrivals.kind=trace", f"arrivals.path={request.trace}"]
+        overrides += ["arrivals.kind=trace", f"arrivals.path={json.dumps(request.trace)}"]
         overrides += [f"arrivals.format={request.trace_format}"]
     plan = make_serving_plan(
         load_scenario(request.scenario, overrides),

@@ -540,7 +540,7 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     limit_s: Annotated[Time | None, above(0)] = None
     """longest latency of the share of requests that the scenario names, e.g. 15ms (default: as in
     the scenario)"""
-    trace: Annotated[File | None, Parameter()] = None
+    trace: File | None = None
     """requests arrive as in this file: CSV with a header, or JSON lines; --rate stretches the
     time between them"""
     trace_format: Annotated[Literal["plain", "mooncake", "azure"], MORE, needs("trace")] = "plain"

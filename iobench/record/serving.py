@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..settings.base import Record
-from ..settings.numbers import Count, Few, Figure, Share
+from ..settings.numbers import Count, Duration, Few, Figure, Share
 from ..settings.scenario import Scenario
 from .job import DatasetFacts
 from .verdict import Estimate
@@ -56,7 +56,7 @@ class ServedTrial(Record):
     kind: TrialKind
     seed: int
     rate: Figure  # asked, requests/s
-    seconds: Figure  # over which requests arrive
+    seconds: Duration  # over which requests arrive
     requests: Few
     failed: Few = 0
     unserved: Few = 0

@@ -129,7 +129,7 @@ def test_the_largest_rate_is_searched(
 
 
 def test_every_flag(call: Call, scenario: Path, data: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl"
+    trace = tmp_path / "a: trace #1.jsonl"
     trace.write_text("".join(f'{{"timestamp": {20 * number}}}\n' for number in range(100)))
     found = document(
         *(call, "serve", scenario, "--data", data, "--trace", trace, "--trace-format", "mooncake"),
