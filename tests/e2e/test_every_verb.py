@@ -136,7 +136,7 @@ def test_every_verb(
     assert (loads["status"], loads["job"]["figures"][0]["n"]) == ("ok", 1)
     assert all(fitting_documents(tmp_path).values())
     recorded = [*results.glob("*/run.json"), *(tmp_path / "turns").rglob("run.json")]
-    assert len(recorded) == 7
+    assert len(recorded) == 8
     recorded += (tmp_path / "swept-results").rglob("run.json")
     if not remote:
         without_storage(story, runs, Path(swept["directory"]), results)
