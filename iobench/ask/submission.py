@@ -16,16 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError
 
 from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..base.errors import DatasetError
 from ..base.units import format_percent
-from ..settings.base import OpenRecord
-from ..settings.numbers import MAX_COUNT, Figure
+from ..record.submission import summary_of
 
 SUMMARY = "summary.json"
 MAX_RUNS = 20_000
@@ -42,27 +40,6 @@ _RUN = re.compile(
     r"(?i)runs?|(?:result_)?(?:run|iter|trial)[-_.]?\d+|\d{8}[_-]\d{6}|[\dT:_.-]{15,}"
 )
 """Names of folders that tell the runs of one system and workload apart."""
-
-Whole = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-
-
-class _Metric(OpenRecord):
-    train_au_percentage: list[Figure] | Figure | None = None
-    train_throughput_samples_per_second: list[Figure] | Figure | None = None
-    train_io_mean_MB_per_second: Figure | None = None
-    save_checkpoint_io_mean_GB_per_second: Figure | None = None
-    load_checkpoint_io_mean_GB_per_second: Figure | None = None
-
-
-class _SummaryFile(OpenRecord):
-    num_accelerators: Whole
-    num_hosts: Whole = 1
-    metric: _Metric
-    start: str = ""
-    num_files_train: Whole | None = None
-    num_samples_per_file: Whole | None = None
-    host_memory_GB: list[Figure | None] = Field(default_factory=list)
-    data_size_per_host_GB: Figure | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,12 +155,7 @@ def read_submissions(folder: Path) -> Submissions:
         try:
             runs.append(_run(path, folder))
         except (OSError, ValueError) as error:
-            what = (
-                "it is no summary of MLPerf Storage"
-                if isinstance(error, ValidationError)
-                else error
-            )
-            left_out.append(f"{path.relative_to(folder)}: {what}")
+            left_out.append(f"{path.relative_to(folder)}: {error}")
     if not runs:
         why = f": {left_out[0]}" if left_out else ""
         raise DatasetError(
@@ -206,7 +178,7 @@ def _summaries(folder: Path) -> Iterator[Path]:
 
 def _run(path: Path, folder: Path) -> SubmittedRun:
     """The run of a summary. Raises OSError, ValueError."""
-    summary = _SummaryFile.model_validate(parse_json(read_regular(path, MAX_HEADER_BYTES)))
+    summary = summary_of(parse_json(read_regular(path, MAX_HEADER_BYTES)))
     config = _document(path, "config.yaml").get("workload")
     config = config if isinstance(config, Mapping) else {}
     rates = _values(summary.metric.train_throughput_samples_per_second)

@@ -234,7 +234,7 @@ def _tensor(name: str, entry: Any, key: str, data: int) -> StoredTensor:
         raise ValueError(f"'{name[:200]}' has the offsets {str(offsets)[:100]}")
     nbytes = offsets[1] - offsets[0]
     if math.prod(shape) * DTYPES[dtype][0] != nbytes:
-        raise ValueError(f"'{name[:200]}' is {dtype} {shape}, but has {nbytes} bytes")
+        raise ValueError(f"'{name[:200]}' is {dtype} {str(shape)[:100]}, but has {nbytes} bytes")
     return StoredTensor(name, key, data + offsets[0], nbytes, dtype, tuple(shape))
 
 

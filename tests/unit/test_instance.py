@@ -159,7 +159,7 @@ def test_size_says_whether_the_network_keeps_up(capsys: pytest.CaptureFixture[st
     shown = []
     for instance_type in ("g5.xlarge", "p5.48xlarge"):
         assert main([*words, instance_type]) == 0
-        shown.append("network NOT enough" in capsys.readouterr().out)
+        shown.append("network is NOT enough" in capsys.readouterr().out)
     assert shown == [True, False]
     assert main([*words, "g5.xlarg"]) == 2
     assert main([*words, "g5.xlarge", "--json"]) == 0  # the baseline, not the burst of 10
