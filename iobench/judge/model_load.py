@@ -116,7 +116,7 @@ def with_figures(job: ModelLoadRun) -> ModelLoadRun:
             "figures": figures,
             "best": fewest[0].loader if fewest else "",
             "gain": gain,
-            "significant": is_told(gain),
+            "significant": is_told(gain, max(map(_unsteady, fewest[:2]), default=0.0)),
             "copied": job.copied and _break_even(job, job.copied),
         }
     )
@@ -172,7 +172,7 @@ def _figures(job: ModelLoadRun, loader: str, count: int, *, one_read: bool) -> L
         bytes_per_s=job.bytes / ready if ready else 0.0,
         read_amplification=median(read) if read else None,
         gains=gains,
-        bottleneck=bottleneck(gains),
+        bottleneck=bottleneck(gains, max(times) / max(min(times), 1e-9) - 1),
         promised_s=promised,
         kept=None if promised is None else _kept(promised, ready),
     )
@@ -202,16 +202,23 @@ def _ratio(fast: Iterable[LoadTrial], slow: Iterable[LoadTrial]) -> Estimate | N
     return ratio_estimate(pairs)
 
 
-def bottleneck(gains: dict[LoadStage, Estimate]) -> list[LoadStage]:
+def _unsteady(found: LoadFigures) -> float:
+    """By how much the fastest round was faster than the slowest one."""
+    return found.high_s / max(found.low_s, 1e-9) - 1
+
+
+def bottleneck(gains: dict[LoadStage, Estimate], unsteady: float = 0.0) -> list[LoadStage]:
     """The stage whose absence helps most, if that is significant; all that can't be told from it.
 
-    Empty: inconclusive. Without ``storage`` left out, bytes that are read alone may be there sooner
-    because they are read in another way, which tells nothing of the assembly.
+    ``unsteady``: by how much the fastest round was faster than the slowest one, which a gain of few
+    rounds has to exceed. Empty: inconclusive. Without ``storage`` left out, bytes that are read
+    alone may be there sooner because they are read in another way, which tells nothing of the
+    assembly.
     """
     if "storage" not in gains:
         return []
     told = sorted(
-        ((stage, gain) for stage, gain in gains.items() if is_told(gain)),
+        ((stage, gain) for stage, gain in gains.items() if is_told(gain, unsteady)),
         key=lambda each: -each[1].value,
     )
     if not told:

@@ -31,7 +31,6 @@ from .figures import (
     MAX_BARS,
     TableOf,
     ends,
-    estimated,
     evenly,
     facts,
     figure,
@@ -118,7 +117,7 @@ def bottleneck_sentence(job: ModelLoadRun, found: LoadFigures) -> str:
     if not found.bottleneck:
         return "The bottleneck is inconclusive: no load without one stage was clearly faster."
     names = " and ".join(STAGES[stage] for stage in found.bottleneck)
-    left = found.ready_s / found.gains[found.bottleneck[0]].value
+    left = _left_s(found, found.gains[found.bottleneck[0]].value)
     if len(found.bottleneck) > 1:
         return f"The bottleneck is {names}: which of them costs more is inconclusive."
     name = f"{names[:1].upper()}{names[1:]}"
@@ -283,16 +282,15 @@ def _stages(job: ModelLoadRun) -> list[Section]:
         return []
     rows = TableOf(tested)
     rows.add("loader", "loader")
-    rows.add_each({"storage": "storage", "assembly": "assembly"}, "", _without)
-    if job.spec.device != "cpu":
-        rows.add("device", "device", of=lambda each: _without(each, "device"))
+    names = {"storage": "storage", "assembly": "assembly"}
+    names |= {"device": "device"} if job.spec.device != "cpu" else {}
+    rows.add_each(names, "s", _without)
     rows.add("bottleneck", "bottleneck", of=_bottleneck)
     notes = [
         "without storage: the bytes of the load before are there; without assembly: bytes are read "
         "by parallel reads, and no tensor is made of them"
     ]
-    title = "Stages: how many times as long a load takes as the same without the stage"
-    return [rows.made("stages", title, notes=notes)]
+    return [rows.made("stages", "Stages: how long a load takes without the stage", notes=notes)]
 
 
 def _replicas(each: LoadFigures) -> Cell:
@@ -305,7 +303,15 @@ def _ready(each: LoadFigures) -> Cell:
 
 def _without(each: LoadFigures, stage: str) -> Cell:
     gain = next((gain for name, gain in each.gains.items() if name == stage), None)
-    return estimated(gain)
+    if gain is None:
+        return figure(None, format_duration)
+    low, high = (None if end is None else _left_s(each, end) for end in (gain.high, gain.low))
+    return with_interval(_left_s(each, gain.value), low, high, format_duration)
+
+
+def _left_s(each: LoadFigures, gain: float) -> float:
+    """Seconds of a load without what brings this gain."""
+    return each.ready_s / max(gain, 1e-30)
 
 
 def _bottleneck(each: LoadFigures) -> str:

@@ -150,6 +150,15 @@ def test_the_fastest_loader_is_best_only_if_that_is_significant(
     assert (job.gain.low > 1.05) is significant
 
 
+def test_two_rounds_that_differ_more_than_the_loaders_decide_nothing() -> None:
+    mapped = each_round(2.7, 3.3, loader="mmap", read_bytes=None)
+    unsteady = each_round(1.6, 3.0) + mapped
+    steady = each_round(1.6, 1.7) + mapped
+    spec = {"loaders": ["direct", "mmap"], "repetitions": 2}
+    assert not record(unsteady, spec=spec).job.significant
+    assert record(steady, spec=spec).job.significant
+
+
 def test_replicas_share_the_link_and_what_is_found_is_beside_what_was_promised() -> None:
     four = each_round(8.0, 8.1, 8.05, replicas=4)
     spec = {"replicas": [1, 4]}
