@@ -246,7 +246,7 @@ def test_a_host_that_sends_a_pickle_ends_the_job_by_one_line(
     words = ("run", "demo", "--data", data, "--results", tmp_path / "r", "--join-within", "60s")
     command = Command(words, tmp_path / "h0", as_host(0, 2, first.port))
     port, token = said_by_controller(second)
-    Store(second, timeout_s=30).set("host/1", json.dumps(WHO))
+    Store(second, timeout_s=30).claim("host/1", json.dumps(WHO))
     with socket.create_connection(("127.0.0.1", port)) as connected:
         connected.sendall(token + (1).to_bytes(4, "big"))
         connected.sendall(framed(pickle.dumps(evil)))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from iobench.base.errors import IobenchError, UsageError
 from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.runner.budget import Budget
+from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import SweepOptions
 from iobench.runner.progress import Observer
 from iobench.runner.sweeping import run as sweeping
@@ -99,7 +100,7 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     monkeypatch.setattr(sweeping, "measure", lambda *_: (doc, tmp_path / "r"))
     point = _point(1, "z")
     with pytest.raises(IobenchError, match="not measured"):
-        sweeping._trial(_sweep(point), point, 0, tmp_path, Apart(), Observer())
+        sweeping._trial(_sweep(point), point, 0, tmp_path, Apart(), Observer(), Hosts())
     assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])
 
 

@@ -27,6 +27,7 @@ from iobench.report.tried import by_hand
 from iobench.runner import budget, confirm, experiment
 from iobench.runner.budget import Budget
 from iobench.runner.experiment import Options
+from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import Confirm
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.progress import Observer
@@ -356,7 +357,9 @@ class Planted:
     plan: Plan
     clock: Clock
     rates: Callable[[], float]
+    hosts: Any = None
     agent: Any = None
+    held: Any = None
     observer: Any = field(default_factory=Observer)
 
     def run(self, *_: Any, **__: Any) -> Planted:
@@ -374,11 +377,11 @@ class Planted:
         return self.rates
 
 
-class Anywhere:
-    """It measures any plan."""
+class Anywhere(Hosts):
+    """Nothing is asked of its agent."""
 
-    def of(self, _: Plan) -> Anywhere:
-        return self
+    def agent(self, *_: Any, **__: Any) -> Any:
+        return None
 
 
 @pytest.mark.parametrize(
@@ -411,7 +414,7 @@ def test_a_change_that_brings_nothing_is_rarely_kept(
             bench=cast(
                 Any,
                 Planted(
-                    plan, clock, lambda: rng.normal(0, spread / math.sqrt(2)), agent=Anywhere()
+                    plan, clock, lambda: rng.normal(0, spread / math.sqrt(2)), hosts=Anywhere()
                 ),
             ),
             into=into,

@@ -93,7 +93,7 @@ def _write(
     doc.job.repetitions = [
         Repetition(
             seed=plan.seed + number,
-            accelerators=mine.accelerators,
+            accelerators=len({rank for _, _, rank, _ in bench.parts}),
             sync=plan.workload.accelerator.sync,
             complete=False,
         )

@@ -246,7 +246,15 @@ class _Trials:
             finally:
                 pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
                 self.pace_s = max(self.pace_s, pace_s)
-        self._trial(point, number)
+        _trial(
+            self.sweep,
+            point,
+            number,
+            self.directory,
+            self.apart,
+            self.observer,
+            self.hosts,
+        )
         save_sweep(self.directory, self.sweep)
 
     def _out_of_time(self, point: SweepPoint, *, generating: bool = False) -> bool:
@@ -329,52 +337,60 @@ class _Trials:
                     f"not removed: {error}"
                 )  # another sweep reads it, or removed it first
 
-    def _trial(self, point: SweepPoint, number: int) -> None:
-        """Measure a point once, and add what was found. Raises IobenchError."""
-        sweep, observer = self.sweep, self.observer
-        workload, _ = resolve(sweep, point.settings)
-        began = time.monotonic()
-        first = not point.runs
-        asked = Trial(
-            workload=workload,
-            data=point.data,
-            accelerators=sweep.accelerators,
-            seed=sweep.seed + number,
-            results=str(self.directory),
-            command=sweep.command,
-            calibration_s=sweep.calibration_s if first else 0.0,
-            prove=first,
-            tags=sweep.tags,
-        )
-        if needs_a_process(workload):
-            observer.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
-            doc, run_directory = self.apart.measure(asked)
-        else:
-            doc, run_directory = measure(asked, observer, self.hosts)
-        false = next(
-            (
-                finding.evidence
-                for finding in doc.findings
-                if finding.rule == "loader.delivery" and finding.level == "invalid"
-            ),
-            "",
-        )
-        if false:  # only the first trial checks the delivery
-            raise IobenchError(false)
-        repetition = doc.job.repetitions[0]
-        rate = repetition.samples_per_s
-        if rate is None:
-            why = repetition.not_measured.get("samples_per_s", "the repetition was too short")
-            raise IobenchError(f"its samples/s were not measured: {why}")
-        point.runs.append(run_directory.name)
-        point.samples_per_s.append(rate)
-        point.seconds.append(time.monotonic() - began)
-        _keep_costs(point, doc)
-        took = format_duration(point.seconds[-1])
-        observer.note(
-            f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
-            f"{format_count(rate)} samples/s ({took})"
-        )
+
+def _trial(
+    sweep: Sweep,
+    point: SweepPoint,
+    number: int,
+    directory: Path,
+    apart: Apart,
+    observer: Observer,
+    hosts: Hosts,
+) -> None:
+    """Measure a point once, and add what was found. Raises IobenchError."""
+    workload, _ = resolve(sweep, point.settings)
+    began = time.monotonic()
+    first = not point.runs
+    asked = Trial(
+        workload=workload,
+        data=point.data,
+        accelerators=sweep.accelerators,
+        seed=sweep.seed + number,
+        results=str(directory),
+        command=sweep.command,
+        calibration_s=sweep.calibration_s if first else 0.0,
+        prove=first,
+        tags=sweep.tags,
+    )
+    if needs_a_process(workload):
+        observer.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
+        doc, run_directory = apart.measure(asked)
+    else:
+        doc, run_directory = measure(asked, observer, hosts)
+    false = next(
+        (
+            finding.evidence
+            for finding in doc.findings
+            if finding.rule == "loader.delivery" and finding.level == "invalid"
+        ),
+        "",
+    )
+    if false:  # only the first trial checks the delivery
+        raise IobenchError(false)
+    repetition = doc.job.repetitions[0]
+    rate = repetition.samples_per_s
+    if rate is None:
+        why = repetition.not_measured.get("samples_per_s", "the repetition was too short")
+        raise IobenchError(f"its samples/s were not measured: {why}")
+    point.runs.append(run_directory.name)
+    point.samples_per_s.append(rate)
+    point.seconds.append(time.monotonic() - began)
+    _keep_costs(point, doc)
+    took = format_duration(point.seconds[-1])
+    observer.note(
+        f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
+        f"{format_count(rate)} samples/s ({took})"
+    )
 
 
 def _keep_costs(point: SweepPoint, doc: TrainingRecord) -> None:
