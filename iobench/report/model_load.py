@@ -272,7 +272,11 @@ def _loaders(job: ModelLoadRun) -> list[Section]:
     if any(each.promised_s for each in job.figures):
         rows.add("promised_s", "predicted", "s", _promised)
         rows.add("kept", "as predicted", of=_found)
-    return [rows.made("loaders", "Loaders: median [min, max] of the rounds"), *_stages(job)]
+    notes = []
+    if "direct" in job.spec.loaders and len(job.spec.loaders) > 1:
+        notes.append("direct has its memory before the start, others get theirs as they load")
+    title = "Loaders: median [min, max] of the rounds"
+    return [rows.made("loaders", title, notes=notes), *_stages(job)]
 
 
 def _stages(job: ModelLoadRun) -> list[Section]:
