@@ -51,6 +51,10 @@ USUAL_S = 10.0
 DRAIN_S, DRAIN = 2.0, 10.0
 """Requests may wait for a reader for so long after the last arrival, or for so many limits."""
 
+MAX_LATE_WINDOWS = 3
+"""A window that breaks the limit because the client was late tells nothing of the storage, and is
+tried again. After so many of them in a row the search ends."""
+
 _PART = "window"
 
 
@@ -249,7 +253,7 @@ class _Serving:
         """Find the largest rate that holds the limit."""
         scenario = self.plan.scenario
         search = RateSearch(least=2 / self.plan.seconds, most=min(MAX_RATE, scenario.most_per_s))
-        self.doc.job.found = FoundRate()
+        self.doc.job.found, late = FoundRate(), 0
         while (rate := search.next_rate()) is not None:
             each = self.budget.longest_s(_PART)
             # The repetitions, each also without storage, are still to come.
@@ -261,9 +265,14 @@ class _Serving:
             trial = self._window(
                 "find-max", rate, seed_of(self.plan.seed, "find-max", number), None
             )
-            search.tried(rate, held=bool(trial.holds) and trial.steady is not False)
-            if why := trial_client_bound(trial, scenario.limit):
-                search.client(rate, why)
+            held = bool(trial.holds) and trial.steady is not False
+            why = "" if held else trial_client_bound(trial, scenario.limit)
+            late = late + 1 if why else 0
+            if late == MAX_LATE_WINDOWS:
+                search.bound = f"the client could not tell: {why}"
+                break
+            if not why:
+                search.tried(rate, held=held)
             self.doc.job.found = search.found()
         self.doc.job.found = search.found()
         self.rate = self.doc.job.rate = self.doc.job.found.low

@@ -62,8 +62,11 @@ def test_a_queue_at_the_storage_waits_as_in_virtual_time(tmp_path: Path, make_da
 
 
 def test_a_stall_delays_every_request_that_arrives_in_it(tmp_path: Path, make_dataset: Any) -> None:
-    """One read of 250 stands still for a second: a closed loop would tell of one slow request."""
-    url = f"faulty+{make_dataset(**FILES)[1]}?stall_every=250&stall=1s"
+    """One read stands still for a second: a closed loop would tell of one slow request.
+
+    Before the requests there are 101 reads: of the copies in memory, and to open a connection.
+    """
+    url = f"faulty+{make_dataset(**FILES)[1]}?stall_every=400&stall=1s"
     doc, _ = answered(
         tmp_path,
         url,

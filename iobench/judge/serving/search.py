@@ -32,11 +32,6 @@ class RateSearch:
         """Hear what became of a window."""
         self._tries.setdefault(rate, []).append(held)
 
-    def client(self, rate: float, why: str) -> None:
-        """Hear that the client could not issue this rate, so that no higher one is tried."""
-        self.most = min(self.most, rate)
-        self.bound = why
-
     def next_rate(self) -> float | None:
         """The rate of the next window; None: the search has ended."""
         low, high = self._edge()
