@@ -177,8 +177,8 @@ def test_a_host_that_is_killed_while_data_is_generated_ends_the_check(tmp_path: 
 @pytest.fixture
 def advised(data: Path, tmp_path: Path) -> Path:
     """A run of both hosts, with planted ceilings by which more reads in flight are advised."""
-    late = f"throttled+{data}?latency=5ms"
-    words = ("run", "demo", "--data", late, *QUICK, "--set", "reader.concurrency=1", "-n", 2)
+    late = f"throttled+{data}?latency=30ms"
+    words = ("run", "demo", "--data", late, *QUICK, "--set", "reader.concurrency=1", "-n", 1)
     ok(start(tmp_path, *words, "--calibration", "0s", "--no-ablations"))
     directory = the_only(tmp_path, "demo-*")
     record = json.loads((directory / "run.json").read_text())
