@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..base.errors import StorageError
+from ..base.safety import Removal
 from ..base.units import counted, format_bytes, format_count
 from ..checkpoint.place import MARKER, clean_exclusively
 from ..data.generator import clean
@@ -13,11 +14,14 @@ from .terminal import say, show_json
 from .verbs import CleanRequest
 
 _SHOWN = 10
+_WEIGHTS = ".safetensors"
 
 
 def run(request: CleanRequest) -> int:
-    report = _checkpoints(request) or clean(
-        request.dir, dry_run=request.dry_run, break_lock=request.break_lock
+    report = (
+        _checkpoints(request)
+        or _weights(request)
+        or clean(request.dir, dry_run=request.dry_run, break_lock=request.break_lock)
     )
     if request.json:
         show_json(report)
@@ -46,6 +50,24 @@ def _checkpoints(request: CleanRequest) -> CleanReport | None:
     except StorageError:
         return None  # the search for a dataset will report the problem
     removal = clean_exclusively(storage, dry_run=request.dry_run, break_lock=request.break_lock)
+    return _report(request, removal)
+
+
+def _weights(request: CleanRequest) -> CleanReport | None:
+    """Clean a directory or URL with weights that iobench has made; return None for any other."""
+    storage = open_storage(request.dir)
+    try:
+        if not any(entry.key.endswith(_WEIGHTS) for entry in storage.list()):
+            return None
+    except StorageError:
+        return None
+    from ..serve.generate import clean_weights
+
+    removal = clean_weights(storage, dry_run=request.dry_run)
+    return None if removal is None else _report(request, removal)
+
+
+def _report(request: CleanRequest, removal: Removal) -> CleanReport:
     return CleanReport(
         request.dir,
         removal.files,

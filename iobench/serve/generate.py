@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ..base.buffers import private
 from ..base.errors import StorageError, TargetRefusedError, UsageError
 from ..base.payload import fill
+from ..base.safety import Removal, remove_exactly
 from ..base.units import format_bytes
 from ..storage.base import Buffer, Guarded, Storage
 from ..storage.catalog import innermost, local_root
 from ..storage.window import ReadWindow
-from .models import DTYPES, ModelTensor, ServedModel, shards_of
-from .weights import INDEX, SUFFIX, MadeBy, Weights, header_bytes, read_weights
+from .models import DTYPES, SERVED_MODELS, ModelTensor, ServedModel, shards_of
+from .weights import INDEX, SUFFIX, MadeBy, Weights, header_bytes, made_by, read_weights
 
 _PIECE = 4 << 20
 """Bytes that are made at once: as many as the pool of random bytes has."""
@@ -48,10 +49,7 @@ def generate_weights(
     if isinstance(storage, Guarded):
         storage.check_target()
     files = _files(tensors, shard_bytes or model.shard_bytes)
-    headers = {
-        key: header_bytes([(*tensor, tensor.nbytes) for tensor in shard], made)
-        for key, shard in files.items()
-    }
+    headers = _headers(files, made)
     sizes = {
         key: len(headers[key]) + sum(tensor.nbytes for tensor in shard)
         for key, shard in files.items()
@@ -80,6 +78,39 @@ def generate_weights(
         with storage.create(INDEX, size_hint=len(index)) as sink:
             sink.write(index)
     return read_weights(storage)
+
+
+def clean_weights(storage: Storage, *, dry_run: bool = False) -> Removal | None:
+    """Remove the files that begin as ``generate_weights`` writes them; None if there are none.
+
+    Everything else stays, and so does the folder. Raises StorageError.
+    """
+    made = made_by(storage)
+    if made is None or made.model not in SERVED_MODELS:
+        return None
+    model = SERVED_MODELS[made.model]
+    tensors = model.tensors(layers=made.layers, vocabulary=made.vocabulary)
+    files = _files(tensors, model.shard_bytes)
+    begins = _headers(files, made) | {INDEX: _index(files)}
+    entries = list(storage.list())
+    parts = {f"{key}.part" for key in begins}
+    mine = {
+        entry.key: entry.size
+        for entry in entries
+        if entry.key in parts
+        or (entry.key in begins and _has(storage, entry.key, begins[entry.key]))
+    }
+    if not mine:
+        return None
+    root = local_root(innermost(storage))
+    if root is not None:
+        return remove_exactly(
+            root, mine.__contains__, last=(), folders=lambda _: False, dry_run=dry_run
+        )
+    for key in () if dry_run else mine:
+        storage.delete(key)
+    foreign = sorted(entry.key for entry in entries if entry.key not in mine)
+    return Removal(len(mine), sum(mine.values()), foreign, root_removed=False)
 
 
 def first_pieces(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -115,6 +146,14 @@ def _files(tensors: Sequence[ModelTensor], shard_bytes: int) -> dict[str, list[M
     return {
         name: sorted(shard, key=lambda tensor: (-DTYPES[tensor.dtype][0], tensor.name))
         for name, shard in zip(names, shards, strict=True)
+    }
+
+
+def _headers(files: dict[str, list[ModelTensor]], made: MadeBy) -> dict[str, bytes]:
+    """The beginning of each file."""
+    return {
+        key: header_bytes([(*tensor, tensor.nbytes) for tensor in shard], made)
+        for key, shard in files.items()
     }
 
 

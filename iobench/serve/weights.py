@@ -138,6 +138,20 @@ def read_weights(storage: Storage) -> Weights:
     return Weights(tensors=tuple(tensors.values()), shards=tuple(shards), made=by)
 
 
+def made_by(storage: Storage) -> MadeBy | None:
+    """What the first file of ``generate_weights`` says of itself. Raises StorageError."""
+    window = ReadWindow(storage, _FIRST_READ, nbytes=_FIRST_READ)
+    for entry in storage.list():
+        if "/" not in entry.key and entry.key.endswith(SUFFIX):
+            try:
+                _, made = _read_header(window, entry.key, window.open(entry.key))
+            except ValueError:
+                continue
+            if made is not None:
+                return made
+    return None
+
+
 def _at_root(storage: Storage) -> tuple[str | None, list[str]]:
     """The index at the root, if there is one, and the shards there. Raises DatasetError."""
     names = [entry.key for entry in storage.list() if "/" not in entry.key]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from iobench.serve.share import RankShare, Sharing, bytes_to_read
 from iobench.serve.weights import SUFFIX, read_weights
@@ -218,6 +221,31 @@ def test_generated_weights_say_what_was_scaled(tmp_path: Path) -> None:
     assert refused(f"{asked} --size 1GB", code=2)
 
 
+def test_clean_removes_the_weights_that_were_made_and_nothing_else(tmp_path: Path) -> None:
+    place = tmp_path / "w"
+    printed(f"generate qwen3-0.6b-weights --to {place} --layers 1 --vocabulary 64")
+    (place / "tokenizer.json").write_text("{}")
+    small_weights(place / "others")
+    shutil.copy(place / "model.safetensors", place / "mine.safetensors")
+    assert document(f"clean {place} --dry-run")["files"] == 1
+    assert (place / "model.safetensors").exists()
+    found = document(f"clean {place}")
+    assert found["files"] == 1
+    assert {"mine.safetensors", "tokenizer.json"} <= set(found["foreign"])
+    assert sorted(each.name for each in place.iterdir()) == [
+        "mine.safetensors",
+        "others",
+        "tokenizer.json",
+    ]
+
+
+def test_clean_leaves_weights_of_others(tmp_path: Path) -> None:
+    theirs = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(4)}, theirs)
+    assert "was not made by iobench" in refused(f"clean {tmp_path}", code=2)
+    assert theirs.exists()
+
+
 def test_weights_on_s3(
     rclone_s3: S3Server, tmp_path: Path, s3_environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,3 +256,5 @@ def test_weights_on_s3(
     doc = document(f"load {url} --repeat 1 --results {tmp_path}/results --replicas 1,2")
     assert (doc["status"], doc["validity"]) == ("ok", "valid")
     assert doc["job"]["spec"]["loaders"] == ["direct", "eager"]
+    assert document(f"clean {url}")["files"] == 1
+    assert refused(f"load {url}", code=1)
