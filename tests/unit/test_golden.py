@@ -79,7 +79,7 @@ def test_runs_are_reported_with_their_figures(
     golden: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = sorted((golden / "runs").iterdir())
-    assert len(runs) == 10
+    assert len(runs) == 11
     for run in runs:
         was = recorded(run)
         code = 3 if was["validity"] == "invalid" else 0
