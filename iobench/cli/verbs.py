@@ -96,7 +96,7 @@ class CheckRequest(TrialsRequest):
     """name of a workload (iobench list workloads) or YAML file. Default: one that trains on the
     dataset that lies there, otherwise resnet50-h100, which reads many small images and is the
     best known"""
-    accelerators: Count = 1
+    accelerators: Annotated[Count, at_least(1)] = 1
     """number of ranks, each with its own loader (default: 1)"""
     budget_s: Time = 300.0
     """time for everything: generating data, measuring, and removing the data (default: 5min)"""
