@@ -112,11 +112,12 @@ ORDER = (
     *("report", "compare", "cost", "size", "whatif", "advise"),
     *("verify", "clean"),
 )
-ELSEWHERE = {"demo", "check", "train", "ab", "load"}
+ELSEWHERE = {"demo", "check", "train", "ab", "load", "serve"}
 """Verbs whose examples differ in what takes long: each has tests of its own."""
 
 NOT_HERE = (
     "s3://",
+    "storage_results",
     "cpu-training",
     "--hosts",
     "--budget",
@@ -124,7 +125,7 @@ NOT_HERE = (
     "--find-max",
     "--headspace",
 )
-"""test_every_verb.py has S3; the others need longer runs, which other tests have."""
+"""test_every_verb.py has S3; the others need longer runs or data of others, as other tests have."""
 
 SMALL = {
     "probe": "--max-in-flight 1 --budget 3s",

@@ -144,7 +144,7 @@ def test_a_side_that_a_host_does_not_see_is_named_with_the_host(
 ) -> None:
     found = ended(start(tmp_path, "ab", data, tmp_path / "gone", "--workload", "demo", *QUICK))
     assert [each.code for each in found] == [found[0].code] * 2 != [0, 0]
-    assert all("side B" in each.err for each in found)
+    assert all("variant B" in each.err for each in found)
     assert not list(tmp_path.glob("r/*"))
 
 
