@@ -44,6 +44,7 @@ def first(doc: ServingRecord) -> ServedTrial:
     return doc.job.repetitions[0]
 
 
+@pytest.mark.nightly
 def test_a_queue_at_the_storage_waits_as_in_virtual_time(tmp_path: Path, make_dataset: Any) -> None:
     """One read of 10 ms at a time, at 30 % of what the storage can do."""
     url = f"throttled+{make_dataset(**FILES)[1]}?latency=10ms"
@@ -84,6 +85,7 @@ def test_a_stall_delays_every_request_that_arrives_in_it(tmp_path: Path, make_da
     assert (found.latency_p50_s or 1) < 0.01
 
 
+@pytest.mark.nightly
 def test_the_largest_rate_is_the_planted_one(tmp_path: Path, make_dataset: Any) -> None:
     """Four reads of 20 ms at a time, and 50 ms at p99."""
     url = f"throttled+{make_dataset(**FILES)[1]}?latency=20ms"
@@ -116,6 +118,7 @@ PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_bottleneck_is_the_planted_one(tmp_path: Path, make_dataset: Any, name: str) -> None:
     options, scenario, bottleneck = PLANTED[name]
