@@ -137,8 +137,9 @@ def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
     rate = storage_rate(job)
     beside = "(plain reads were not measured)"
     if rate is not None and rate.value > 0:
-        part = format_percent(best.bytes_per_s / rate.value)
-        beside = f"{part} of what plain reads get, {format_rate(rate.value)}"
+        part = best.bytes_per_s / rate.value
+        share_of_plain = f"{format_percent(part)} of what" if part <= SAME else "more than"
+        beside = f"{share_of_plain} plain reads get, {format_rate(rate.value)}"
     yield KeyFigure("bandwidth", format_rate(best.bytes_per_s), beside)
     if (share := storage_share(best)) is not None:
         note = "of the time" if share.low is None else f"of the time {_shares(share)}"
@@ -170,7 +171,8 @@ def _picture(job: ModelLoadRun) -> Table | None:
     """A bar for each loader with the fewest replicas, and for the best one with more of them."""
     one = [each for each in job.figures if each.replicas == least(job) and not each.one_read]
     more = [each for each in job.figures if each.loader == job.best and each not in one]
-    shown_ones = [*one[:MAX_ONE], *evenly(more, MAX_BARS - min(MAX_ONE, len(one)))]
+    first = one[: max(MAX_ONE, MAX_BARS - len(more))]
+    shown_ones = [*first, *evenly(more, MAX_BARS - len(first))]
     rows: list[tuple[str, float | None, str, str]] = [
         (_name(each), each.ready_s, format_duration(each.ready_s), _predicted(each))
         for each in shown_ones
@@ -208,7 +210,7 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
         lead = shown(job.gain) if job.significant else "inconclusive"
         text = f"Load with {best.loader}: it is faster than {slower.loader}."
         if not job.significant:
-            text = f"{best.loader} may be no faster than {slower.loader}: either will do."
+            text = f"More rounds tell if {best.loader} beats {slower.loader} (--repeat)."
         yield Item(lead=lead, text=text)
     yield from _storm(job, best)
     rate = storage_rate(job)
@@ -218,9 +220,14 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
             text = "Keep more reads in flight (--concurrency), as plain reads do."
             yield Item(lead=f"at most {reach:.2f} x", text=text)
         else:
-            gain = best.gains["storage"]
-            text = "Get a faster storage: the loader gets what plain reads get."
-            yield Item(lead=f"at most {gain.value:.2f} x", text=text)
+            share = storage_share(best)
+            lead = (
+                "a faster storage"
+                if share is None
+                else f"{format_percent(share.value)} of the time"
+            )
+            text = "Get a faster storage: plain reads get no more."
+            yield Item(lead=lead, text=text)
 
 
 def _copy(job: ModelLoadRun) -> Iterator[Item]:
