@@ -67,6 +67,10 @@ CHANGED = "record.changed"
 CHANGED_REMEDY = "take the directory from where it was written, or run again"
 
 
+Job = TrainingRun | CheckpointRun | ModelLoadRun | ServingRun
+"""What a run did, by its ``kind``."""
+
+
 class RunRecord(RecordHead):
     """The head of every run, and its ``job``."""
 
@@ -82,7 +86,7 @@ class RunRecord(RecordHead):
     files: dict[str, FileDigest] = {}  # events.parquet and resources.parquet, where there are some
     hosts: list[Host]  # in the order of their ranks
     storage: StorageFacts
-    job: TrainingRun | CheckpointRun | ModelLoadRun | ServingRun
+    job: Job
 
     # What is not as it was recorded; found when the record is loaded and computed again.
     _changed: tuple[str, ...] = PrivateAttr(default=())

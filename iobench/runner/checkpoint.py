@@ -13,22 +13,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
-from .. import __version__
-from ..base.errors import InterruptedRun, IobenchError, kept_in
+from ..base.errors import IobenchError, kept_in
 from ..base.interrupts import defer_interrupts
 from ..checkpoint.catalog import CheckpointRoot
 from ..judge.rebuild import conclude
 from ..record.checkpoint import CheckpointRun, Study
 from ..record.run import CheckpointRecord, Finding
-from ..record.tags import tags
 from ..storage.locks.lock import Lease
 from .budget import Budget
 from .checkpoint_plan import StudyPlan
 from .conductor import Script
-from .facts import new_directory, storage_facts, write_document
+from .facts import failures_recorded, new_directory, new_record, storage_facts, write_document
 from .hosts.hosts import Hosts
 from .options import Mixed, StudyOptions
 from .phase import Saving
@@ -85,14 +82,10 @@ class _Study:
         study.budget_s = self.budget.seconds
         self.job = StudyJob(plan, root, study, hosts)
         self.before = root.last_number()
-        self.doc = CheckpointRecord(
-            iobench_version=__version__,
-            run_id=self.directory.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=list(options.command),
-            tags=tags(),
-            status="ok",
-            validity="unknown",
+        self.doc = new_record(
+            CheckpointRecord,
+            self.directory.name,
+            options.command,
             rules=options.rules,
             hosts=self.job.agent.describe_all(),
             storage=storage_facts(root.storage),
@@ -102,26 +95,17 @@ class _Study:
 
     def run(self) -> CheckpointRecord:
         doc, root = self.doc, self.root
-        failure: IobenchError | None = None
-        try:
+        with failures_recorded(doc, self.directory) as ending:
             self.hosts.begin(doc, self.plan.spec.ranks)
             self.hosts.check_place(self.plan, root)
             self.observer.phase("building the state")
             self.job.run(self._script())
-        except KeyboardInterrupt:
-            doc.status = "interrupted"
-            failure = InterruptedRun(
-                f"interrupted; what was measured until then is in {self.directory}"
-            )
-        except IobenchError as error:
-            doc.status, doc.error = "failed", str(error)
-            failure = error
         self.hosts.end(doc, self.plan.spec.ranks)
-        with defer_interrupts(discard=failure is not None):
+        with defer_interrupts(discard=ending.failure is not None):
             doc = conclude(doc)
             write_document(self.directory, doc)
-        if failure is not None:
-            raise kept_in(with_leftovers(failure, root), self.directory)
+        if ending.failure is not None:
+            raise kept_in(with_leftovers(ending.failure, root), self.directory)
         if self.options.keep_data:
             root.keep(1, above=self.before)
         else:

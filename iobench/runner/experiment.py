@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from ..base.errors import InterruptedRun, IobenchError, kept_in
+from ..base.errors import IobenchError, kept_in
 from ..base.interrupts import defer_interrupts
 from ..host import timeline
 from ..host.samples import write_samples
@@ -37,6 +37,7 @@ from .facts import (
     add_loader_facts,
     add_plan,
     begin_record,
+    failures_recorded,
     new_directory,
     shard_versions,
     write_document,
@@ -135,8 +136,7 @@ def _measure(
     doc.findings += saver.findings if saver else []
     if options.began_s is not None:
         doc.timings["start"] = time.monotonic() - options.began_s
-    failure: IobenchError | None = None
-    try:
+    with failures_recorded(doc, directory) as ending:
         hosts.begin(doc, plan.accelerators)
         before = shard_versions(plan)
         if plan.subject.reads_itself:
@@ -178,14 +178,8 @@ def _measure(
             with timed(doc, "confirm", observer, "trying the advice"):
                 _confirm(bench, options.confirm, options.budget, doc, others, saver)
         add_changes(doc, plan, before)
-    except KeyboardInterrupt:
-        doc.status = "interrupted"
-        failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
-    except IobenchError as error:
-        doc.status = "failed"
-        doc.error = str(error)
-        failure = error
     hosts.end(doc, plan.accelerators)
+    failure = ending.failure
     doc = write_run(doc, bench, others, stopped=failure is not None)
     if saver:
         failure = saver.end(failure)

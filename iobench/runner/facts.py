@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from .. import __version__
-from ..base.errors import IobenchError
+from ..base.errors import InterruptedRun, IobenchError
 from ..base.processes import in_own_process
 from ..data.dataset import ResolvedSpec, cheaper_codecs
 from ..judge.figures.events import Events
@@ -20,7 +23,7 @@ from ..record.host import Host, StorageFacts
 from ..record.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..record.manifest import Manifest
 from ..record.resources import ModelWork
-from ..record.run import RUN_FILE, Finding, RunRecord, TrainingRecord
+from ..record.run import RUN_FILE, Finding, Job, RunRecord, TrainingRecord
 from ..record.tags import tags
 from ..record.training import FittedFacts, Repetition, TrainingRun
 from ..settings.base import fitting, save_record
@@ -115,6 +118,7 @@ def begin_record(
         told.append(("data.origin", where))
     requests, ahead = _offer(plan)
     return new_record(
+        TrainingRecord,
         run_id,
         command,
         rules=rules,
@@ -142,19 +146,23 @@ def begin_record(
     )
 
 
+R = TypeVar("R", bound=RunRecord)
+
+
 def new_record(
+    kind: type[R],
     run_id: str,
     command: Sequence[str],
     *,
     hosts: list[Host],
     storage: StorageFacts,
-    job: TrainingRun,
+    job: Job,
     created: str | None = None,
     rules: str = "quick",
     findings: Sequence[Finding] = (),
-) -> TrainingRecord:
-    """A record in which nothing has gone wrong yet, and nothing is judged."""
-    return TrainingRecord(
+) -> R:
+    """A record of a kind, in which nothing has gone wrong yet, and nothing is judged."""
+    return kind(
         iobench_version=__version__,
         run_id=run_id,
         created=created or datetime.now(UTC).isoformat(timespec="seconds"),
@@ -168,6 +176,29 @@ def new_record(
         storage=storage,
         job=job,
     )
+
+
+@dataclass
+class Ending:
+    """How a run ended. ``failure`` is to be raised when its document is written."""
+
+    failure: IobenchError | None = None
+
+
+@contextmanager
+def failures_recorded(doc: RunRecord, directory: Path) -> Iterator[Ending]:
+    """An interrupt or a failure of the body is written into the record, and goes no further."""
+    ending = Ending()
+    try:
+        yield ending
+    except KeyboardInterrupt:
+        doc.status = "interrupted"
+        ending.failure = InterruptedRun(
+            f"interrupted; what was measured until then is in {directory}"
+        )
+    except IobenchError as error:
+        doc.status, doc.error = "failed", str(error)
+        ending.failure = error
 
 
 def with_figures(

@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 
-from .. import __version__
-from ..base.errors import DatasetError, InterruptedRun, IobenchError, kept_in
+from ..base.errors import DatasetError, IobenchError, kept_in
 from ..base.interrupts import defer_interrupts
 from ..base.units import counted, format_bytes
 from ..host import nfs
@@ -32,7 +30,6 @@ from ..record.model_load import (
     PlainReads,
 )
 from ..record.run import ModelLoadRecord
-from ..record.tags import tags
 from ..serve.check import Checksums, expected_checksums
 from ..serve.loaders import MODEL_LOADERS
 from ..serve.loaders.direct import DirectLoader
@@ -45,7 +42,7 @@ from .conductor import Script, Scripted, conduct
 from .copied_files import CopiedFiles
 from .crew import ForkedCrew
 from .curve.reader import HostReader
-from .facts import new_directory, storage_facts, write_document
+from .facts import failures_recorded, new_directory, new_record, storage_facts, write_document
 from .messages import CheckLoaded, LoadNow, PartLoaded
 from .model_load_plan import LoadPlan, memory_needed, options_of
 from .options import LoadOptions
@@ -116,14 +113,10 @@ class _Loads:
             budget_s=self.budget.seconds,
             copied=LocalCopy(to=copy.url) if copy else None,
         )
-        self.doc = ModelLoadRecord(
-            iobench_version=__version__,
-            run_id=self.directory.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=list(options.command),
-            tags=tags(),
-            status="ok",
-            validity="unknown",
+        self.doc = new_record(
+            ModelLoadRecord,
+            self.directory.name,
+            options.command,
             rules=options.rules,
             hosts=self.origin.agent.describe_all(),
             storage=storage_facts(plan.storage),
@@ -136,8 +129,7 @@ class _Loads:
 
     def run(self) -> ModelLoadRecord:
         doc = self.doc
-        failure: IobenchError | None = None
-        try:
+        with failures_recorded(doc, self.directory) as ending:
             self._prepare()
             self.variants = self._variants()
             take_turns(
@@ -150,19 +142,11 @@ class _Loads:
             )
             if not first_trials(self.job) and self.failure is not None:
                 raise self.failure
-        except KeyboardInterrupt:
-            doc.status = "interrupted"
-            failure = InterruptedRun(
-                f"interrupted; what was measured until then is in {self.directory}"
-            )
-        except IobenchError as error:
-            doc.status, doc.error = "failed", str(error)
-            failure = error
-        with defer_interrupts(discard=failure is not None):
+        with defer_interrupts(discard=ending.failure is not None):
             doc = conclude(doc)
             write_document(self.directory, doc)
-        if failure is not None:
-            raise kept_in(failure, self.directory)
+        if ending.failure is not None:
+            raise kept_in(ending.failure, self.directory)
         return doc
 
     def _prepare(self) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from .. import __version__
-from ..base.errors import InterruptedRun, IobenchError, UsageError, kept_in
+from ..base.errors import UsageError, kept_in
 from ..base.interrupts import defer_interrupts
 from ..base.units import format_count, format_duration
 from ..host.requests import RequestColumns, write_requests
@@ -25,7 +23,6 @@ from ..judge.serving.search import RateSearch
 from ..judge.serving.verdict import trial_client_bound
 from ..record.run import EVENTS_FILE, ServingRecord
 from ..record.serving import FoundRate, ServedTrial, ServingRun, TrialKind
-from ..record.tags import tags
 from ..record.training import Epoch
 from ..serve.arrivals import Arrivals
 from ..serve.client import issue
@@ -36,7 +33,14 @@ from ..storage.locks.lock import reading
 from .agent import HostAgent
 from .cache import Others, prepare_cache
 from .calibration.copies import MAX_COPY_BYTES, choose_shards, copy_to_memory
-from .facts import dataset_facts, new_directory, storage_facts, write_document
+from .facts import (
+    dataset_facts,
+    failures_recorded,
+    new_directory,
+    new_record,
+    storage_facts,
+    write_document,
+)
 from .options import VerbOptions
 from .plan import Plan, make_plan
 from .progress import Observer
@@ -179,14 +183,10 @@ class _Serving:
             arrivals_together=trace.together if trace is not None else None,
         )
         self.directory = new_directory(options.results, plan.scenario.name)
-        self.doc = ServingRecord(
-            iobench_version=__version__,
-            run_id=self.directory.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=list(options.command),
-            tags=tags(),
-            status="ok",
-            validity="unknown",
+        self.doc = new_record(
+            ServingRecord,
+            self.directory.name,
+            options.command,
             rules=options.rules,
             hosts=hosts,
             storage=storage,
@@ -195,27 +195,18 @@ class _Serving:
 
     def run(self) -> ServingRecord:
         doc = self.doc
-        failure: IobenchError | None = None
-        try:
+        with failures_recorded(doc, self.directory) as ending:
             if self.rate is None:
                 self._search()
             if self.rate is not None:
                 self._repeat()
-        except KeyboardInterrupt:
-            doc.status = "interrupted"
-            failure = InterruptedRun(
-                f"interrupted; what was measured until then is in {self.directory}"
-            )
-        except IobenchError as error:
-            doc.status, doc.error = "failed", str(error)
-            failure = error
         doc.findings += self.others.findings()
-        with defer_interrupts(discard=failure is not None):
+        with defer_interrupts(discard=ending.failure is not None):
             doc = conclude(doc)
             doc.files = {EVENTS_FILE: write_requests(self.directory / EVENTS_FILE, self.windows)}
             write_document(self.directory, doc)
-        if failure is not None:
-            raise kept_in(failure, self.directory)
+        if ending.failure is not None:
+            raise kept_in(ending.failure, self.directory)
         return doc
 
     def _repeat(self) -> None:

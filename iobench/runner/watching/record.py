@@ -180,6 +180,7 @@ def merged(directory: Path, parts: Sequence[WatchedPart]) -> TrainingRecord:
         }
     )
     doc = new_record(
+        TrainingRecord,
         directory.name,
         ["iobench.watch"],
         created=min(part.rank.created for part in parts),
