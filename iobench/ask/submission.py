@@ -18,12 +18,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import yaml
-
-from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular
+from ..base.documents import MAX_HEADER_BYTES, MAX_NUMBER, parse_json, read_regular
 from ..base.errors import DatasetError
 from ..base.units import format_percent
 from ..record.submission import summary_of
+from ..settings.yamlfile import parse_yaml
 
 SUMMARY = "summary.json"
 MAX_RUNS = 20_000
@@ -235,8 +234,8 @@ def _document(summary: Path, name: str) -> Mapping[str, Any]:
     """A file of Hydra beside a summary, or in a folder beside it; empty if it can't be read."""
     for path in (summary.with_name(name), *sorted(summary.parent.glob(f"*/{name}"))):
         try:
-            found = yaml.safe_load(read_regular(path, MAX_HEADER_BYTES))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            found = parse_yaml(read_regular(path, MAX_HEADER_BYTES).decode())
+        except (OSError, ValueError):
             continue
         if isinstance(found, Mapping):
             return found
@@ -257,8 +256,9 @@ def _number(config: Mapping[str, Any], part: str, key: str) -> float | None:
     within = config.get(part)
     value = within.get(key) if isinstance(within, Mapping) else None
     value = value.get("mean") if isinstance(value, Mapping) else value
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e15
-    return float(value) if usable else None  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 < value < MAX_NUMBER else None
 
 
 def _epoch_times(summary: Path) -> Iterator[float]:

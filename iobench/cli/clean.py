@@ -8,6 +8,7 @@ from ..base.units import counted, format_bytes, format_count
 from ..checkpoint.place import MARKER, clean_exclusively
 from ..data.generator import clean
 from ..data.generator.cleaner import CleanReport
+from ..record.manifest import MARKER as DATASET
 from ..storage import open_storage
 from ..storage.catalog import exists
 from .terminal import say, show_json
@@ -57,6 +58,8 @@ def _weights(request: CleanRequest) -> CleanReport | None:
     """Clean a directory or URL with weights that iobench has made; return None for any other."""
     storage = open_storage(request.dir)
     try:
+        if exists(storage, DATASET):
+            return None
         if not any(entry.key.endswith(_WEIGHTS) for entry in storage.list()):
             return None
     except StorageError:

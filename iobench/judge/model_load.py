@@ -337,7 +337,11 @@ def cold_fetch(doc: RunRecord) -> RuleOutcome | None:
     if job.spec.state != "cold" or job.spec.share != "all":
         return None
     known = [each.fetched_bytes for each in _loads(job) if each.fetched_bytes is not None]
-    if not known or min(known) >= COUNTED * job.bytes:
+    if not known and doc.storage.page_cache is False:
+        return None  # this host's page cache holds nothing of it
+    if not known:
+        return unknown("the bytes that the storage delivered were not counted")
+    if min(known) >= COUNTED * job.bytes:
         return None
     return RuleOutcome(
         f"the storage delivered {100 * min(known) / max(1, job.bytes):.0f} % of the model's bytes "

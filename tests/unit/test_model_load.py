@@ -204,7 +204,7 @@ WARM = {"residency_before": 1.0, "fetched_bytes": 0}
         (record(each_round(1, 1, 1, residency_before=None)), "load.cold-residency", "unknown"),
         (record(BASE), "load.cold-fetch", None),
         (record(each_round(1, 1, 1, fetched_bytes=GB // 2)), "load.cold-fetch", "invalid"),
-        (record(each_round(1, 1, 1, fetched_bytes=None)), "load.cold-fetch", None),
+        (record(each_round(1, 1, 1, fetched_bytes=None)), "load.cold-fetch", "unknown"),
         (record(each_round(1, 1, 1, **WARM), spec={"state": "warm"}), "load.cold-residency", None),
         (record(each_round(1, 1, 1, **WARM), spec={"state": "warm"}), "load.warm-residency", None),
         (record(BASE, spec={"state": "warm"}), "load.warm-residency", "warning"),

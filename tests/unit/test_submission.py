@@ -165,6 +165,14 @@ def test_a_configuration_that_does_not_help(tmp_path: Path, config: object) -> N
     assert not one.falls_short
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [x, x]\nb: [*a", "\xff"])
+def test_a_configuration_that_is_none_is_not_used(tmp_path: Path, text: str) -> None:
+    folder = put(tmp_path / "run1", summary())
+    (folder / "configs/config.yaml").write_bytes(text.encode("latin-1"))
+    (one,) = read_submissions(tmp_path).found
+    assert one.runs[0].whole == ()
+
+
 def test_nothing_to_read(tmp_path: Path) -> None:
     assert not is_submission(tmp_path)
     with pytest.raises(DatasetError, match="no result of MLPerf Storage"):
