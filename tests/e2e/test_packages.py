@@ -70,6 +70,10 @@ def test_the_source_distribution_has_what_the_tests_need(packages: tuple[Path, P
         assert not missing
 
 
+def test_an_index_would_take_both(packages: tuple[Path, Path]) -> None:
+    run(sys.executable, "-m", "twine", "check", "--strict", *packages, cwd=ROOT)
+
+
 def test_the_wheel_has_the_package_and_its_data(packages: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(packages[1]) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
