@@ -39,7 +39,7 @@ from .manifest import (
     parse_part,
     part_name,
 )
-from .place import STEP
+from .place import CHECKPOINTS, STEP
 
 _BLOCK = 8 << 20
 
@@ -63,11 +63,11 @@ class CheckpointRoot:
         Raises TargetRefusedError if it holds anything else. Two jobs may claim one place; a job
         that must be alone uses ``held``.
         """
-        place.claim(self.storage)
+        CHECKPOINTS.claim(self.storage)
 
     def held(self, verb: str, *, break_lock: bool = False) -> AbstractContextManager[Lease]:
         """``claim``, and exclude other jobs. Raises TargetHeldError if another job holds it."""
-        return place.held(self.storage, verb, break_lock=break_lock)
+        return CHECKPOINTS.held(self.storage, verb, break_lock=break_lock)
 
     def step(self, number: int) -> CheckpointTarget:
         """The place of one checkpoint, which may not exist yet."""

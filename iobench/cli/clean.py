@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from ..base.errors import StorageError
-from ..base.safety import Removal
 from ..base.units import counted, format_bytes, format_count
-from ..checkpoint.place import MARKER, clean_exclusively
+from ..checkpoint.place import CHECKPOINTS
+from ..checkpoint.place import clean as clean_checkpoints
 from ..data.generator import clean
 from ..data.generator.cleaner import CleanReport
-from ..record.manifest import MARKER as DATASET
+from ..serve.weights import WEIGHTS
 from ..storage import open_storage
 from ..storage.catalog import exists
 from .terminal import say, show_json
 from .verbs import CleanRequest
 
 _SHOWN = 10
-_WEIGHTS = ".safetensors"
 
 
 def run(request: CleanRequest) -> int:
-    report = (
-        _checkpoints(request)
-        or _weights(request)
-        or clean(request.dir, dry_run=request.dry_run, break_lock=request.break_lock)
+    report = _marked(request) or clean(
+        request.dir, dry_run=request.dry_run, break_lock=request.break_lock
     )
     if request.json:
         show_json(report)
@@ -42,40 +39,17 @@ def run(request: CleanRequest) -> int:
     return 0
 
 
-def _checkpoints(request: CleanRequest) -> CleanReport | None:
-    """Clean a directory or URL with iobench's checkpoints; return None for any other."""
+def _marked(request: CleanRequest) -> CleanReport | None:
+    """Clean a directory or URL with checkpoints or weights of iobench; None for any other."""
     storage = open_storage(request.dir)
-    try:
-        if not exists(storage, MARKER):
-            return None
-    except StorageError:
-        return None  # the search for a dataset will report the problem
-    removal = clean_exclusively(storage, dry_run=request.dry_run, break_lock=request.break_lock)
-    return _report(request, removal)
-
-
-def _weights(request: CleanRequest) -> CleanReport | None:
-    """Clean a directory or URL with weights that iobench has made; return None for any other."""
-    storage = open_storage(request.dir)
-    try:
-        if exists(storage, DATASET):
-            return None
-        if not any(entry.key.endswith(_WEIGHTS) for entry in storage.list()):
-            return None
-    except StorageError:
-        return None
-    from ..serve.generate import clean_weights
-
-    removal = clean_weights(storage, dry_run=request.dry_run)
-    return None if removal is None else _report(request, removal)
-
-
-def _report(request: CleanRequest, removal: Removal) -> CleanReport:
-    return CleanReport(
-        request.dir,
-        removal.files,
-        removal.bytes,
-        removal.foreign,
-        removal.root_removed,
-        request.dry_run,
-    )
+    for kind, clean_kind in ((CHECKPOINTS, clean_checkpoints), (WEIGHTS, WEIGHTS.clean)):
+        try:
+            if not exists(storage, kind.marker):
+                continue
+        except StorageError:
+            return None  # the search for a dataset will report the problem
+        removal = kind.clean_alone(
+            storage, clean_kind, dry_run=request.dry_run, break_lock=request.break_lock
+        )
+        return CleanReport(request.dir, *removal, request.dry_run)
+    return None

@@ -82,6 +82,7 @@ def _weights(request: GenerateRequest) -> int:
             layers=layers,
             vocabulary=vocabulary,
             seed=request.seed or 0,
+            break_lock=request.break_lock,
             progress=progress,
         )
     wall_s = time.monotonic() - began

@@ -338,11 +338,12 @@ def _refuse(path: Path) -> None:
 
 def _owner(path: Path) -> str:
     """What an existing file is a part of, if iobench has written that; else the empty text."""
-    from ..checkpoint.place import MARKER as CHECKPOINTS
+    from ..checkpoint.place import CHECKPOINTS
     from ..record.ab import AB_FILE
     from ..record.manifest import MANIFEST, MARKER, SAMPLES, SHARDS
     from ..record.run import EVENTS_FILE, RUN_FILE, SAMPLES_FILE
     from ..record.sweep import SWEEP_FILE
+    from ..serve.weights import WEIGHTS
 
     if path.name in (RUN_FILE, EVENTS_FILE, SAMPLES_FILE, SWEEP_FILE, AB_FILE):
         return "a record"
@@ -350,7 +351,8 @@ def _owner(path: Path) -> str:
     if path.name in tables and all((path.parent / name).exists() for name in tables):
         return "a dataset"
     for folder in path.parents:
-        for marker, what in ((MARKER, "a dataset"), (CHECKPOINTS, "checkpoints")):
+        owners = ((MARKER, "a dataset"), *((k.marker, k.what) for k in (CHECKPOINTS, WEIGHTS)))
+        for marker, what in owners:
             if (folder / marker).exists():
                 return what
     return ""

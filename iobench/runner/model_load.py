@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -35,8 +35,9 @@ from ..serve.loaders import MODEL_LOADERS
 from ..serve.loaders.direct import DirectLoader
 from ..serve.loaders.exchange import Exchange
 from ..serve.share import RankShare, Sharing
-from ..serve.weights import require_room
+from ..serve.weights import WEIGHTS, require_room
 from ..storage.base import Files
+from ..storage.locks.lock import shared
 from .agent import CacheState, FetchCounter, HostAgent
 from .conductor import Script, Scripted, conduct
 from .copied_files import CopiedFiles
@@ -82,9 +83,14 @@ def run_loads(
 ) -> tuple[ModelLoadRecord, Path]:
     """Measure all loaders in turns; return the concluded document and its directory.
 
-    Raises InterruptedRun or the failure after the document was written.
+    Raises InterruptedRun or the failure after the document was written, and TargetHeldError where
+    another process writes or removes the weights.
     """
-    with CopiedFiles.claimed(plan, options.copy_to) as copy:
+    made, reading = plan.weights.made, partial(shared, plan.storage, WEIGHTS.marker, verb="load")
+    with (
+        reading() if made else nullcontext(),
+        CopiedFiles.claimed(plan, options.copy_to) as copy,
+    ):
         run = _Loads(plan, options, observer or Observer(), copy)
         return run.run(), run.directory
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ..base.buffers import private
 from ..base.errors import StorageError, TargetRefusedError, UsageError
 from ..base.payload import fill
-from ..base.safety import Removal, remove_exactly
 from ..base.units import format_bytes
 from ..storage.base import Buffer, Guarded, Storage
 from ..storage.catalog import innermost, local_root
+from ..storage.locks.held import Held
 from ..storage.window import ReadWindow
-from .models import DTYPES, SERVED_MODELS, ModelTensor, ServedModel, shards_of
-from .weights import INDEX, SUFFIX, MadeBy, Weights, header_bytes, made_by, read_weights
+from .models import DTYPES, ModelTensor, ServedModel, shards_of
+from .weights import INDEX, SUFFIX, WEIGHTS, MadeBy, Weights, header_bytes, made_by, read_weights
 
 _PIECE = 4 << 20
 """Bytes that are made at once: as many as the pool of random bytes has."""
@@ -35,27 +35,40 @@ def generate_weights(
     vocabulary: int | None = None,
     seed: int = 0,
     shard_bytes: int | None = None,
+    break_lock: bool = False,
     progress: Callable[[int], None] = lambda written: None,
 ) -> Weights:
     """Write the model into an empty place, or finish what an interrupted call has begun there.
 
+    ``break_lock``: take over a lock whose holder is on another host and shows no sign of life.
     ``progress`` is called with the bytes written since its last call. Memory: some 30 MiB. Raises
-    UsageError, TargetRefusedError for a place that holds anything else, StorageError.
+    UsageError, TargetRefusedError for a place that holds anything else or that another process
+    holds, StorageError.
     """
     if not 0 <= seed < _MAX_SEED:
         raise UsageError(f"the seed {seed} is out of range", remedy=f"use 0 to {_MAX_SEED - 1}")
     tensors = model.tensors(layers=layers, vocabulary=vocabulary)
-    made = MadeBy(model.name, layers or model.layers, vocabulary or model.vocabulary, seed)
-    if isinstance(storage, Guarded):
-        storage.check_target()
-    files = _files(tensors, shard_bytes or model.shard_bytes)
-    headers = _headers(files, made)
-    sizes = {
-        key: len(headers[key]) + sum(tensor.nbytes for tensor in shard)
+    made = MadeBy(
+        model.name,
+        layers or model.layers,
+        vocabulary or model.vocabulary,
+        seed,
+        shard_bytes or model.shard_bytes,
+    )
+    files = _files(tensors, made.shard_bytes)
+    begins = {
+        key: header_bytes([(*tensor, tensor.nbytes) for tensor in shard])
         for key, shard in files.items()
     }
-    index = _index(files) if len(files) > 1 else b""
-    there = _finished(storage, headers, sizes, index)
+    if len(files) > 1:
+        begins[INDEX] = _index(files)
+    sizes = {
+        key: len(begin) + sum(tensor.nbytes for tensor in files.get(key, ()))
+        for key, begin in begins.items()
+    }
+    if isinstance(storage, Guarded):
+        storage.check_target()
+    there = _finished(storage, begins, sizes)
     _require_space(storage, sum(size for key, size in sizes.items() if key not in there))
     first = first_pieces((tensor.name, tensor.nbytes) for tensor in tensors)
     buffer = private(_PIECE).array.data
@@ -63,54 +76,34 @@ def generate_weights(
     def take(start: int, end: int) -> Buffer:
         return buffer[: end - start]
 
-    for key, shard in files.items():
-        if key in there:
-            progress(sizes[key])
-            continue
-        with storage.create(key, size_hint=sizes[key]) as sink:
-            sink.write(headers[key])
-            progress(len(headers[key]))
-            for tensor in shard:
-                for piece in tensor_bytes(seed, first[tensor.name], tensor.nbytes, take):
-                    sink.write(piece)
-                    progress(len(piece))
-    if index and INDEX not in there:
-        with storage.create(INDEX, size_hint=len(index)) as sink:
-            sink.write(index)
-    return read_weights(storage)
+    facts = made._asdict()
+    with WEIGHTS.held(storage, "generate", facts=facts, break_lock=break_lock) as lease:
+        _require_same(storage, made)
+        held, there = Held(lease), _finished(storage, begins, sizes)
+        for key, begin in begins.items():
+            if key in there:
+                progress(sizes[key])
+                continue
+            held()
+            with storage.create(key, size_hint=sizes[key]) as sink:
+                sink.write(begin)
+                progress(len(begin))
+                for tensor in files.get(key, ()):
+                    for piece in tensor_bytes(seed, first[tensor.name], tensor.nbytes, take):
+                        sink.write(piece)
+                        progress(len(piece))
+        lease.confirm()
+        return read_weights(storage)
 
 
-def clean_weights(storage: Storage, *, dry_run: bool = False) -> Removal | None:
-    """Remove the files that begin as ``generate_weights`` writes them; None if there are none.
-
-    Everything else stays, and so does the folder. Raises StorageError.
-    """
-    made = made_by(storage)
-    if made is None or made.model not in SERVED_MODELS:
-        return None
-    model = SERVED_MODELS[made.model]
-    tensors = model.tensors(layers=made.layers, vocabulary=made.vocabulary)
-    files = _files(tensors, model.shard_bytes)
-    begins = _headers(files, made) | {INDEX: _index(files)}
-    entries = list(storage.list())
-    parts = {f"{key}.part" for key in begins}
-    mine = {
-        entry.key: entry.size
-        for entry in entries
-        if entry.key in parts
-        or (entry.key in begins and _has(storage, entry.key, begins[entry.key]))
-    }
-    if not mine:
-        return None
-    root = local_root(innermost(storage))
-    if root is not None:
-        return remove_exactly(
-            root, mine.__contains__, last=(), folders=lambda _: False, dry_run=dry_run
+def _require_same(storage: Storage, made: MadeBy) -> None:
+    """Raise TargetRefusedError if the place was claimed for other weights."""
+    if (there := made_by(storage)) != made:
+        what = "what nobody can tell" if there is None else str(there._asdict())
+        raise TargetRefusedError(
+            f"{storage.url} is a place of other weights: {what}",
+            remedy=f"name a new or empty place, or remove them: iobench clean {storage.url}",
         )
-    for key in () if dry_run else mine:
-        storage.delete(key)
-    foreign = sorted(entry.key for entry in entries if entry.key not in mine)
-    return Removal(len(mine), sum(mine.values()), foreign, root_removed=False)
 
 
 def first_pieces(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -149,14 +142,6 @@ def _files(tensors: Sequence[ModelTensor], shard_bytes: int) -> dict[str, list[M
     }
 
 
-def _headers(files: dict[str, list[ModelTensor]], made: MadeBy) -> dict[str, bytes]:
-    """The beginning of each file."""
-    return {
-        key: header_bytes([(*tensor, tensor.nbytes) for tensor in shard], made)
-        for key, shard in files.items()
-    }
-
-
 def _index(files: dict[str, list[ModelTensor]]) -> bytes:
     total = sum(tensor.nbytes for shard in files.values() for tensor in shard)
     weight_map = {tensor.name: key for key, shard in files.items() for tensor in shard}
@@ -164,21 +149,13 @@ def _index(files: dict[str, list[ModelTensor]]) -> bytes:
     return json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
 
 
-def _finished(
-    storage: Storage, headers: dict[str, bytes], sizes: dict[str, int], index: bytes
-) -> set[str]:
-    """The files of this model that are there. Raises TargetRefusedError for any other file."""
-    begins = {**headers, INDEX: index} if index else headers
-    there = set()
-    for key, size in storage.list():
-        if key in begins and size == sizes.get(key, len(index)) and _has(storage, key, begins[key]):
-            there.add(key)
-        elif not (key.endswith(".part") and key.removesuffix(".part") in begins):
-            raise TargetRefusedError(
-                f"{storage.url} holds '{key}', which is no part of these weights",
-                remedy="name a new or empty place, or remove what is there",
-            )
-    return there
+def _finished(storage: Storage, begins: dict[str, bytes], sizes: dict[str, int]) -> set[str]:
+    """The files of these weights that are there as a whole."""
+    return {
+        key
+        for key, size in storage.list()
+        if size == sizes.get(key) and _has(storage, key, begins[key])
+    }
 
 
 def _has(storage: Storage, key: str, begin: bytes) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from ..base.documents import parse_json
 from ..base.errors import DatasetError, NoRoomError
 from ..base.units import format_bytes
 from ..storage.base import Storage
-from ..storage.catalog import read_object
+from ..storage.catalog import exists, read_object
+from ..storage.markers import Marked
 from ..storage.window import ReadWindow
 from .models import DTYPES
 
@@ -28,8 +30,10 @@ INDEX = "model.safetensors.index.json"
 
 SUFFIX = ".safetensors"
 
-MADE_BY = "iobench"
-"""The entry of a file's metadata that says which model it is a part of, if iobench made it."""
+_FILES = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?(\.part)?")
+
+WEIGHTS = Marked(".iobench-weights", "weights", lambda key: _FILES.fullmatch(key) is not None)
+"""Places of generated weights. Their marker has a MadeBy."""
 
 _MAX_HEADER = 100_000_000
 """Bytes. The format's own reader accepts no longer header."""
@@ -63,20 +67,21 @@ class WeightShard(NamedTuple):
 
 
 class MadeBy(NamedTuple):
-    """What a generated file says of itself: the model, how it was scaled, and the seed."""
+    """What the marker of generated weights says: the model, how it was scaled, and the seed."""
 
     model: str
     layers: int
     vocabulary: int
     seed: int
+    shard_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
     """All tensors of a model.
 
-    ``tensors``: by shard, then by offset. ``made``: what ``generate_weights`` wrote down of the
-    files; None for files of others.
+    ``tensors``: by shard, then by offset. ``made``: what ``generate_weights`` wrote down; None for
+    files of others.
     """
 
     tensors: tuple[StoredTensor, ...]
@@ -93,9 +98,9 @@ class Weights:
         return sum(shard.size for shard in self.shards)
 
 
-def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], made: MadeBy) -> bytes:
+def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]]) -> bytes:
     """The beginning of a file with these tensors: name, type, shape and bytes of each."""
-    entries: dict[str, Any] = {_METADATA: {"format": "pt", MADE_BY: json.dumps(made._asdict())}}
+    entries: dict[str, Any] = {_METADATA: {"format": "pt"}}
     end = 0
     for name, dtype, shape, nbytes in tensors:
         begin, end = end, end + nbytes
@@ -115,13 +120,12 @@ def read_weights(storage: Storage) -> Weights:
     mapped = None if index is None else _parse_index(storage, index, keys)
     window = ReadWindow(storage, _FIRST_READ, nbytes=_FIRST_READ)
     tensors: dict[str, StoredTensor] = {}
-    shards, made = [], set()
+    shards = []
     for key in keys if mapped is None else sorted(set(mapped.values())):
         size = window.open(key)
         shards.append(WeightShard(key, size))
         try:
-            found, by = _read_header(window, key, size)
-            for tensor in found:
+            for tensor in _read_header(window, key, size):
                 if other := tensors.get(tensor.name):
                     raise ValueError(f"its tensor '{tensor.name}' is in {other.shard}, too")
                 tensors[tensor.name] = tensor
@@ -129,27 +133,23 @@ def read_weights(storage: Storage) -> Weights:
                 raise ValueError(f"with it there are more than {_MAX_TENSORS:,} tensors")
         except ValueError as error:
             raise _invalid(storage, key, str(error)) from None
-        made.add(by)
     for name, key in (mapped or {}).items():
         there = tensors.get(name)
         if there is None or there.shard != key:
             raise _invalid(storage, str(index), f"{key} has no tensor '{name}', which it names")
-    (by,) = made if len(made) == 1 else (None,)
-    return Weights(tensors=tuple(tensors.values()), shards=tuple(shards), made=by)
+    return Weights(tensors=tuple(tensors.values()), shards=tuple(shards), made=made_by(storage))
 
 
 def made_by(storage: Storage) -> MadeBy | None:
-    """What the first file of ``generate_weights`` says of itself. Raises StorageError."""
-    window = ReadWindow(storage, _FIRST_READ, nbytes=_FIRST_READ)
-    for entry in storage.list():
-        if "/" not in entry.key and entry.key.endswith(SUFFIX):
-            try:
-                _, made = _read_header(window, entry.key, window.open(entry.key))
-            except ValueError:
-                continue
-            if made is not None:
-                return made
-    return None
+    """What the marker of generated weights says; None for weights of others. StorageError."""
+    if not exists(storage, WEIGHTS.marker):
+        return None
+    text = WEIGHTS.read(storage)
+    try:
+        made = MadeBy(**{name: text[name] for name in MadeBy._fields})
+    except KeyError:
+        return None
+    return made if isinstance(made.model, str) and _are_lengths([*made[1:]]) else None
 
 
 def _at_root(storage: Storage) -> tuple[str | None, list[str]]:
@@ -199,9 +199,7 @@ def _parse_index(storage: Storage, index: str, keys: list[str]) -> Mapping[str, 
     return mapped
 
 
-def _read_header(
-    window: ReadWindow, key: str, size: int
-) -> tuple[list[StoredTensor], MadeBy | None]:
+def _read_header(window: ReadWindow, key: str, size: int) -> list[StoredTensor]:
     """The tensors of one file by their offsets. Raises ValueError, StorageError."""
     if size < 8:
         raise ValueError(f"it has only {size} bytes")
@@ -219,7 +217,7 @@ def _read_header(
         raise ValueError(f"its header is damaged: {error}") from None
     if not isinstance(entries, dict):
         raise ValueError("its header is not a JSON object")
-    metadata = entries.pop(_METADATA, None)
+    entries.pop(_METADATA, None)
     found = sorted(
         (_tensor(name, entry, key, 8 + length) for name, entry in entries.items()),
         key=lambda tensor: (tensor.offset, tensor.nbytes),
@@ -232,7 +230,7 @@ def _read_header(
         end += tensor.nbytes
     if end != size:
         raise ValueError(f"its tensors end at byte {end}, the file has {size}")
-    return found, _made_by(metadata)
+    return found
 
 
 def _tensor(name: str, entry: Any, key: str, data: int) -> StoredTensor:
@@ -256,19 +254,6 @@ def _are_lengths(value: Any) -> bool:
     return isinstance(value, list) and all(
         type(each) is int and 0 <= each <= _MAX_LENGTH for each in value
     )
-
-
-def _made_by(metadata: Any) -> MadeBy | None:
-    """What iobench wrote into a file's metadata; None for any other."""
-    text = metadata.get(MADE_BY) if isinstance(metadata, dict) else None
-    try:
-        found = parse_json(text) if isinstance(text, str) else None
-        made = MadeBy(**found) if isinstance(found, dict) else None
-    except (TypeError, ValueError):
-        return None
-    if made is None or not isinstance(made.model, str) or not _are_lengths([*made[1:]]):
-        return None
-    return made
 
 
 def _invalid(storage: Storage, key: str, why: str) -> DatasetError:

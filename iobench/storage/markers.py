@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ..base.errors import MissingObjectError, StorageError, TargetHeldError
-from .base import Storage
-from .catalog import exists
-from .locks.objects import is_lock_name
+from ..base.documents import MAX_DOCUMENT_BYTES, parse_json
+from ..base.errors import MissingObjectError, StorageError, TargetHeldError, TargetRefusedError
+from ..base.safety import Removal
+from .base import Entry, Folders, Guarded, Storage, Unfinished
+from .catalog import exists, innermost, local_root, read_object
+from .locks.held import Held, delete
+from .locks.lock import Lease, exclusive
+from .locks.objects import READERS, is_lock_name
 
 T = TypeVar("T")
 
@@ -92,3 +99,178 @@ def held_as_seen(storage: Storage, attempt: Callable[[ExitStack], T | None]) -> 
         f"{storage.url} is being changed by other processes",
         remedy="find out which, and start again when they have ended",
     ) from problem
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A kind of files that iobench makes, each time in a place of their own.
+
+    ``marker``: the name of the file that says so. It is there before anything is written, and until
+    all is removed. ``what``: a word for the files. ``is_mine``: whether a key is one of them.
+    """
+
+    marker: str
+    what: str
+    is_mine: Callable[[str], bool]
+
+    def claim(self, storage: Storage, facts: Mapping[str, Any] | None = None) -> None:
+        """Make an empty place one of these. A place that is one already stays as it is.
+
+        ``facts`` are kept in the marker. Raises TargetRefusedError for a place with anything else.
+        """
+        if not self._is_new(storage):
+            return
+        root = local_root(storage)
+        made_root = root if root is not None and not root.exists() else None
+        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        marker = {"created": created, "made_root": made_root is not None, **(facts or {})}
+        put_marker(storage, self.marker, json.dumps(marker).encode() + b"\n", made_root=made_root)
+
+    def _is_new(self, storage: Storage) -> bool:
+        """Whether the place is empty, not claimed. TargetRefusedError where it is neither."""
+        if isinstance(storage, Guarded):
+            storage.check_target()
+        if exists(storage, self.marker):
+            return False
+        found = foreign_name(storage, self.marker, local_root(storage))
+        if found is not None:
+            raise TargetRefusedError(
+                f"{storage.url} is not empty (it holds '{found}') and has no {self.what} of "
+                "iobench",
+                remedy=f"name a new or empty directory, e.g. {storage.url}/{self.what}",
+            )
+        return not exists(storage, self.marker)
+
+    @contextmanager
+    def held(
+        self,
+        storage: Storage,
+        verb: str,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        break_lock: bool = False,
+    ) -> Iterator[Lease]:
+        """``claim``, and exclude other processes. Raises TargetHeldError if one holds it."""
+
+        def attempt(stack: ExitStack) -> Lease:
+            # Where the lock is an object, the marker is made by whoever has it: two writers of one
+            # object at one moment may both fail on some storages.
+            if local_root(innermost(storage)) is not None:
+                self.claim(storage, facts)
+            else:
+                self._is_new(storage)
+            lease = exclusive(storage, self.marker, verb=verb, break_dead=break_lock)
+            found = stack.enter_context(lease)
+            self.claim(storage, facts)
+            return found
+
+        with held_as_seen(storage, attempt) as lease:
+            yield lease
+
+    def require(self, storage: Storage) -> dict[str, Any]:
+        """The marker's contents. Raises TargetRefusedError where there is none, StorageError."""
+        if isinstance(storage, Guarded):
+            storage.check_target()
+        if not exists(storage, self.marker):
+            raise TargetRefusedError(
+                f"{storage.url} has no {self.what} of iobench (no {self.marker}), "
+                "so nothing in it is removed"
+            )
+        return self.read(storage)
+
+    def read(self, storage: Storage) -> dict[str, Any]:
+        """The contents of a marker that is there, {} if it is damaged. Raises StorageError."""
+        try:
+            return dict(parse_json(read_object(storage, self.marker, max_bytes=MAX_DOCUMENT_BYTES)))
+        except (ValueError, TypeError):
+            return {}
+
+    def clean(
+        self,
+        storage: Storage,
+        *,
+        dry_run: bool = False,
+        held: Callable[[], None] = lambda: None,
+        remove: Callable[[list[Entry]], None] | None = None,
+    ) -> Removal:
+        """Remove these files, and the root itself if ``claim`` made it and it is empty.
+
+        The marker is removed last, and only if none of the files is left: files that a mount point
+        hides at the moment can then be removed later. ``held`` is called before each deletion, and
+        raises where the place is another process's now. ``remove``: does that for the files, which
+        are removed one by one else. Raises TargetRefusedError, StorageError.
+        """
+        marker = self.require(storage)
+        entries = [entry for entry in storage.list() if not is_lock_name(entry.key)]
+        mine = [entry for entry in entries if self._is_mine(entry)]
+        foreign = sorted({entry.key for entry in entries} - {entry.key for entry in mine})
+        if dry_run:
+            return removal_of(mine, foreign)
+        files = [entry for entry in mine if entry.key != self.marker]
+        if remove is not None:
+            remove(files)
+        else:
+            for entry in files:
+                delete(storage, entry.key, held)
+            if isinstance(storage, Unfinished):
+                storage.discard_unfinished(self.is_mine, allowed=held)
+        held()
+        if isinstance(inner := innermost(storage), Folders):
+            inner.remove_empty(lambda name: name == READERS)
+        left = {entry.key for entry in storage.list() if self._is_mine(entry)} - {self.marker}
+        if left:
+            gone = [entry for entry in mine if entry.key not in {*left, self.marker}]
+            return removal_of(gone, sorted({*foreign, *left}))
+        held()
+        root = local_root(storage)
+        if root is None:
+            delete(storage, self.marker, held)
+            return removal_of(mine, foreign)
+        _remove_locks(storage, root)
+        storage.delete(self.marker)
+        made_root = not foreign and bool(marker.get("made_root"))
+        return removal_of(mine, foreign, root_removed=made_root and _removed(root))
+
+    def clean_alone(
+        self,
+        storage: Storage,
+        clean: Callable[..., Removal],
+        *,
+        dry_run: bool = False,
+        break_lock: bool = False,
+    ) -> Removal:
+        """``clean`` by whoever does not hold the place yet. TargetHeldError where others do."""
+        self.require(storage)
+        if dry_run:
+            return clean(storage, dry_run=True)
+        try:
+            with exclusive(storage, self.marker, verb="clean", break_dead=break_lock) as lease:
+                return clean(storage, held=Held(lease))
+        except MissingObjectError:  # another clean was faster
+            self.require(storage)
+            raise
+
+    def _is_mine(self, entry: Entry) -> bool:
+        return entry.key == self.marker or self.is_mine(entry.key)
+
+
+def removal_of(mine: list[Entry], foreign: list[str], *, root_removed: bool = False) -> Removal:
+    return Removal(len(mine), sum(entry.size for entry in mine), foreign, root_removed)
+
+
+def _remove_locks(storage: Storage, root: Path) -> None:
+    """Of a file system without flock: else the lock would keep the root from being empty."""
+    for entry in list(storage.list()):
+        if is_lock_name(entry.key):
+            storage.delete(entry.key)
+    with suppress(OSError):
+        (root / READERS).rmdir()
+
+
+def _removed(root: Path) -> bool:
+    """Whether an empty root could be removed."""
+    try:
+        root.rmdir()
+    except OSError:
+        return False  # empty folders of others, or somebody uses it again at this moment
+    return True

@@ -227,10 +227,10 @@ def test_clean_removes_the_weights_that_were_made_and_nothing_else(tmp_path: Pat
     (place / "tokenizer.json").write_text("{}")
     small_weights(place / "others")
     shutil.copy(place / "model.safetensors", place / "mine.safetensors")
-    assert document(f"clean {place} --dry-run")["files"] == 1
+    assert document(f"clean {place} --dry-run")["files"] == 2
     assert (place / "model.safetensors").exists()
     found = document(f"clean {place}")
-    assert found["files"] == 1
+    assert found["files"] == 2
     assert {"mine.safetensors", "tokenizer.json"} <= set(found["foreign"])
     assert sorted(each.name for each in place.iterdir()) == [
         "mine.safetensors",
@@ -256,5 +256,5 @@ def test_weights_on_s3(
     doc = document(f"load {url} --repeat 1 --results {tmp_path}/results --replicas 1,2")
     assert (doc["status"], doc["validity"]) == ("ok", "valid")
     assert doc["job"]["spec"]["loaders"] == ["direct", "eager"]
-    assert document(f"clean {url}")["files"] == 1
+    assert document(f"clean {url}")["files"] == 2
     assert refused(f"load {url}", code=1)

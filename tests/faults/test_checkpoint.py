@@ -30,7 +30,7 @@ from iobench.checkpoint import make_writer
 from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
-from iobench.checkpoint.place import MARKER
+from iobench.checkpoint.place import CHECKPOINTS
 from tests.checkpoints import EACH_WRITER, WRITERS, blank, make_state, plant, restore, same, save
 from tests.processes import tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
@@ -345,7 +345,7 @@ def test_foreign_files_are_refused_and_never_removed(tmp_path: Path) -> None:
     (tmp_path / "c" / "thesis.txt").write_text("the only copy")
     with pytest.raises(TargetRefusedError, match=r"is not empty \(it holds 'thesis.txt'\)"):
         claimed(tmp_path / "c")
-    with pytest.raises(TargetRefusedError, match=f"no {MARKER}"):
+    with pytest.raises(TargetRefusedError, match=f"no {CHECKPOINTS.marker}"):
         CheckpointRoot.open(str(tmp_path / "c")).clean()
     root = claimed(tmp_path / "d")
     target = save("torch", root, 1, {"x": torch.ones(3)})

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from iobench.base.errors import StorageError
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.manifest import is_ours
 from iobench.data.dataset import load_manifest
@@ -77,7 +78,26 @@ def test_a_mount_point_among_checkpoints(call: Call, tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("marker", [".iobench-dataset", ".iobench-checkpoints"])
+@pytest.mark.parametrize("place", ["/", "FOLDER"])
+def test_a_place_that_is_not_ours_is_refused_without_a_look_into_it(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Nothing has to be listed to see that there is no marker."""
+    (tmp_path / "model.safetensors").write_text("precious")
+
+    def unlisted(self: LocalStorage, prefix: str = "") -> Any:
+        raise StorageError(f"cannot list {self.root}: {os.strerror(errno.EACCES)}")
+
+    monkeypatch.setattr(LocalStorage, "list", unlisted)
+    code, out, err = call("clean", place.replace("FOLDER", str(tmp_path)))
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert files(tmp_path) == ["model.safetensors"]
+
+
+MARKERS = (".iobench-dataset", ".iobench-checkpoints", ".iobench-weights")
+
+
+@pytest.mark.parametrize("marker", MARKERS)
 @pytest.mark.parametrize("what", ["fifo", "folder"])
 def test_a_marker_that_is_no_file_is_one_line(
     call: Call, tmp_path: Path, marker: str, what: str
@@ -86,11 +106,17 @@ def test_a_marker_that_is_no_file_is_one_line(
     root.mkdir()
     (os.mkfifo if what == "fifo" else os.mkdir)(root / marker)
     commands = [("clean", root), ("clean", root, "--dry-run")]
-    commands += (
-        [("generate", "demo", "--samples", "4", "--to", root)]
-        if marker == ".iobench-dataset"
-        else [("checkpoint", "resnet50", "--to", root, "--results", tmp_path / "r")]
-    )
+    commands += dict(
+        zip(
+            MARKERS,
+            (
+                [("generate", "demo", "--samples", "4", "--to", root)],
+                [("checkpoint", "resnet50", "--to", root, "--results", tmp_path / "r")],
+                [("generate", "qwen3-0.6b-weights", "--layers", 1, "--to", root)],
+            ),
+            strict=True,
+        )
+    )[marker]
     for words in commands:
         code, out, err = call(*words)
         assert code in (1, 2), words

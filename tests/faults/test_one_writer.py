@@ -100,6 +100,22 @@ def test_while_a_dataset_is_generated(
     whole(call, place)
 
 
+@pytest.mark.parametrize("other", ["generate", "clean", "load"])
+def test_while_weights_are_generated(
+    call: Call, place: str, tmp_path: Path, nothing_left: set[int], other: str
+) -> None:
+    words = ("generate", "qwen3-0.6b-weights", "--layers", 1, "--vocabulary", 64, "--quiet", "--to")
+    others = {"generate": (*words, place), "clean": ("clean", place), "load": ("load", place)}
+    assert call(*words, place)[0] == 0
+    with paused("iobench.serve.generate:_require_same", *words, place, folder=tmp_path) as first:
+        refused(call(*others[other]))
+        code, _, err = first.end()
+        assert code == 0, err
+    code, _, err = call("clean", place)
+    assert (code, err) == (0, "")
+    assert names(place) == []
+
+
 def test_a_dataset_that_is_being_generated_is_not_read(
     call: Call, place: str, tmp_path: Path
 ) -> None:
@@ -126,7 +142,8 @@ def test_while_a_dataset_is_read(
         code, out, err = first.end()
         assert code == 0, err
     assert shared_with(out) == []  # the other one was gone when it looked again
-    assert call("clean", place)[0] == 0
+    code, _, err = call("clean", place)
+    assert (code, err) == (0, "")
     assert names(place) == []
 
 

@@ -17,7 +17,7 @@ from iobench.checkpoint.container import MAGIC, PAGE, layout_from_header, read_h
 from iobench.checkpoint.dcp_compat import unpickle_metadata
 from iobench.checkpoint.leaves import leaves
 from iobench.checkpoint.manifest import MANIFEST, parse_manifest, parse_part, part_name
-from iobench.checkpoint.place import MARKER, require_marker
+from iobench.checkpoint.place import CHECKPOINTS
 from iobench.checkpoint.safetensors_file import _read as read_safetensors
 from iobench.data.generator import journal
 from iobench.data.generator.plan import ShardPlan, plan_shards
@@ -126,8 +126,8 @@ def checkpoint_part(data: bytes) -> None:
 def checkpoint_root(data: bytes) -> None:
     """The marker of a place of checkpoints."""
     folder = scratch("root")
-    (folder / MARKER).write_bytes(data)
-    require_marker(LocalStorage(folder))
+    (folder / CHECKPOINTS.marker).write_bytes(data)
+    CHECKPOINTS.require(LocalStorage(folder))
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from iobench.base.errors import DatasetError, StorageError
-from iobench.serve.weights import INDEX, read_weights
+from iobench.serve.weights import INDEX, WEIGHTS, read_weights
 from iobench.storage import open_storage
 from tests.weights import TYPES, write_every_type
 
@@ -237,13 +237,14 @@ def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
     [
         "{}",
         "[]",
-        '{"model": "m", "layers": -1, "vocabulary": 1, "seed": 0}',
-        '{"model": 1, "layers": 1, "vocabulary": 1, "seed": 0}',
-        '{"model": "m", "layers": 1, "vocabulary": 1, "seed": 1e3}',
-        '{"model": "m", "layers": 1, "vocabulary": 1, "seed": 0, "more": 1}',
+        '{"model": "m", "layers": -1, "vocabulary": 1, "seed": 0, "shard_bytes": 1}',
+        '{"model": 1, "layers": 1, "vocabulary": 1, "seed": 0, "shard_bytes": 1}',
+        '{"model": "m", "layers": 1, "vocabulary": 1, "seed": 1e3, "shard_bytes": 1}',
+        '{"model": "m", "layers": 1, "vocabulary": 1, "seed": 0}',
         "[" * 10_000,
     ],
 )
-def test_files_that_pretend_to_be_ours_are_others(tmp_path: Path, said: str) -> None:
-    save_file({"a": torch.zeros(2)}, tmp_path / "x.safetensors", metadata={"iobench": said})
+def test_a_marker_that_says_nothing_makes_no_weights_ours(tmp_path: Path, said: str) -> None:
+    save_file({"a": torch.zeros(2)}, tmp_path / "x.safetensors")
+    (tmp_path / WEIGHTS.marker).write_text(said)
     assert read_weights(open_storage(str(tmp_path))).made is None

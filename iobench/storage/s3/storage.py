@@ -377,7 +377,8 @@ class S3Storage:
                 self._delete_if(client, full, etag, allowed)
             except Failure as failure:
                 if failure.kind is Kind.EXISTS:  # the condition was not met
-                    self._require_gone(client, key, number)
+                    if self._is_still(client, key, etag, number):
+                        self._delete_if(client, full, "", allowed)
                 elif failure.kind is not Kind.MISSING or not number:
                     raise
 
@@ -408,13 +409,18 @@ class S3Storage:
                 session.deletions = None if wire.proxied else Deletions(wire)
             return session.deletions
 
-    def _require_gone(self, client: Client, key: str, number: int) -> None:
-        """Raises TargetLostError unless an earlier attempt has deleted the object."""
+    def _is_still(self, client: Client, key: str, etag: str, number: int) -> bool:
+        """Whether an object that was not deleted is the one that was seen.
+
+        Some servers compare an object of several parts with another tag than the one they name.
+        False where an earlier attempt has deleted it. Raises TargetLostError for another object.
+        """
         try:
-            client.head(self.full_key(key))
+            if client.head(self.full_key(key)).etag == etag:
+                return True
         except Failure as failure:
             if failure.kind is Kind.MISSING and number:
-                return
+                return False
             if failure.kind is not Kind.MISSING:
                 raise
         raise TargetLostError(
