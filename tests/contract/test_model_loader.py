@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import multiprocessing
 import os
@@ -43,18 +42,7 @@ from tests.weights import same_bytes, tiny, write_every_type
 
 __all__ = ["nfs_server", "rclone_s3", "s3_environment"]
 
-PACKAGES = {"runai": "runai_model_streamer", "fastsafetensors": "fastsafetensors"}
-LOADERS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(
-            name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None,
-            reason=f"{name} is not installed",
-        ),
-    )
-    for name in ("direct", "mmap", "prefetch", "eager", "runai", "fastsafetensors")
-]
-"""Two of them are extras that not every test environment has."""
+LOADERS = ("direct", "mmap", "prefetch", "eager", "runai", "fastsafetensors")
 
 LACKS = {"fastsafetensors": {torch.complex64}}
 """Types that a library does not know."""
