@@ -86,6 +86,16 @@ def test_two_batches_for_each_accelerator(filling: Any, monkeypatch: pytest.Monk
         grown(filling(accelerators=8, seconds=20.0), 0.05, monkeypatch)
 
 
+def test_the_smallest_dataset_may_take_more_than_its_share(
+    filling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, took = grown(filling(accelerators=8, seconds=60.0), 0.04, monkeypatch)
+    assert sizes == [256, 2000]
+    assert took > 60.0
+    with pytest.raises(UsageError, match="--budget"):
+        grown(filling(accelerators=8, seconds=60.0), 0.05, monkeypatch)
+
+
 def test_a_share_of_the_space(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     space = os.statvfs("/")
     names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree")

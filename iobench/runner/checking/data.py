@@ -65,6 +65,10 @@ then _SHORT_GROWTH times as much may be tried whatever the pace."""
 _USED = 0.7
 """Share of the time that is left that the next try may take by the pace of the last one."""
 
+_STRETCH = 1.6
+"""Multiple of the time for generating that the smallest dataset may take: a short run tells more
+than a refusal."""
+
 _REMOVAL_S, _CAUTION = 0.5, 2.0
 """The least time that is kept for the removal, and the multiple of the one that was seen."""
 
@@ -291,15 +295,18 @@ class _Filling:
             return wanted if wanted >= 2 * size else size
         if wanted >= self.least or (wanted >= 2 * size and took_s < _SHORT_S):
             return wanted
+        needed = pace * self.least
+        there_are = _STRETCH * self.seconds
+        if needed < left + there_are - self.seconds:
+            return self.least
         rate = format_rate(self.sample_bytes / pace)
-        needed = pace * self.least / _USED
         raise UsageError(
             f"the smallest dataset of '{self.spec.name}' for this check has "
             f"{format_bytes(self.least * self.sample_bytes)}, and {rate} can be generated here: "
             f"that takes about {format_duration(needed)}, and there are "
-            f"{format_duration(self.seconds)}",
+            f"{format_duration(there_are)}",
             remedy="give a larger --budget: at least "
-            f"{needed / GENERATE_SHARE + MIN_BUDGET_S:.0f}s{self._fewer()}",
+            f"{needed / (_STRETCH * GENERATE_SHARE) + MIN_BUDGET_S:.0f}s{self._fewer()}",
         )
 
     def _fewer(self) -> str:
