@@ -13,8 +13,8 @@ import numpy as np
 
 from iobench.ask.compare.changes import change_points
 from iobench.ask.compare.claims import Sides, claim
-from iobench.ask.compare.sequential import MAX_TURNS as LARGEST
-from iobench.ask.compare.sequential import MIN_TURNS, Sequential
+from iobench.ask.compare.sequential import MAX_ROUNDS as LARGEST
+from iobench.ask.compare.sequential import MIN_ROUNDS, Sequential
 from iobench.record.ab import Answer, Claim, Drift
 from tests.simulated import Floats, World, at_least, at_most, block_ratios, medians
 
@@ -160,7 +160,7 @@ def drift(values: Floats) -> Drift:
     )
 
 
-MAX_TURNS = 20
+MAX_ROUNDS = 20
 PROMISES = 300
 
 TURN_WORLDS = (
@@ -172,16 +172,16 @@ TURN_WORLDS = (
     World(cv=0.02, drift=0.02),
     World(cv=0.02, drift=0.03, walk=True),
 )
-"""Sides of a turn are one repetition each: ``drift`` is that of one repetition to the next."""
+"""Variants of a round are one repetition each: ``drift`` is that of one repetition to the next."""
 
 
 @dataclass(frozen=True)
 class InTurns:
-    """What ``ab`` told, and how often it told a true 10 % within the turns that it had promised."""
+    """What ``ab`` told, and how often it told a true 10 % within the rounds it had promised."""
 
     told: Told
-    turns: dict[float, float]  # the median number, by the true ratio
-    promised: int  # trials in which the first turns promised a number of turns
+    rounds: dict[float, float]  # the median number, by the true ratio
+    promised: int  # trials in which the first rounds promised a number of rounds
     kept: int  # of these: told different, in the right direction, by another ``ab`` of so many
 
     @property
@@ -194,43 +194,43 @@ class InTurns:
 
     @property
     def cells(self) -> str:
-        turns = " | ".join(f"{self.turns[truth]:g}" for truth in (1.0, 0.9))
-        return f"{self.told.cells} | {turns} | {100 * self.power:.1f} of {self.promised}"
+        rounds = " | ".join(f"{self.rounds[truth]:g}" for truth in (1.0, 0.9))
+        return f"{self.told.cells} | {rounds} | {100 * self.power:.1f} of {self.promised}"
 
 
 def in_turns(world: World, *, trials: int = TRIALS) -> InTurns:
-    """What ``ab`` tells after at most ``MAX_TURNS`` turns, each of which gives one ratio."""
-    test = Sequential(MAX_TURNS, THRESHOLD)
+    """What ``ab`` tells after at most ``MAX_ROUNDS`` rounds, each of which gives one ratio."""
+    test = Sequential(MAX_ROUNDS, THRESHOLD)
     claims: dict[float, Sequence[Claim]] = {}
-    turns: dict[float, float] = {}
+    rounds: dict[float, float] = {}
     for truth in TRUTHS:
         rng = np.random.default_rng((2, TURN_WORLDS.index(world)))
-        series = block_ratios(rng, world, trials, MAX_TURNS, truth).tolist()
+        series = block_ratios(rng, world, trials, MAX_ROUNDS, truth).tolist()
         taken = [next(n for n in test.looks if test.ends(logs[:n])) for logs in series]
         given = [
             test.claim(METRIC, logs[:n], higher_is_better=True)
             for logs, n in zip(series, taken, strict=True)
         ]
-        claims[truth], turns[truth] = given, float(np.median(taken))
+        claims[truth], rounds[truth] = given, float(np.median(taken))
     promised, kept = _promises(test, world)
-    return InTurns(told(claims), turns, promised, kept)
+    return InTurns(told(claims), rounds, promised, kept)
 
 
 def _promises(test: Sequential, world: World) -> tuple[int, int]:
-    """How often the first turns say how many turns tell a difference of the threshold.
+    """How often the first rounds say how many rounds tell a difference of the threshold.
 
-    And how often another ``ab`` with so many turns tells a true 10 %.
+    And how often another ``ab`` with so many rounds tells a true 10 %.
     """
     rng = np.random.default_rng((3, TURN_WORLDS.index(world)))
-    first = block_ratios(rng, world, PROMISES, MIN_TURNS, 0.9).tolist()
-    numbers = [test.turns_for_threshold(logs) for logs in first]
+    first = block_ratios(rng, world, PROMISES, MIN_ROUNDS, 0.9).tolist()
+    numbers = [test.rounds_for_threshold(logs) for logs in first]
     again = block_ratios(rng, world, PROMISES, LARGEST, 0.9).tolist()
     kept = 0
     for number, logs in zip(numbers, again, strict=True):
         if number is not None:
             other = Sequential(min(number, LARGEST), THRESHOLD)
-            turns = next(n for n in other.looks if other.ends(logs[:n]))
-            found = other.claim(METRIC, logs[:turns], higher_is_better=True)
+            rounds = next(n for n in other.looks if other.ends(logs[:n]))
+            found = other.claim(METRIC, logs[:rounds], higher_is_better=True)
             kept += found.better is False
     return sum(number is not None for number in numbers), kept
 

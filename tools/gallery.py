@@ -98,7 +98,7 @@ GALLERY = (
     Shown(
         name="ab",
         what="Two settings in turns: 4 and 16 reads in flight for each worker.",
-        measure=f"ab {quoted(SLOW)} --workload demo --set-b reader.concurrency=16 --max-turns 12 "
+        measure=f"ab {quoted(SLOW)} --workload demo --set-b reader.concurrency=16 --max-rounds 12 "
         "--budget 90s --set reader.decode=false --set epochs=1",
         record="ab.json",
     ),

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..ask.compare.sequential import METRICS, MIN_TURNS, primary, verdict
+from ..ask.compare.sequential import METRICS, MIN_ROUNDS, primary, verdict
 from ..base.errors import UnknownNameError, UsageError
 from ..judge.statistics import NOISE
-from ..record.ab import AB_FILE, AbRecord, Side
+from ..record.ab import AB_FILE, AbRecord, AbVariant
 from ..record.job import DatasetFacts
 from ..record.run import RUN_FILE, TrainingRecord, load_training
 from ..record.sweep import SWEEP_FILE
-from ..report.ab import answer, planned_line, turn_line
-from ..runner.ab import SideAsked, are_same, compare_in_turns, naming, shortest_s
+from ..report.ab import answer, planned_line, round_line
+from ..runner.ab import VariantAsked, are_same, compare_in_turns, naming, shortest_s
 from ..runner.budget import Budget
 from ..runner.earlier import Asked, asked_again, check_same_data
 from ..runner.options import AbOptions
@@ -45,19 +45,19 @@ def _compare(request: AbRequest, hosts: Hosts) -> int:
     if request.metric not in names:
         raise UnknownNameError("metric", request.metric, names)
     threshold, budget_s = _threshold(request), request.budget_s
-    a, b = sides_of(request, hosts.count)
-    told = ShownTurns(quiet=request.quiet)
+    a, b = variants_of(request, hosts.count)
+    told = ShownRounds(quiet=request.quiet)
     options = AbOptions(
         results=request.results,
         metric=request.metric,
         threshold=threshold,
-        max_turns=request.max_turns,
+        max_rounds=request.max_rounds,
         budget=Budget(seconds=budget_s, began_s=request.began_s),
         rules=request.rules,
         command=request.command,
         break_lock=request.break_lock,
     )
-    told.announce(a, b, options.max_turns)
+    told.announce(a, b, options.max_rounds)
     try:
         record, directory = compare_in_turns(a, b, options, told, hosts)
     finally:
@@ -69,10 +69,10 @@ def _compare(request: AbRequest, hosts: Hosts) -> int:
 def gated(request: AbRequest, record: AbRecord) -> int:
     """The exit code of ``--fail-on``: 4 if B is worse, or as ``--if-inconclusive`` says.
 
-    What is told of a side that is INVALID is inconclusive.
+    What is told of a variant that is INVALID is inconclusive.
     """
     found = verdict(primary(record))
-    inconclusive = [f"variant {side.name} is INVALID" for side in invalid_sides(record)]
+    inconclusive = [f"variant {variant.name} is INVALID" for variant in invalid_variants(record)]
     if found == "inconclusive":
         inconclusive.append(answer(record).removeprefix("inconclusive").lstrip(": "))
     return status_of(
@@ -80,8 +80,8 @@ def gated(request: AbRequest, record: AbRecord) -> int:
     )
 
 
-def invalid_sides(record: AbRecord) -> list[Side]:
-    return [side for side in record.sides if side.validity == "invalid"]
+def invalid_variants(record: AbRecord) -> list[AbVariant]:
+    return [variant for variant in record.variants if variant.validity == "invalid"]
 
 
 def _threshold(request: AbRequest) -> float:
@@ -95,55 +95,55 @@ def _threshold(request: AbRequest) -> float:
     return given[0] if given else NOISE
 
 
-class ShownTurns(Live):
-    """What is told while the turns are taken: the time they take, and a line for each."""
+class ShownRounds(Live):
+    """What is told while the rounds are taken: the time they take, and a line for each."""
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet, lines=True)
-        self._turn_s = 0.0
+        self._round_s = 0.0
 
-    def announce(self, a: SideAsked, b: SideAsked, max_turns: int) -> None:
+    def announce(self, a: VariantAsked, b: VariantAsked, max_rounds: int) -> None:
         """Tell what will be measured, and how long it takes at least."""
 
-        for name, side in (("A", a), ("B", b)):
-            given = f", {', '.join(side.settings)}" if side.settings else ""
-            self.note(f"{name}: {side.plan.workload.name} on {side.plan.data}{given}")
+        for name, variant in (("A", a), ("B", b)):
+            given = f", {', '.join(variant.settings)}" if variant.settings else ""
+            self.note(f"{name}: {variant.plan.workload.name} on {variant.plan.data}{given}")
         if are_same(a.plan, b.plan):
             self.note("A and B are the same: a difference would be a false alarm")
         least = shortest_s(a.plan, b.plan)
         if least is None:
             self.note("how long it takes is known after the warm-up of both variants")
             return
-        first = whole_seconds((1 + MIN_TURNS) * least)
-        line = f"a warm-up, then {MIN_TURNS} turns of 2 repetitions: at least {first}"
-        if max_turns > MIN_TURNS:
-            most = whole_seconds((1 + max_turns) * least)
-            line += f"; if these give no answer, up to {max_turns} turns: at least {most}"
+        first = whole_seconds((1 + MIN_ROUNDS) * least)
+        line = f"a warm-up, then {MIN_ROUNDS} rounds of 2 repetitions: at least {first}"
+        if max_rounds > MIN_ROUNDS:
+            most = whole_seconds((1 + max_rounds) * least)
+            line += f"; if these give no answer, up to {max_rounds} rounds: at least {most}"
         self.note(line)
 
-    def planned(self, record: AbRecord, turn_s: float) -> None:
-        self._turn_s = turn_s
+    def planned(self, record: AbRecord, round_s: float) -> None:
+        self._round_s = round_s
         self._expect(record)
-        self.note(planned_line(record, turn_s))
+        self.note(planned_line(record, round_s))
 
-    def turned(self, record: AbRecord) -> None:
+    def round_taken(self, record: AbRecord) -> None:
         self._expect(record)
-        self.note(turn_line(record))
+        self.note(round_line(record))
 
     def _expect(self, record: AbRecord) -> None:
-        """The turns that an answer takes at least; after these, each may be the last."""
+        """The rounds that an answer takes at least; after these, each may be the last."""
 
-        self.expect(max(1, MIN_TURNS - len(record.turns)) * self._turn_s, more=True)
+        self.expect(max(1, MIN_ROUNDS - len(record.rounds)) * self._round_s, more=True)
 
 
 SEED, ACCELERATORS = 42, 1
 """Where neither a flag nor a run that is repeated says so."""
 
 
-def sides_of(request: AbRequest, hosts: int = 1) -> tuple[SideAsked, SideAsked]:
-    """Make the plans of both sides, with a rank on each host at least.
+def variants_of(request: AbRequest, hosts: int = 1) -> tuple[VariantAsked, VariantAsked]:
+    """Make the plans of both variants, with a rank on each host at least.
 
-    Raises UsageError, and as ``make_plan``, with the side.
+    Raises UsageError, and as ``make_plan``, with the variant.
     """
     places = (request.a, request.a if request.b is None else request.b)
     runs = []
@@ -168,7 +168,7 @@ def sides_of(request: AbRequest, hosts: int = 1) -> tuple[SideAsked, SideAsked]:
     found = []
     for name, place, doc in zip("AB", places, runs, strict=True):
         with naming(name):
-            found.append(_side(request, name.lower(), place, doc, known, hosts))
+            found.append(_variant(request, name.lower(), place, doc, known, hosts))
     a, b = found
     if a.plan.workload.name != b.plan.workload.name:
         raise UsageError(
@@ -192,18 +192,18 @@ def _run_of(place: str) -> TrainingRecord | None:
     return load_training(path) if (path / RUN_FILE).is_file() else None
 
 
-def _side(
+def _variant(
     request: AbRequest,
     name: str,
     place: str,
     doc: TrainingRecord | None,
     known: TrainingRecord | None,
     hosts: int,
-) -> SideAsked:
-    """The plan of a side: of a run (``doc``), or of a dataset with a workload.
+) -> VariantAsked:
+    """The plan of a variant: of a run (``doc``), or of a dataset with a workload.
 
     ``known``: the run whose workload a dataset without --workload gets. Its seed is that of both
-    sides.
+    variants.
     """
     own = tuple(getattr(request, f"set_{name}"))
     overrides = [*request.overrides, *own]
@@ -211,7 +211,7 @@ def _side(
     if doc is not None:
         asked = asked_again(doc, data=request.data, origin=origin, overrides=overrides)
     elif request.workload is None:
-        assert known is not None  # or ``sides_of`` has refused it
+        assert known is not None  # or ``variants_of`` has refused it
         elsewhere = known.with_job(dataset=DatasetFacts(location=None))
         asked = asked_again(elsewhere, data=place, origin=origin, overrides=overrides)
     else:
@@ -232,9 +232,9 @@ def _side(
         asked.data,
         origin=asked.origin,
         accelerators=max(request.accelerators or asked.accelerators, hosts),
-        repetitions=request.max_turns,
+        repetitions=request.max_rounds,
         seed=seed,
     )
     if doc is not None and request.data is None:
         check_same_data(doc, plan)
-    return SideAsked(plan=plan, settings=own, repeats=doc.run_id if doc is not None else "")
+    return VariantAsked(plan=plan, settings=own, repeats=doc.run_id if doc is not None else "")

@@ -140,7 +140,7 @@ def finish_ab(record: AbRecord, directory: Path, *, kind: str, new: bool, detail
         keep_page(record, shown, directory)
     if kind == "text":
         say_where(directory, details=details)
-    return 3 if any(side.validity == "invalid" for side in record.sides) else 0
+    return 3 if any(variant.validity == "invalid" for variant in record.variants) else 0
 
 
 def finish_sweep(sweep: Sweep, directory: Path, *, kind: str, new: bool, details: bool) -> int:

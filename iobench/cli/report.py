@@ -90,7 +90,7 @@ def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
 
 
 def _comparison(request: ReportRequest, directory: Path) -> int:
-    """Print a comparison in turns again, with its claims computed from its turns."""
+    """Print a comparison in turns again, with its claims computed from its rounds."""
     runs = f"{directory}/a or {directory}/b"
     _refuse_rules(request, f"{directory} is a comparison in turns", f"name one of its runs, {runs}")
     check_kind(request.format, "ab", directory, remedy=f"name one of its runs, {runs}")

@@ -197,7 +197,7 @@ def _mixed(request: RunRequest | TrainRequest, ranks: int) -> Mixed | None:
     )
 
 
-MIN_TURN_S = 1.0
+MIN_TRIAL_S = 1.0
 
 
 def loader_overrides(request: RunRequest) -> list[str]:
@@ -262,16 +262,16 @@ def tell_headspace(
     seconds = calibration_s
     if budget.limited:
         seconds = budget.left_s / (2 * plan.repetitions) - START_S
-    seconds = max(MIN_TURN_S, seconds)
+    seconds = max(MIN_TRIAL_S, seconds)
     found = headspace(plan, seconds=seconds, observer=Live(quiet=request.quiet), hosts=hosts)
     bound = found.bound
     if request.format == "json":
         show_json(
             {
                 "headspace": bound.model_dump(mode="json") if bound is not None else None,
-                "turns": [
+                "rounds": [
                     {"samples_per_s": best, "base_samples_per_s": base}
-                    for best, base in found.turns
+                    for best, base in found.rounds
                 ],
                 "not_measured": "" if bound is not None else _TOO_SHORT,
             }
@@ -285,7 +285,7 @@ def tell_headspace(
         if bound.low is not None and bound.high is not None
         else ""
     )
-    best, base = (median(each[place] for each in found.turns) for place in (0, 1))
+    best, base = (median(each[place] for each in found.rounds) for place in (0, 1))
     say(
         f"at most {bound.value:.2f} x{interval} from the loader: {format_count(base)} samples/s "
         f"now, {format_count(best)} with batches that are already there"

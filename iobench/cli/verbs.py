@@ -813,12 +813,12 @@ class AbRequest(GateRequest, ScannedRequest, RuledRequest, TrialsRequest, Lockin
     """metric that decides (default: samples_per_s)"""
     threshold: Change | None = None
     """largest change that counts as equal (default: 5%)"""
-    max_turns: Annotated[Count, MORE, at_least(4, 200)] = 20
-    """most turns (default: 20)"""
+    max_rounds: Annotated[Count, MORE, at_least(4, 200)] = 20
+    """most rounds of one repetition each (default: 20)"""
     budget_s: Annotated[Time | None, above(0)] = None
-    """time limit for all of it, e.g. 10m; no turn begins that would end later"""
+    """time limit for all of it, e.g. 10m; no round begins that would end later"""
     seed: Annotated[Count | None, MORE, at_least(0)] = None
-    """seed of the first turn; each has its own (default: as in the run that is repeated, or 42)"""
+    """seed of the first round; each has its own (default: as in the run that is repeated, or 42)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1055,8 +1055,8 @@ class AdviseRequest(TrialsRequest, LockingRequest):
     """directory or URL of the data of a scanned dataset; without it, only data in the
     manifest's own directory is read"""
     budget_s: Annotated[Time | None, ONE_RUN, above(0)] = None
-    """time for the turns (default: as long as the run's repetitions took, and at least three
-    turns)"""
+    """time for the rounds (default: as long as the run's repetitions took, and at least three
+    rounds)"""
     results: Annotated[Path, Parameter(metavar="DIR"), ONE_RUN, MORE] = Path("results")
     """directory for the new run directory (default: results)"""
     tags: Annotated[Settings, ONE_RUN, MORE] = ()

@@ -13,12 +13,15 @@ from typing import NamedTuple
 
 from . import criteria
 from . import watched as waits
+from .cache import MAX_SERVED, MIN_CACHED
 from .evidence import (
     AT_LIMIT,
     CPU_BUSY,
     CPU_NEAR,
     IN_TURNS,
     MIN_TOLD_STEPS,
+    NOISE_OF_FILL,
+    Bottleneck,
     Case,
     Decision,
     Evidence,
@@ -30,13 +33,38 @@ from .statistics import NOISE
 from .user_loader import MIN_HELD_BACK
 
 
+class Named(str):
+    """Words for the answer of a row whose check names the bottleneck itself, by a Decision."""
+
+    __slots__ = ()
+
+
 class Criterion(NamedTuple):
-    """One line of the table. ``source``: the threshold of its check, and where that comes from."""
+    """One line of the table.
+
+    ``source``: the threshold of the check, and where that comes from. ``check``: whether the row
+    has the answer, or the reason why it has; if that is false or empty, the next row is asked.
+    ``tested``: the answer rests on what leaving stages out brought.
+    """
 
     when: str
-    bottleneck: str
+    bottleneck: Bottleneck | Named
     source: str
-    check: Callable[[Case], Decision | None]
+    check: Callable[[Case], Decision | str | bool | None]
+    tested: bool = False
+
+    def answer(self, case: Case) -> Decision | None:
+        """The answer of the row; None if it has none."""
+        found = self.check(case)
+        if isinstance(found, Decision):
+            return found
+        if not found or isinstance(self.bottleneck, Named):
+            return None
+        return Decision(
+            bottleneck=self.bottleneck,
+            basis="tested" if self.tested else "inferred",
+            reason=found if isinstance(found, str) else "",
+        )
 
 
 class Criteria(NamedTuple):
@@ -64,7 +92,7 @@ def _by_ceilings(case: Case) -> Decision:
 def _first(parts: Iterable[Criteria], case: Case) -> Decision:
     """The answer of the first row that has one; the last row of the table always has."""
     rows = (row for part in parts if part.applies(case) for row in part.rows)
-    return next(found for row in rows if (found := row.check(case)) is not None)
+    return next(found for row in rows if (found := row.answer(case)) is not None)
 
 
 def _is_too_short(case: Case) -> Decision | None:
@@ -74,10 +102,8 @@ def _is_too_short(case: Case) -> Decision | None:
     return Decision(bottleneck="undecided", reason=short.why, too_short=short)
 
 
-def _is_not_measured(case: Case) -> Decision | None:
-    if case.evidence.measured is not None:
-        return None
-    return Decision(bottleneck="undecided", reason="no repetition was completed")
+def _is_not_measured(case: Case) -> str:
+    return "" if case.evidence.measured is not None else "no repetition was completed"
 
 
 def _hidden_by_the_fill(case: Case) -> Decision | None:
@@ -87,11 +113,11 @@ def _hidden_by_the_fill(case: Case) -> Decision | None:
 
 def _not_refuted(case: Case) -> Decision:
     """What the ceilings say, unless leaving that stage out brought nothing."""
-    evidence = case.evidence
+    gains = case.evidence.gains
     guess = _by_ceilings(criteria.refuting(case))
-    if guess.bottleneck not in ("undecided", "accelerator", *evidence.gains):
+    if guess.bottleneck not in ("undecided", "accelerator", *gains):
         return guess
-    tried = ", ".join(stage for stage in evidence.gains if stage != "accelerator")
+    tried = ", ".join(stage for stage in gains if stage != "accelerator")
     return Decision(
         bottleneck="undecided",
         basis="tested",
@@ -124,10 +150,12 @@ BY_GAINS: tuple[Criteria, ...] = (
             Criterion(
                 "a cache served the reads, and only leaving out the storage gains",
                 "undecided",
-                f"a gain whose interval is above {1 + NOISE:.2f} ({_NOISE}); of fewer than "
-                f"{MIN_ROUNDS} rounds, whose interval (Student's t) is too wide, a gain above "
-                f"{1 + FEW_ROUNDS:.2f} and above the spread of the repetitions",
+                f"more than {MAX_SERVED:.0%} of the reads ({_CHOICE}); a gain whose interval is "
+                f"above {1 + NOISE:.2f} ({_NOISE}); of fewer than {MIN_ROUNDS} rounds, whose "
+                f"interval (Student's t) is too wide, a gain above {1 + FEW_ROUNDS:.2f} and above "
+                "the spread of the repetitions",
                 criteria.only_reading_gains,
+                tested=True,
             ),
             Criterion(
                 "the largest gain is less than what is lost beside it, and a user's loader spends "
@@ -149,6 +177,7 @@ BY_GAINS: tuple[Criteria, ...] = (
                 "sync",
                 f"{criteria.UNEVEN:g} of that gain, in logarithms: {_CHOICE}",
                 criteria.ranks_are_uneven,
+                tested=True,
             ),
             Criterion(
                 "storage or prep gains most, all cores are busy, and the stages share them",
@@ -156,16 +185,17 @@ BY_GAINS: tuple[Criteria, ...] = (
                 f"within {CPU_NEAR:.0%} of the CPU ceiling, {CPU_BUSY:.0%} of the cores, "
                 f"{criteria.MIN_SHARED:.0%} of the CPU time for each stage: {_CHOICE}",
                 criteria.gains_share_the_cores,
+                tested=True,
             ),
             Criterion(
                 "prep gains most, of a user's loader whose reads were left out with it",
-                "storage, prep, or both",
+                Named("storage, prep, or both"),
                 f"by the waits of its workers, {waits.CLEAR:g} times as long for one: {_CHOICE}",
                 criteria.read_and_prepared_in_one,
             ),
             Criterion(
                 "otherwise",
-                "the largest gain, with all whose intervals reach it",
+                Named("the largest gain, with all whose intervals reach it"),
                 "intervals that overlap",
                 criteria.largest_gain,
             ),
@@ -180,16 +210,18 @@ BY_GAINS: tuple[Criteria, ...] = (
                 "accelerator",
                 "as above",
                 criteria.accelerator_gains_alone,
+                tested=True,
             ),
             Criterion(
                 "batches from the fill hide how busy they are, and every ceiling is enough",
                 "accelerator",
-                "the utilization that the workload requires",
+                f"a fill of more than {NOISE_OF_FILL:.0%} of the time, and the utilization that is "
+                "required is reached only with the batches that were in flight then",
                 criteria.ceilings_keep_up,
             ),
             Criterion(
                 "batches from the fill hide how busy they are",
-                "what the ceilings say",
+                Named("what the ceilings say"),
                 "",
                 _hidden_by_the_fill,
             ),
@@ -197,13 +229,15 @@ BY_GAINS: tuple[Criteria, ...] = (
                 "the accelerators are busy",
                 "accelerator",
                 f"{criteria.FED:.0%} of the time: the rest is within noise",
-                criteria.accelerators_stay_busy,
+                criteria.accelerators_are_busy,
+                tested=True,
             ),
             Criterion(
                 "leaving the accelerators out brings more than all waiting could",
                 "accelerator",
                 "the low end of that gain over 1 / utilization",
                 criteria.accelerator_gains_most,
+                tested=True,
             ),
             Criterion(
                 "all cores are busy",
@@ -225,7 +259,9 @@ BY_GAINS: tuple[Criteria, ...] = (
             ),
             Criterion(
                 "otherwise",
-                "what the ceilings say, of the stages that were not left out; else undecided",
+                Named(
+                    "what the ceilings say, of the stages that were not left out; else undecided"
+                ),
                 "",
                 _not_refuted,
             ),
@@ -252,7 +288,7 @@ BY_CEILINGS: tuple[Criteria, ...] = (
         (
             Criterion(
                 "saves, fill or sync took more of the time than all waits for batches",
-                "the one that took most",
+                Named("the one that took most"),
                 f"a gain above {1 + NOISE:.2f} without it ({NOISE:.0%}: noise)",
                 criteria.lost_beside_loading,
             ),
@@ -299,14 +335,20 @@ BY_CEILINGS: tuple[Criteria, ...] = (
                 f"{waits.MOST:g} of the time",
                 waits.collate_takes_most,
             ),
-            Criterion("a cache served its files", "prep", "", waits.files_were_cached),
+            Criterion(
+                "a cache served its files",
+                "prep",
+                f"{MIN_CACHED:.0%} of them while batches were waited for, or devices delivered at "
+                f"most {MAX_SERVED:.0%} of what was read: {_CHOICE}",
+                waits.files_were_cached,
+            ),
             Criterion(
                 "its workers clearly waited for longer than they computed",
                 "storage",
                 f"{waits.CLEAR:g} times as long: {_CHOICE}",
                 waits.workers_wait,
             ),
-            Criterion("otherwise", "storage and prep", "", waits.workers_do_both),
+            Criterion("otherwise", Named("storage and prep"), "", waits.workers_do_both),
         ),
     ),
     Criteria(
@@ -334,17 +376,20 @@ BY_CEILINGS: tuple[Criteria, ...] = (
                 criteria.utilization_is_missing,
             ),
             Criterion(
-                "their utilization was not measured", "accelerator", "", criteria.demand_is_lowest
+                "their utilization was not measured",
+                "accelerator",
+                "",
+                criteria.utilization_is_unknown,
             ),
             Criterion(
                 "the workers clearly took longest for reads, or for preparing",
-                "storage or prep",
+                Named("storage or prep"),
                 f"{waits.CLEAR:g} times as long as for the other: {_CHOICE}",
                 criteria.workers_took_longest,
             ),
             Criterion(
                 "workers that fetch and prepare in turns are slower than the demand",
-                "the lower ceiling of both",
+                Named("the lower ceiling of both"),
                 f"below {criteria.FED:.0%} of the demand, and the run reached {1 - IN_TURNS:.0%} "
                 f"of that rate: {_CHOICE}",
                 criteria.in_turns,
@@ -375,7 +420,10 @@ BY_CEILINGS: tuple[Criteria, ...] = (
                 criteria.reading_takes_all_cores,
             ),
             Criterion(
-                "otherwise", "the lowest ceiling", "the roofline model", criteria.lowest_ceiling
+                "otherwise",
+                Named("the lowest ceiling"),
+                "the roofline model",
+                criteria.lowest_ceiling,
             ),
         ),
     ),

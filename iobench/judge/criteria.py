@@ -1,4 +1,4 @@
-"""The checks of ``bottleneck``; each returns None where it has no answer.
+"""The checks of ``bottleneck``: whether a row has the answer, or why, or the answer itself.
 
 By the ceilings and where the time went: a data-loading roofline. The stages (fetch, prep, loader,
 accelerator) overlap, so the predicted rate is the lowest ceiling. Fetch and prep run in the same
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ..record.verdict import Estimate, Stage
+from ..record.verdict import Stage
 from .evidence import IN_TURNS, Case, Decision, Evidence
 from .figures.ablations import interval, is_told
 from .statistics import NOISE
@@ -52,47 +52,41 @@ def lost_beside_loading(case: Case) -> Decision | None:
     return Decision(bottleneck=top, reason=why_filling(case.evidence) if top == "fill" else "")
 
 
-def accelerators_are_busy(case: Case) -> Decision | None:
+def accelerators_are_busy(case: Case) -> bool:
     busy = case.evidence.utilization
-    return Decision(bottleneck="accelerator") if busy is not None and busy >= FED else None
+    return busy is not None and busy >= FED
 
 
-def nothing_is_known(case: Case) -> Decision | None:
+def nothing_is_known(case: Case) -> str:
     if case.ceilings:
-        return None
-    why = case.evidence.cached or "no ceiling of storage, prep or loader was measured"
-    return Decision(bottleneck="undecided", reason=why)
+        return ""
+    return case.evidence.cached or "no ceiling of storage, prep or loader was measured"
 
 
-def cores_are_shared(case: Case) -> Decision | None:
+def cores_are_shared(case: Case) -> str:
     """The CPU ceiling explains the rate, and no stage takes nearly all of the CPU time.
 
     How busy the CPU was decides where that is recorded.
     """
     evidence, parts = case.evidence, case.evidence.cpu_costs.values()
     if not evidence.cpu or not evidence.measured or not parts:
-        return None
+        return ""
     busy = evidence.cpu_busy is None or evidence.cpu_spent
     explains = MIN_EXPLAINED * evidence.cpu <= evidence.measured
     lowest = evidence.cpu * (1 + NOISE) < case.ceilings[case.lowest]
-    if not (busy and explains and lowest and max(parts) < DOMINANT * sum(parts)):
-        return None
-    return Decision(
-        bottleneck="cpu", reason="the stages share the cores, and all of them are taken"
-    )
+    shared = max(parts) < DOMINANT * sum(parts)
+    every = busy and explains and lowest and shared
+    return "the stages share the cores, and all of them are taken" if every else ""
 
 
-def utilization_is_missing(case: Case) -> Decision | None:
+def utilization_is_missing(case: Case) -> str:
     if case.evidence.utilization is not None or not case.missing:
-        return None
-    return Decision(
-        bottleneck="undecided",
-        reason=f"{_missing(case)}, and neither was the accelerators' utilization",
-    )
+        return ""
+    return f"{_missing(case)}, and neither was the accelerators' utilization"
 
 
-def demand_is_lowest(case: Case) -> Decision | None:
-    return Decision(bottleneck="accelerator") if case.evidence.utilization is None else None
+def utilization_is_unknown(case: Case) -> bool:
+    return case.evidence.utilization is None
 
 
 def workers_took_longest(case: Case) -> Decision | None:
@@ -122,12 +116,10 @@ def in_turns(case: Case) -> Decision | None:
     )
 
 
-def nothing_explains_the_waits(case: Case) -> Decision:
+def nothing_explains_the_waits(case: Case) -> str:
     each = "each measured stage" if case.missing else "each stage"
     reason = f"the accelerators wait although {each} alone is faster than their demand"
-    if case.missing:
-        reason += f", and {_missing(case)}"
-    return Decision(bottleneck="undecided", reason=reason)
+    return f"{reason}, and {_missing(case)}" if case.missing else reason
 
 
 _NAMES = {"storage": "storage", "prep": "preparation", "loader": "the loader"}
@@ -139,15 +131,11 @@ def _missing(case: Case) -> str:
     return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} not measured"
 
 
-def rivals(case: Case) -> Decision | None:
+def rivals(case: Case) -> str:
     """Ceilings that are the same as the lowest one within noise, or whose intervals overlap."""
     near = [stage for stage in case.ceilings if stage != case.lowest and _is_near(case, stage)]
-    if not near:
-        return None
-    return Decision(
-        bottleneck="undecided",
-        reason=f"the ceilings of {case.lowest} and {' and '.join(near)} can't be told apart",
-    )
+    both = f"{case.lowest} and {' and '.join(near)}"
+    return f"the ceilings of {both} can't be told apart" if near else ""
 
 
 def _is_near(case: Case, stage: Stage) -> bool:
@@ -157,25 +145,21 @@ def _is_near(case: Case, stage: Stage) -> bool:
     return one is not None and other is not None and one[1] >= other[0]
 
 
-def a_ceiling_is_missing(case: Case) -> Decision | None:
+def a_ceiling_is_missing(case: Case) -> str:
     share = (case.evidence.measured or 0.0) / case.ceilings[case.lowest]
     if not case.missing or share >= MIN_EXPLAINED:
-        return None
-    return Decision(
-        bottleneck="undecided",
-        reason=f"{_missing(case)}, and {_NAMES.get(case.lowest, case.lowest)} alone does not "
-        f"explain why the run reached only {share:.0%} of its ceiling",
+        return ""
+    return (
+        f"{_missing(case)}, and {_NAMES.get(case.lowest, case.lowest)} alone does not explain why "
+        f"the run reached only {share:.0%} of its ceiling"
     )
 
 
-def reading_takes_all_cores(case: Case) -> Decision | None:
+def reading_takes_all_cores(case: Case) -> str:
     evidence = case.evidence
     if case.lowest != "storage" or not evidence.client_bound:
-        return None
-    return Decision(
-        bottleneck="cpu",
-        reason=f"reading alone takes {evidence.fetch_cores:.1f} of {evidence.cores:g} cores",
-    )
+        return ""
+    return f"reading alone takes {evidence.fetch_cores:.1f} of {evidence.cores:g} cores"
 
 
 def lowest_ceiling(case: Case) -> Decision:
@@ -209,68 +193,47 @@ UNEVEN = 0.5
 """Leaving out the barrier has to bring this part of what another stage brings (in logarithms)."""
 
 
-def only_reading_gains(case: Case) -> Decision | None:
-    if case.gaining:
-        return None
-    return Decision(
-        bottleneck="undecided",
-        basis="tested",
-        reason="reading limits the run, but a cache served the reads",
-    )
+def only_reading_gains(case: Case) -> str:
+    return "" if case.gaining else "reading limits the run, but a cache served the reads"
 
 
-def hand_over_costs_more(case: Case) -> Decision | None:
-    why = _handing_over(case.evidence)
-    if not why or not _leaves_most(case.evidence, case.gaining[case.top]):
-        return None
-    return Decision(bottleneck="loader", reason=why)
+def hand_over_costs_more(case: Case) -> str:
+    return hand_over_costs_most(case) if _leaves_most(case, case.top) else ""
 
 
-def prep_was_not_left_out(case: Case) -> Decision | None:
+def prep_was_not_left_out(case: Case) -> str:
     """A loader of the user's own could not run without its dataset, and this is its cost.
 
     Only the storage was left out then, which may bring something without being the bottleneck.
     """
     alone = case.evidence.subject.users and "prep" not in case.evidence.gains
-    if case.top != "storage" or not alone:
-        return None
-    if not _leaves_most(case.evidence, case.gaining["storage"]):
-        return None
-    return Decision(
-        bottleneck="prep",
-        reason="the page cache brings less than what is lost beside it, and that time is your "
-        "loader's own",
+    if case.top != "storage" or not alone or not _leaves_most(case, "storage"):
+        return ""
+    return (
+        "the page cache brings less than what is lost beside it, and that time is your loader's own"
     )
 
 
-def ranks_are_uneven(case: Case) -> Decision | None:
+def ranks_are_uneven(case: Case) -> bool:
     """Ranks wait for each other, and not all of them for the slow stage.
 
     Without its stage a slow rank is as fast as the others, so that stage gains, too.
     """
     found = case.gaining
     if "sync" not in found or case.top not in ("storage", "prep"):
-        return None
-    if math.log(found["sync"].value) < UNEVEN * math.log(found[case.top].value):
-        return None
-    return Decision(bottleneck="sync", basis="tested")
+        return False
+    return math.log(found["sync"].value) >= UNEVEN * math.log(found[case.top].value)
 
 
-def gains_share_the_cores(case: Case) -> Decision | None:
+def gains_share_the_cores(case: Case) -> str:
     """The CPU is spent, and not by preparation alone."""
     costs = case.evidence.cpu_costs
     if case.top not in ("storage", "prep") or not case.evidence.cpu_spent:
-        return None
+        return ""
     needed = "storage" in case.gaining
     if costs:
         needed = costs["storage"] >= MIN_SHARED * sum(costs.values())
-    if not needed:
-        return None
-    return Decision(
-        bottleneck="cpu",
-        basis="tested",
-        reason="the stages share the cores, so each of them slows the others",
-    )
+    return "the stages share the cores, so each of them slows the others" if needed else ""
 
 
 def read_and_prepared_in_one(case: Case) -> Decision | None:
@@ -301,65 +264,56 @@ def largest_gain(case: Case) -> Decision:
     return Decision(bottleneck=top, also=tuple(also), basis="tested")
 
 
-def accelerator_gains_alone(case: Case) -> Decision | None:
-    evidence = case.evidence
-    if evidence.utilization is not None or not _accelerator_gains(evidence):
-        return None
-    return Decision(bottleneck="accelerator", basis="tested")
+def accelerator_gains_alone(case: Case) -> bool:
+    return case.evidence.utilization is None and _accelerator_gains(case.evidence)
 
 
-def ceilings_keep_up(case: Case) -> Decision | None:
+def ceilings_keep_up(case: Case) -> bool:
     """Each ceiling is enough for the utilization that is required."""
     evidence, demand = case.evidence, case.evidence.accelerator
     stages = (None if evidence.cached else evidence.storage, evidence.prep, evidence.loader)
     known = [rate for rate in (*stages, evidence.cpu) if rate is not None]
     if not evidence.drained or not known or demand is None:
-        return None
-    if min(known) < evidence.required * demand:
-        return None
-    return Decision(bottleneck="accelerator")
+        return False
+    return min(known) >= evidence.required * demand
 
 
-def accelerators_stay_busy(case: Case) -> Decision | None:
-    busy = case.evidence.utilization
-    if busy is None or busy < FED:
-        return None
-    return Decision(bottleneck="accelerator", basis="tested")
-
-
-def accelerator_gains_most(case: Case) -> Decision | None:
+def accelerator_gains_most(case: Case) -> bool:
     """All waiting together would bring 1 / busy: the accelerator has to bring more."""
     evidence, busy = case.evidence, case.evidence.utilization
     if busy is None or not _accelerator_gains(evidence):
-        return None
-    low, _ = interval(evidence.gains["accelerator"])
-    return Decision(bottleneck="accelerator", basis="tested") if low * busy > 1 else None
+        return False
+    return interval(evidence.gains["accelerator"])[0] * busy > 1
 
 
-def cores_are_busy(case: Case) -> Decision | None:
-    if not case.evidence.cpu_spent:
-        return None
-    return Decision(bottleneck="cpu", reason="no stage alone gains, and all cores are busy")
+def cores_are_busy(case: Case) -> str:
+    return "no stage alone gains, and all cores are busy" if case.evidence.cpu_spent else ""
 
 
-def hand_over_costs_most(case: Case) -> Decision | None:
-    why = _handing_over(case.evidence)
-    return Decision(bottleneck="loader", reason=why) if why else None
+def hand_over_costs_most(case: Case) -> str:
+    """Why most of the time of a user's loader goes into collating and handing over, or empty.
+
+    Neither can be left out. So they bind where all that was left out brings less than what is lost.
+    """
+    evidence, own, loader = case.evidence, case.evidence.own, case.evidence.loader
+    if not evidence.subject.users:
+        return ""
+    if own is not None and own.wait_s and (own.hand_over_s or 0.0) > MOSTLY * own.wait_s:
+        return "the batches that were waited for were mostly made already, and on their way"
+    if loader and (evidence.measured or 0.0) > MOSTLY * loader:
+        return "your loader takes most of the time even over samples that are kept in memory"
+    return ""
 
 
-def loader_explains_it(case: Case) -> Decision | None:
+def loader_explains_it(case: Case) -> str:
     loader, measured = case.evidence.loader, case.evidence.measured or 0.0
-    if not loader or measured < MIN_EXPLAINED * loader:
-        return None
-    return Decision(bottleneck="loader", reason="no other stage gains anything if it is left out")
+    explained = bool(loader) and measured >= MIN_EXPLAINED * (loader or 0.0)
+    return "no other stage gains anything if it is left out" if explained else ""
 
 
-def fill_gains(case: Case) -> Decision | None:
+def fill_gains(case: Case) -> bool:
     """It was computed from the events, without a run in which anything was left out."""
-    evidence = case.evidence
-    if not is_told(evidence.gains.get("fill"), evidence.unsteady):
-        return None
-    return Decision(bottleneck="fill", basis="inferred")
+    return is_told(case.evidence.gains.get("fill"), case.evidence.unsteady)
 
 
 def refuting(case: Case) -> Case:
@@ -375,22 +329,7 @@ def _accelerator_gains(evidence: Evidence) -> bool:
     return is_told(evidence.gains.get("accelerator"), evidence.unsteady)
 
 
-def _leaves_most(evidence: Evidence, gain: Estimate) -> bool:
-    """Whether a gain is smaller than what is lost beside it."""
-    busy = evidence.utilization
+def _leaves_most(case: Case, stage: Stage) -> bool:
+    """Whether the gain of a stage is smaller than what is lost beside it."""
+    busy, gain = case.evidence.utilization, case.gaining[stage]
     return bool(busy) and interval(gain)[1] < math.sqrt(1 / (busy or 1.0))
-
-
-def _handing_over(evidence: Evidence) -> str:
-    """Why most of the time of a user's loader goes into collating and handing over, or empty.
-
-    Neither can be left out. So they bind where all that was left out brings less than what is lost.
-    """
-    own, loader = evidence.own, evidence.loader
-    if not evidence.subject.users:
-        return ""
-    if own is not None and own.wait_s and (own.hand_over_s or 0.0) > MOSTLY * own.wait_s:
-        return "the batches that were waited for were mostly made already, and on their way"
-    if loader and (evidence.measured or 0.0) > MOSTLY * loader:
-        return "your loader takes most of the time even over samples that are kept in memory"
-    return ""

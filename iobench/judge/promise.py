@@ -320,9 +320,9 @@ def answer(promised: Estimate, found: Estimate | None, *, bound: bool = False) -
 
 
 def told_again(confirmation: Confirmation) -> Confirmation:
-    """The confirmation with what follows from its turns computed again."""
+    """The confirmation with what follows from its rounds computed again."""
     found = ratio_estimate(
-        [(turn.samples_per_s, turn.base_samples_per_s) for turn in confirmation.turns]
+        [(one.samples_per_s, one.base_samples_per_s) for one in confirmation.rounds]
     )
     return confirmation.model_copy(
         update={

@@ -71,63 +71,58 @@ MOST = 0.5
 """What takes this share of the waits, or of the time to make a batch, is what to look at first."""
 
 
-def training_is_fed(case: Case) -> Decision | None:
-    return Decision(bottleneck="accelerator") if case.evidence.fed else None
+def training_is_fed(case: Case) -> bool:
+    return case.evidence.fed
 
 
-def unknown_loader(case: Case) -> Decision | None:
+def unknown_loader(case: Case) -> str:
     shares = case.evidence.shares
     if shares.fetch is not None and shares.prep is not None and shares.fetch + shares.prep:
-        return None
-    return Decision(
-        bottleneck="undecided",
-        reason="what the loader did while batches were waited for is unknown",
-    )
+        return ""
+    return "what the loader did while batches were waited for is unknown"
 
 
-def workers_are_idle(case: Case) -> Decision | None:
+def workers_are_idle(case: Case) -> str:
+    """Workers that compute hand their batches over late, too, so only idle ones tell the cause."""
     wait, seen = case.evidence.shares.wait, _seen(case)
     if not wait or seen.working is None or seen.working >= MOST * wait:
-        return None
-    return Decision(bottleneck="loader", reason=_idle(seen))
+        return ""
+    made = ""
+    if seen.handed_over is not None and seen.handed_over >= MOST:
+        made = f", and in {format_percent(seen.handed_over)} of the waits the batch was made"
+    return (
+        f"while batches were waited for, the workers mostly had nothing to do{made}: the time goes "
+        "into handing batches over"
+    )
 
 
-def one_worker_is_slow(case: Case) -> Decision | None:
+def one_worker_is_slow(case: Case) -> str:
     seen = _seen(case)
     if seen.uneven is None or (seen.held_back or 0.0) < MIN_HELD_BACK:
-        return None
-    return Decision(
-        bottleneck="prep",
-        reason=f"{slow_worker(seen.uneven)}, and in {format_percent(seen.held_back or 0.0)} of "
-        "the waits a later batch was ready and held back",
+        return ""
+    return (
+        f"{slow_worker(seen.uneven)}, and in {format_percent(seen.held_back or 0.0)} of the waits "
+        "a later batch was ready and held back"
     )
 
 
-def workers_compute(case: Case) -> Decision | None:
+def workers_compute(case: Case) -> str:
     fetch, prep = _waited(case)
-    return Decision(bottleneck="prep", reason=_divided(case)) if prep >= CLEAR * fetch else None
+    return _divided(case) if prep >= CLEAR * fetch else ""
 
 
-def collate_takes_most(case: Case) -> Decision | None:
+def collate_takes_most(case: Case) -> str:
     collate = _seen(case).collate
-    if collate is None or collate < MOST:
-        return None
-    return Decision(bottleneck="prep", reason=f"{_divided(case)}, most of it in collate_fn")
+    return f"{_divided(case)}, most of it in collate_fn" if (collate or 0.0) >= MOST else ""
 
 
-def files_were_cached(case: Case) -> Decision | None:
-    if not case.evidence.cached:
-        return None
-    return Decision(bottleneck="prep", reason=f"{_divided(case)}, but not for its files")
+def files_were_cached(case: Case) -> str:
+    return f"{_divided(case)}, but not for its files" if case.evidence.cached else ""
 
 
-def workers_wait(case: Case) -> Decision | None:
+def workers_wait(case: Case) -> str:
     fetch, prep = _waited(case)
-    if fetch < CLEAR * prep:
-        return None
-    return Decision(
-        bottleneck="storage", reason=f"{_divided(case)}: for storage, a network or a lock"
-    )
+    return f"{_divided(case)}: for storage, a network or a lock" if fetch >= CLEAR * prep else ""
 
 
 def workers_do_both(case: Case) -> Decision:
@@ -149,17 +144,6 @@ def _divided(case: Case) -> str:
     return (
         f"while batches were waited for, the loader computed for {computing:.0%} of the time and "
         f"waited for {1 - computing:.0%} of it"
-    )
-
-
-def _idle(seen: LoaderWaits) -> str:
-    """Workers that compute hand their batches over late, too, so only idle ones tell the cause."""
-    made = ""
-    if seen.handed_over is not None and seen.handed_over >= MOST:
-        made = f", and in {format_percent(seen.handed_over)} of the waits the batch was made"
-    return (
-        f"while batches were waited for, the workers mostly had nothing to do{made}: the time goes "
-        "into handing batches over"
     )
 
 

@@ -1,7 +1,7 @@
-"""The record of two sides that were measured in turns: ``ab.json``, in a directory of its own.
+"""The record of two variants that were measured in turns: ``ab.json``, in a directory of its own.
 
-The sides have run directories below it, ``a`` and ``b``, with a ``run.json`` and events each. The
-record is written again after every turn, so that a process that is killed loses none.
+The variants have run directories below it, ``a`` and ``b``, with a ``run.json`` and events each.
+The record is written again after every round, so that a process that is killed loses none.
 
 A ``Claim`` is what may be said about two groups of runs, and on what it rests. The unit across runs
 is the run: repetitions of one run share its hour, its cache and its neighbours, so that they tell
@@ -24,13 +24,13 @@ from .verdict import Estimate
 AB_FILE = "ab.json"
 SCHEMA_VERSION = "1.0"
 
-MAX_TURNS = 200
+MAX_ROUNDS = 200
 
 Name = Literal["A", "B"]
 """A is the baseline, B the candidate."""
 
-Ended = Literal["", "significant", "turns", "budget"]
-"""Why no further turn was taken. ``turns``: all that were planned; ``budget``: no time was left.
+Ended = Literal["", "significant", "rounds", "budget"]
+"""Why no further round was taken. ``rounds``: all that were planned; ``budget``: no time was left.
 Empty: it still runs, or was interrupted, or has failed."""
 
 
@@ -38,9 +38,9 @@ Answer = Literal["different", "equal", "inconclusive"]
 """``equal``: the interval of the ratio lies within the threshold. ``different``: it excludes 1, and
 does not lie within the threshold. ``inconclusive``: everything else."""
 
-Basis = Literal["runs", "drift", "turns"]
-"""``runs``: the runs of both sides, by permutation. ``drift``: the interval adds the variance
-between runs that is known from earlier runs on the same host and storage. ``turns``: both sides
+Basis = Literal["runs", "drift", "rounds"]
+"""``runs``: the runs of both variants, by permutation. ``drift``: the interval adds the variance
+between runs that is known from earlier runs on the same host and storage. ``rounds``: both variants
 were measured in turns, with a sequential test."""
 
 Degrees = Annotated[int, Field(strict=True, ge=0)]
@@ -48,7 +48,7 @@ Degrees = Annotated[int, Field(strict=True, ge=0)]
 
 Method = Literal["ranks", "t", "sequential", ""]
 """How the interval was found. ``ranks``: the exact permutation test of rank sums, inverted. ``t``:
-Student's t of the log ratio. ``sequential``: repeated intervals, for turns."""
+Student's t of the log ratio. ``sequential``: repeated intervals, for rounds."""
 
 
 class Drift(Record):
@@ -72,7 +72,7 @@ class Claim(Record):
     metric: str
     answer: Answer
     better: bool | None = None
-    ratio: Estimate | None = None  # n: runs of the smaller side, or turns
+    ratio: Estimate | None = None  # n: runs of the smaller variant, or rounds
     threshold: Share
     p: Share | None = None
     basis: Basis | None = None
@@ -80,40 +80,40 @@ class Claim(Record):
     confidence: Share = 0.95  # of the interval; above 0.95 where several metrics are told at once
     baseline_runs: Count = 0
     candidate_runs: Count = 0
-    more: Count | None = None  # further runs on each side, or turns, that would tell; None: unknown
+    more: Count | None = None  # further runs of each, or rounds, that would tell; None: unknown
     why: str = ""  # it is inconclusive
 
 
-class Side(Record):
+class AbVariant(Record):
     """One of the two configurations, and the directory of its run."""
 
     name: Name
     run: str  # its run directory, relative to the record's
     data: str  # directory or URL, as the user wrote it or the repeated run has it
     workload: str
-    settings: list[str] = []  # KEY=VALUE that were given for this side alone
+    settings: list[str] = []  # KEY=VALUE that were given for this variant alone
     repeats: str = ""  # the id of the run whose workload and settings are repeated
     validity: Literal["valid", "invalid", "unknown"] = "unknown"
     identity: dict[str, str] = {}  # ask.compare.identity, of its run
     warm_up_s: Figure | None = None  # how long the repetition took that is not counted
 
 
-class SideTurn(Record):
-    """One repetition of a side. A figure that was not measured has no key."""
+class AbTrial(Record):
+    """One repetition of a variant. A figure that was not measured has no key."""
 
     seconds: Figure
     figures: dict[str, Figure] = {}  # by the names of schema.metrics
 
 
-class AbTurn(Record):
-    """One repetition of each side, with the same seed."""
+class AbRound(Record):
+    """One repetition of each variant, with the same seed."""
 
-    turn: Count  # from 0; also the number of the repetition in both runs
-    first: Name  # which side was measured first
+    round: Count  # from 0; also the number of the repetition in both runs
+    first: Name  # which variant was measured first
     began: str  # ISO 8601, UTC
     seed: Count
-    a: SideTurn
-    b: SideTurn
+    a: AbTrial
+    b: AbTrial
 
 
 class AbRecord(RecordHead):
@@ -122,15 +122,15 @@ class AbRecord(RecordHead):
     schema_version: str = SCHEMA_VERSION
     status: Literal["running", "ok", "failed", "interrupted"] = "running"
     ended: Ended = ""
-    metric: str  # whose difference ends the turns
+    metric: str  # whose difference ends the rounds
     threshold: Annotated[float, Field(strict=True, gt=0, le=100)]  # 0.05: 5 %
-    max_turns: Annotated[int, Field(strict=True, ge=1, le=MAX_TURNS)]  # as asked for
+    max_rounds: Annotated[int, Field(strict=True, ge=1, le=MAX_ROUNDS)]  # as asked for
     # As many as the budget has time for, known before the first one; None: not known yet.
-    planned_turns: Annotated[int, Field(strict=True, ge=1, le=MAX_TURNS)] | None = None
+    planned_rounds: Annotated[int, Field(strict=True, ge=1, le=MAX_ROUNDS)] | None = None
     budget_s: Figure | None = None
-    a: Side
-    b: Side
-    turns: list[AbTurn] = Field(default=[], max_length=MAX_TURNS)
+    a: AbVariant
+    b: AbVariant
+    rounds: list[AbRound] = Field(default=[], max_length=MAX_ROUNDS)
     claims: list[Claim] = []  # that of ``metric`` first
 
     @field_validator("metric")
@@ -141,7 +141,7 @@ class AbRecord(RecordHead):
         return name
 
     @property
-    def sides(self) -> tuple[Side, Side]:
+    def variants(self) -> tuple[AbVariant, AbVariant]:
         return self.a, self.b
 
 

@@ -75,7 +75,7 @@ class WorkerTime(Record):
 
 
 class AblationRound(Record):
-    """One turn: the repetition as it is, and the same pipeline without a stage."""
+    """One round: the repetition as it is, and the same pipeline without a stage."""
 
     repetition: Count
     samples_per_s: Figure | None  # without the stage; steady: the fill is left out
@@ -173,13 +173,13 @@ class Advice(Record):
 
 
 Answer = Literal["kept", "not kept", "inconclusive"]
-"""Whether a promised gain was found: ``inconclusive`` if the turns allow for both."""
+"""Whether a promised gain was found: ``inconclusive`` if the rounds allow for both."""
 
 
-class Turn(Record):
+class ConfirmationRound(Record):
     """A repetition with the advised settings and one with today's, both with the same seed."""
 
-    turn: Count
+    round: Count
     samples_per_s: Figure  # with the advised settings
     base_samples_per_s: Figure  # with today's
     seconds: Figure  # that both took
@@ -194,10 +194,10 @@ class Confirmation(Record):
     promised: Estimate
     at_most: bool = False  # the promise is an upper bound
     promised_by: str = ""  # id of the run that gave the advice; empty: this run
-    turns: list[Turn] = []  # the complete ones
+    rounds: list[ConfirmationRound] = []  # the complete ones
     found: Estimate | None = None
     answer: Answer = "inconclusive"
-    not_measured: str = ""  # why there are no turns, or no more of them
+    not_measured: str = ""  # why there are no rounds, or no more of them
 
 
 class Verdict(Record):

@@ -1,11 +1,11 @@
-"""``iobench ab``: what two sides that took turns tell, and each turn while they are measured."""
+"""``iobench ab``: what two variants that took turns tell, and each round meanwhile."""
 
 from __future__ import annotations
 
 from statistics import median
 
 from ..ask.compare.sequential import (
-    MIN_TURNS,
+    MIN_ROUNDS,
     claims_of,
     differs,
     logs_of,
@@ -17,7 +17,7 @@ from ..ask.compare.sequential import (
 )
 from ..base.units import counted, format_duration, format_factor, format_share
 from ..judge.statistics import factor_of
-from ..record.ab import MAX_TURNS, AbRecord, Claim, Side
+from ..record.ab import MAX_ROUNDS, AbRecord, AbVariant, Claim
 from ..record.metrics import BY_NAME
 from .again import command_sections
 from .compare import ratio_chart, tone_of
@@ -30,36 +30,36 @@ SHOWN_DIFFERENCES = 12
 
 _ENDED = {
     "significant": "",
-    "turns": "all turns that were asked for have been taken (--max-turns)",
-    "budget": "the budget has no time for another turn (--budget)",
+    "rounds": "all rounds that were asked for have been taken (--max-rounds)",
+    "budget": "the budget has no time for another round (--budget)",
     "": "",
 }
 
 
 def sections(record: AbRecord) -> list[Section]:
-    """The answer, the sides, what differs, every metric, and (as data) every turn."""
+    """The answer, the variants, what differs, every metric, and (as data) every round."""
     claims = record.claims or claims_of(record)
     found: list[Section] = [
         *ended("This comparison", record.status, record.error),
         _first(record, claims[0]),
-        facts("sides", "Variants", map(_side, record.sides)),
+        facts("variants", "Variants", map(_variant, record.variants)),
         *listed("differs", "What differs, A -> B", differs(record), SHOWN_DIFFERENCES),
     ]
-    if record.turns:
-        found += [_claims(record, claims), *narrowing_sections(record), _turns(record)]
+    if record.rounds:
+        found += [_claims(record, claims), *narrowing_sections(record), _rounds(record)]
     return [*found, *command_sections(record.command)]
 
 
 def _first(record: AbRecord, claim: Claim) -> FirstScreen:
-    """Both sides as bars, and the ratio."""
+    """Both variants as bars, and the ratio."""
     metric, told = BY_NAME[claim.metric], verdict(claim)
     show = format_of(metric)
     bars = [
-        (": ".join([side.name, *side.settings]), middle, show(middle), "")
-        for side, at in zip(record.sides, ("a", "b"), strict=True)
+        (": ".join([variant.name, *variant.settings]), middle, show(middle), "")
+        for variant, at in zip(record.variants, ("a", "b"), strict=True)
         if (middle := _median(record, claim.metric, at)) is not None
     ]
-    gauges = [KeyFigure("measured", counted(len(record.turns), "turn"), "of A and B")]
+    gauges = [KeyFigure("measured", counted(len(record.rounds), "round"), "of A and B")]
     if claim.ratio is not None:
         ratio = KeyFigure(f"{metric.short}, B / A", interval(claim.ratio))
         gauges.insert(0, ratio)
@@ -70,23 +70,25 @@ def _first(record: AbRecord, claim: Claim) -> FirstScreen:
         tone="good" if told in ("better", "equal") else "bad" if told == "worse" else "plain",
         sentences=(sentence(answer(record)), *_sentences(record, claim)),
         gauges=tuple(gauges),
-        picture=picture(f"{metric.label}: the median over the turns", bars),
+        picture=picture(f"{metric.label}: the median over the rounds", bars),
     )
 
 
 def answer(record: AbRecord) -> str:
-    """The answer in a sentence: the ratio with its interval, and how many turns it took."""
+    """The answer in a sentence: the ratio with its interval, and how many rounds it took."""
     claim = primary(record)
-    turns = f"{counted(len(record.turns), 'turn')} of 2 repetitions"
+    rounds = f"{counted(len(record.rounds), 'round')} of 2 repetitions"
     if claim.ratio is None:
-        return f"inconclusive: {claim.why}" if record.turns else "inconclusive: no turn is complete"
+        return (
+            f"inconclusive: {claim.why}" if record.rounds else "inconclusive: no round is complete"
+        )
     if claim.answer == "equal":
         shown = interval(claim.ratio)
         within = format_share(record.threshold)
-        return f"equal within {within}: {_is(claim, shown)}, after {turns}"
+        return f"equal within {within}: {_is(claim, shown)}, after {rounds}"
     if claim.answer == "different":
-        return f"{_is(claim, interval(claim.ratio))}, after {turns}"
-    return f"inconclusive after {turns}: {_is(claim, interval(claim.ratio))}"
+        return f"{_is(claim, interval(claim.ratio))}, after {rounds}"
+    return f"inconclusive after {rounds}: {_is(claim, interval(claim.ratio))}"
 
 
 def _is(claim: Claim, ratio: str) -> str:
@@ -100,12 +102,12 @@ def _is(claim: Claim, ratio: str) -> str:
 def _sentences(record: AbRecord, claim: Claim) -> list[str]:
     found = []
     if record.status != "ok":
-        found.append("Only complete turns count.")
-    if claim.answer == "inconclusive" and record.turns:
+        found.append("Only complete rounds count.")
+    if claim.answer == "inconclusive" and record.rounds:
         found.append(_inconclusive(record, claim))
     if claim.answer == "different" and _may_be_small(claim):
         found.append(f"The difference may be less than {format_share(record.threshold)}.")
-    invalid = [side.name for side in record.sides if side.validity == "invalid"]
+    invalid = [variant.name for variant in record.variants if variant.validity == "invalid"]
     if invalid:
         found.append(
             f"INVALID by the rules in force: {' and '.join(invalid)}. Why: iobench report, with "
@@ -135,18 +137,18 @@ def _inconclusive(record: AbRecord, claim: Claim) -> str:
     if _ENDED[record.ended]:
         parts.append(_ENDED[record.ended])
     if claim.more is not None:
-        total = len(record.turns) + claim.more
-        would = f"about {counted(claim.more, 'more turn')} would tell"
-        parts.append(f"{would}: --max-turns {total}" if total <= MAX_TURNS else would)
-        if total > MAX_TURNS:
+        total = len(record.rounds) + claim.more
+        would = f"about {counted(claim.more, 'more round')} would tell"
+        parts.append(f"{would}: --max-rounds {total}" if total <= MAX_ROUNDS else would)
+        if total > MAX_ROUNDS:
             parts.append("longer repetitions would tell earlier, such as with --set epochs=N")
     return " ".join(map(sentence, parts))
 
 
-def _side(side: Side) -> tuple[str, str]:
-    given = f" with {', '.join(side.settings)}" if side.settings else ""
-    again = f", as in run {side.repeats}" if side.repeats else ""
-    return side.name, f"{side.workload} on {side.data}{given}{again}"
+def _variant(variant: AbVariant) -> tuple[str, str]:
+    given = f" with {', '.join(variant.settings)}" if variant.settings else ""
+    again = f", as in run {variant.repeats}" if variant.repeats else ""
+    return variant.name, f"{variant.workload} on {variant.data}{given}{again}"
 
 
 def _claims(record: AbRecord, claims: list[Claim]) -> Table:
@@ -158,7 +160,7 @@ def _claims(record: AbRecord, claims: list[Claim]) -> Table:
     rows.add("answer", "B is", of=verdict)
     return rows.made(
         "claims",
-        "Every metric: median over the turns, and B over A with its interval",
+        "Every metric: median over the rounds, and B over A with its interval",
         mark=lambda each: "" if measured(record, each) else each.why,
         tone=tone_of,
         charts=ratio_chart(claims, "B / A"),
@@ -169,68 +171,68 @@ def _claims(record: AbRecord, claims: list[Claim]) -> Table:
     )
 
 
-def _median(record: AbRecord, metric: str, side: str) -> float | None:
-    turns = ((turn.a if side == "a" else turn.b) for turn in record.turns)
-    known = [value for turn in turns if (value := turn.figures.get(metric)) is not None]
+def _median(record: AbRecord, metric: str, variant: str) -> float | None:
+    trials = ((one.a if variant == "a" else one.b) for one in record.rounds)
+    known = [value for one in trials if (value := one.figures.get(metric)) is not None]
     return median(known) if known else None
 
 
-def _middle(record: AbRecord, metric: str, side: str) -> Cell:
-    return figure(_median(record, metric, side), format_of(BY_NAME[metric]))
+def _middle(record: AbRecord, metric: str, variant: str) -> Cell:
+    return figure(_median(record, metric, variant), format_of(BY_NAME[metric]))
 
 
-def _turns(record: AbRecord) -> Table:
+def _rounds(record: AbRecord) -> Table:
     rows = TableOf(
-        [(turn, *side) for turn in record.turns for side in (("A", turn.a), ("B", turn.b))]
+        [(one, *trial) for one in record.rounds for trial in (("A", one.a), ("B", one.b))]
     )
-    rows.data("turn", of=lambda each: each[0].turn)
-    rows.data("side", of=lambda each: each[1])
+    rows.data("round", of=lambda each: each[0].round)
+    rows.data("variant", of=lambda each: each[1])
     rows.data("first", of=lambda each: each[0].first == each[1])
     rows.data("began", of=lambda each: each[0].began)
     rows.data("seed", of=lambda each: each[0].seed)
     rows.data("seconds", of=lambda each: each[2].seconds)
     names = [claim.metric for claim in record.claims or claims_of(record)]
     rows.add_each(dict.fromkeys(names, ""), "", lambda each, name: each[2].figures.get(name))
-    return rows.made("turns", where="data")
+    return rows.made("rounds", where="data")
 
 
-def turn_line(record: AbRecord) -> str:
-    """The last turn in a line: both rates, their ratio, the interval so far, what it takes."""
-    turn = record.turns[-1]
+def round_line(record: AbRecord) -> str:
+    """The last round in a line: both rates, their ratio, the interval so far, what it takes."""
+    last = record.rounds[-1]
     metric = BY_NAME[record.metric]
     show = format_of(metric)
-    one, other = (side.figures[record.metric] for side in (turn.a, turn.b))
-    test, logs = sequential_of(record), logs_of(record.turns, record.metric)
+    one, other = (trial.figures[record.metric] for trial in (last.a, last.b))
+    test, logs = sequential_of(record), logs_of(record.rounds, record.metric)
     unit = " samples/s" if metric.unit == "samples/s" else ""
-    order = "A B" if turn.first == "A" else "B A"
+    order = "A B" if last.first == "A" else "B A"
     parts = [
-        f"turn {turn.turn + 1} ({order}): A {show(one)}, B {show(other)}{unit}",
+        f"round {last.round + 1} ({order}): A {show(one)}, B {show(other)}{unit}",
         f"B is {other / one:.2f} x A",
     ]
-    if len(logs) >= MIN_TURNS:
+    if len(logs) >= MIN_ROUNDS:
         parts.append(f"so far {interval(test.estimate(logs))}")
     line = ", ".join(parts)
-    needed = test.turns_for_threshold(logs) if len(logs) >= MIN_TURNS else None
+    needed = test.rounds_for_threshold(logs) if len(logs) >= MIN_ROUNDS else None
     if needed is not None and not test.ends(logs):
         change = format_share(record.threshold)
-        line += f"; to tell {change} takes about {counted(needed, 'turn')}"
+        line += f"; to tell {change} takes about {counted(needed, 'round')}"
     return line
 
 
-def planned_line(record: AbRecord, turn_s: float) -> str:
-    """How many turns there will be, told after the warm-up."""
-    turns = record.planned_turns or record.max_turns
+def planned_line(record: AbRecord, round_s: float) -> str:
+    """How many rounds there will be, told after the warm-up."""
+    rounds = record.planned_rounds or record.max_rounds
     test = sequential_of(record)
-    each, most = format_duration(turn_s), test.looks[-1]
-    if turns < MIN_TURNS:
+    each, most = format_duration(round_s), test.looks[-1]
+    if rounds < MIN_ROUNDS:
         return (
-            f"a turn takes about {each}: the budget has time for {counted(turns, 'turn')}, but an "
-            f"answer takes {MIN_TURNS}"
+            f"a round takes about {each}: the budget has time for {counted(rounds, 'round')}, but "
+            f"an answer takes {MIN_ROUNDS}"
         )
-    least_s, most_s = (format_duration(number * turn_s) for number in (MIN_TURNS, most))
-    if most == MIN_TURNS:
-        return f"a turn takes about {each}: {most} turns, {most_s}"
-    return f"a turn takes about {each}: {MIN_TURNS} to {most} turns, {least_s} to {most_s}"
+    least_s, most_s = (format_duration(number * round_s) for number in (MIN_ROUNDS, most))
+    if most == MIN_ROUNDS:
+        return f"a round takes about {each}: {most} rounds, {most_s}"
+    return f"a round takes about {each}: {MIN_ROUNDS} to {most} rounds, {least_s} to {most_s}"
 
 
 MARGIN = 0.02
@@ -238,30 +240,30 @@ MARGIN = 0.02
 
 
 def narrowing_sections(record: AbRecord) -> list[Section]:
-    """Nothing if a turn lacks the metric, since the turns that have it are a selection."""
+    """Nothing if a round lacks the metric, since the rounds that have it are a selection."""
     metric, test = BY_NAME[record.metric], sequential_of(record)
-    logs = logs_of(record.turns, record.metric)
-    if not logs or len(logs) < len(record.turns):
+    logs = logs_of(record.rounds, record.metric)
+    if not logs or len(logs) < len(record.rounds):
         return []
     ratios = [factor_of(log) for log in logs]
     so_far = [test.estimate(logs[:number]) for number in range(1, len(logs) + 1)]
-    lows = [each.low for each in so_far[MIN_TURNS - 1 :] if each and each.low]
+    lows = [each.low for each in so_far[MIN_ROUNDS - 1 :] if each and each.low]
     rows, most = TableOf(range(1, len(logs) + 1)), 1 + record.threshold
-    rows.add("turn", "turn", "count", lambda turn: turn)
-    rows.add("ratio", "B / A", "ratio", lambda turn: ratios[turn - 1], show=format_factor)
+    rows.add("round", "round", "count", lambda number: number)
+    rows.add("ratio", "B / A", "ratio", lambda number: ratios[number - 1], show=format_factor)
     rows.add(
         "so_far",
         "so far",
         "ratio",
-        lambda turn: so_far[turn - 1] if turn >= MIN_TURNS else Cell(value=None),
+        lambda number: so_far[number - 1] if number >= MIN_ROUNDS else Cell(value=None),
     )
     noise = format_share(record.threshold)
     chart = Chart(
         kind="lines",
-        x="turn",
+        x="round",
         y=("so_far", "ratio"),
         dots=("ratio",),
-        x_label="turns",
+        x_label="rounds",
         y_label="B / A",
         limits=(
             Mark(at=1.0, label="the same"),
@@ -270,5 +272,5 @@ def narrowing_sections(record: AbRecord) -> list[Section]:
         ),
         start=min([*ratios, 1 / most, *lows]) * (1 - MARGIN),
     )
-    title = f"{metric.short} of B over A, turn by turn, and the interval as it narrowed"
-    return [rows.made("turn-by-turn", title, charts=[chart], where="pages")]
+    title = f"{metric.short} of B over A, round by round, and the interval as it narrowed"
+    return [rows.made("round-by-round", title, charts=[chart], where="pages")]

@@ -83,13 +83,13 @@ def _table(tried: list[Confirmation]) -> Table:
     rows.add("settings", "settings", of=lambda each: ", ".join(each.settings))
     rows.add("promised", "promised", "ratio", _promised, ends=("promised_low", "promised_high"))
     rows.add("found", "found", "ratio", ends=("found_low", "found_high"))
-    rows.add("turns", "turns", of=lambda each: len(each.turns))
+    rows.add("rounds", "rounds", of=lambda each: len(each.rounds))
     rows.add("answer", "answer", of=lambda each: word(_answer(each), each.answer))
     rows.data("promised_by", of=lambda each: each.promised_by or None)
     notes = [
         f"{', '.join(each.settings)}: {each.not_measured}" for each in tried if each.not_measured
     ]
-    if any(each.answer == "inconclusive" and len(each.turns) > 1 for each in tried):
+    if any(each.answer == "inconclusive" and len(each.rounds) > 1 for each in tried):
         notes.append("inconclusive: the interval has room for the promised gain and for none")
     title = "Advice that was tried, in turns with today's settings: gain in samples/s"
     return rows.made("confirmations", title, notes=notes)

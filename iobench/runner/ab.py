@@ -1,9 +1,9 @@
 """Measure two configurations in turns, until their difference is told or the budget ends.
 
-A turn is one repetition of each side, with the same seed and in alternating order (A B, B A, A B,
-...), so that a linear drift of the machine or the storage cancels over each two turns. The first
-repetition of each side is a warm-up: it tells how long a turn takes, and by that how many turns
-there will be, which the sequential test must know before the first one.
+A round is one repetition of each variant, with the same seed and in alternating order (A B, B A, A
+B, ...), so that a linear drift of the machine or the storage cancels over each two rounds. The
+first repetition of each variant is a warm-up: it tells how long a round takes, and by that how many
+rounds there will be, which the sequential test must know before the first one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from .. import __version__
 from ..ask.compare.identity import identity
-from ..ask.compare.sequential import MIN_TURNS, claims_of, figures_of, logs_of, sequential_of
+from ..ask.compare.sequential import MIN_ROUNDS, claims_of, figures_of, logs_of, sequential_of
 from ..base.errors import InterruptedRun, IobenchError, UsageError
 from ..base.interrupts import defer_interrupts
 from ..base.text import printable
 from ..base.units import counted
 from ..load import make_reader
-from ..record.ab import MAX_TURNS, AbRecord, AbTurn, Name, Side, SideTurn, save_ab
+from ..record.ab import MAX_ROUNDS, AbRecord, AbRound, AbTrial, AbVariant, Name, save_ab
 from ..record.metrics import BY_NAME
 from ..record.run import TrainingRecord
 from ..record.training import Repetition
@@ -45,36 +45,36 @@ from .trials import take_turns
 
 NO_ABLATIONS = "two variants in turns leave no stage out"
 
-_WARM_UP_SEED = MAX_TURNS
-"""Added to the seed for the warm-up, so that no turn reads in the same order."""
+_WARM_UP_SEED = MAX_ROUNDS
+"""Added to the seed for the warm-up, so that no round reads in the same order."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideAsked:
-    """One side: its plan, and how the user has named it."""
+class VariantAsked:
+    """One variant: its plan, and how the user has named it."""
 
     plan: Plan
-    settings: tuple[str, ...] = ()  # that were given for this side alone
+    settings: tuple[str, ...] = ()  # that were given for this variant alone
     repeats: str = ""  # the id of the run that is repeated
 
 
 @contextmanager
-def naming(side: str) -> Iterator[None]:
-    """Errors that the body raises begin with the name of the side."""
+def naming(variant: str) -> Iterator[None]:
+    """Errors that the body raises begin with the name of the variant."""
     try:
         yield
     except IobenchError as error:
-        error.what = printable(f"variant {side}: {error.what}")
+        error.what = printable(f"variant {variant}: {error.what}")
         raise
 
 
-class MeasuredSide:
-    """One side while it is measured: its run directory, and the record of its run."""
+class MeasuredVariant:
+    """One variant while it is measured: its run directory, and the record of its run."""
 
     def __init__(
         self,
         name: Name,
-        asked: SideAsked,
+        asked: VariantAsked,
         others: Others,
         directory: Path,
         observer: Observer,
@@ -110,7 +110,7 @@ class MeasuredSide:
             rules=rules,
         )
         self.doc.job.no_ablations = NO_ABLATIONS
-        self.record = Side(
+        self.record = AbVariant(
             name=name,
             run=own.name,
             data=plan.data,
@@ -119,8 +119,8 @@ class MeasuredSide:
             repeats=asked.repeats,
         )
         self.versions: dict[str, str] | str = ""
-        self.began = ""  # of the last turn
-        self.last = SideTurn(seconds=0.0, figures={})
+        self.began = ""  # of the last round
+        self.last = AbTrial(seconds=0.0, figures={})
 
     def warm_up(self) -> None:
         """Prepare what the loader needs, and run a repetition that is not counted."""
@@ -144,24 +144,24 @@ class MeasuredSide:
                 add_loader_facts(doc, outcome.loader)
             self.record.warm_up_s = time.monotonic() - began
 
-    def measure(self, turn: int) -> None:
-        """Run the repetition of a turn. Raises IobenchError if it has not read all it should."""
+    def measure(self, number: int) -> None:
+        """Run the repetition of a round. Raises IobenchError if it has not read all it should."""
         self.began, began = now(), time.monotonic()
         with self._failing():
-            title = f"turn {turn + 1}, variant {self.name}"
+            title = f"round {number + 1}, variant {self.name}"
             with timed(self.doc, "measure", self.observer, title):
                 repetitions = self.doc.job.repetitions
-                phase = repetition_phase(self.bench.plan, turn)
+                phase = repetition_phase(self.bench.plan, number)
                 outcome = measure(self.bench, phase, repetitions.append)
                 self.others.look()
             if not outcome.complete:
                 raise IobenchError("the repetition delivered no complete epoch")
-            self.last = SideTurn(
+            self.last = AbTrial(
                 seconds=time.monotonic() - began, figures=figures_of(repetitions[-1])
             )
 
     def end(self, *, stopped: bool, interrupted: bool) -> None:
-        """Write the run, and add what it says of itself to the record of the side."""
+        """Write the run, and add what it says of itself to the record of the variant."""
         if interrupted:
             self.doc.status = "interrupted"
         self.hosts.end(self.doc, self.bench.plan.accelerators)
@@ -172,7 +172,7 @@ class MeasuredSide:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """A failure in the body is recorded in the run, and names the side."""
+        """A failure in the body is recorded in the run, and names the variant."""
         try:
             yield
         except IobenchError as error:
@@ -180,8 +180,8 @@ class MeasuredSide:
             with naming(self.name):
                 raise
 
-    def measured(self, metric: str) -> SideTurn:
-        """Return the last turn. Raises IobenchError if it has no value of the metric, or 0.
+    def measured(self, metric: str) -> AbTrial:
+        """Return the last round. Raises IobenchError if it has no value of the metric, or 0.
 
         A comparison that can't be decided by its metric must not go on, and never passes.
         """
@@ -206,31 +206,31 @@ NAMES: tuple[Name, Name] = ("A", "B")
 
 
 def shortest_s(a: Plan, b: Plan) -> float | None:
-    """How long the warm-up takes at least, and as long again each turn; None: not known."""
+    """How long the warm-up takes at least, and as long again each round; None: not known."""
     known = [expected_repetition_s(a), expected_repetition_s(b)]
     return sum(each for each in known if each is not None) if all(known) else None
 
 
 def are_same(a: Plan, b: Plan) -> bool:
-    """Whether both sides would do the same with the same data."""
+    """Whether both variants would do the same with the same data."""
     one, other = ((p.workload, p.data, p.origin, p.accelerators, p.seed) for p in (a, b))
     return one == other
 
 
 def compare_in_turns(
-    a: SideAsked,
-    b: SideAsked,
+    a: VariantAsked,
+    b: VariantAsked,
     options: AbOptions,
     observer: Observer,
     hosts: Hosts | None = None,
 ) -> tuple[AbRecord, Path]:
-    """Measure both sides in turns; return the record and its directory.
+    """Measure both variants in turns; return the record and its directory.
 
     ``hosts``: that measure; by default this one.
 
     Both datasets are locked together with other readers. Raises UsageError, before anything is
-    written, if the budget can't be enough for one turn or a side can't be read; InterruptedRun or
-    the failure of a side, which its message names, after the record was written.
+    written, if the budget can't be enough for one round or a variant can't be read; InterruptedRun
+    or the failure of a variant, which its message names, after the record was written.
     """
     least = shortest_s(a.plan, b.plan)
     if least is not None and not options.budget.fits(2 * least):
@@ -248,7 +248,7 @@ def compare_in_turns(
                 places.append((others, hosts.of(asked.plan, held)))
         directory = new_directory(options.results, f"{a.plan.workload.name}-ab")
         one, other = (
-            MeasuredSide(
+            MeasuredVariant(
                 name,
                 asked,
                 others,
@@ -267,23 +267,23 @@ def compare_in_turns(
 def _too_short(budget: Budget, least_s: float) -> UsageError:
     return budget.too_short(
         least_s,
-        what="the warm-up and one turn",
-        other=f", which is not yet an answer: that takes {MIN_TURNS} turns; or take fewer steps "
+        what="the warm-up and one round",
+        other=f", which is not yet an answer: that takes {MIN_ROUNDS} rounds; or take fewer steps "
         "with --set max_steps=N",
     )
 
 
 class _Comparison:
-    """The turns of one call of ``compare_in_turns``."""
+    """The rounds of one call of ``compare_in_turns``."""
 
     def __init__(
         self,
-        sides: tuple[MeasuredSide, MeasuredSide],
+        variants: tuple[MeasuredVariant, MeasuredVariant],
         directory: Path,
         options: AbOptions,
         observer: Observer,
     ) -> None:
-        self.sides, self.directory = sides, directory
+        self.variants, self.directory = variants, directory
         self.options, self.observer = options, observer
         self.budget = options.budget
         self.record = AbRecord(
@@ -292,83 +292,90 @@ class _Comparison:
             command=list(options.command),
             metric=options.metric,
             threshold=options.threshold,
-            max_turns=options.max_turns,
+            max_rounds=options.max_rounds,
             budget_s=options.budget.seconds,
-            a=sides[0].record,
-            b=sides[1].record,
+            a=variants[0].record,
+            b=variants[1].record,
         )
-        log.info("%s and %s in turns, in %s", *(side.record.data for side in sides), directory)
+        log.info(
+            "%s and %s in turns, in %s", *(variant.record.data for variant in variants), directory
+        )
 
     def run(self) -> AbRecord:
-        """Take the turns. What was measured is written, whatever happens."""
+        """Take the rounds. What was measured is written, whatever happens."""
         record = self.record
         failure: IobenchError | None = None
         try:
             self._save()
-            for side in self.sides:
-                side.warm_up()
-            self._turns(self._plan())
+            for variant in self.variants:
+                variant.warm_up()
+            self._rounds(self._plan())
             record.status = "ok"
         except KeyboardInterrupt:
             record.status = "interrupted"
             failure = InterruptedRun(
-                f"interrupted after {counted(len(record.turns), 'complete turn')}; what was "
+                f"interrupted after {counted(len(record.rounds), 'complete round')}; what was "
                 f"measured until then: iobench report {self.directory}"
             )
         except IobenchError as error:
             record.status, record.error = "failed", str(error)
             failure = error
         with defer_interrupts(discard=failure is not None):
-            for side in self.sides:
+            for variant in self.variants:
                 interrupted = record.status == "interrupted"
-                side.end(stopped=failure is not None, interrupted=interrupted)
-            record.a, record.b = (side.record for side in self.sides)
+                variant.end(stopped=failure is not None, interrupted=interrupted)
+            record.a, record.b = (variant.record for variant in self.variants)
             self._save()
-        log.info("%s: %s after %d turns", self.directory.name, record.status, len(record.turns))
+        log.info("%s: %s after %d rounds", self.directory.name, record.status, len(record.rounds))
         if failure is not None:
             raise failure
         return record
 
     def _plan(self) -> int:
-        """How many turns there is time for. Raises UsageError if there is none for one."""
-        turn_s = sum(side.record.warm_up_s or 0.0 for side in self.sides)
-        turns = self.options.max_turns
+        """How many rounds there is time for. Raises UsageError if there is none for one."""
+        round_s = sum(variant.record.warm_up_s or 0.0 for variant in self.variants)
+        rounds = self.options.max_rounds
         if self.budget.limited:
-            turns = min(turns, int(self.budget.left_s / max(turn_s, 1e-3)))
-            if turns < 1:
-                raise _too_short(self.budget, turn_s)
-        self.record.planned_turns = turns
-        self.observer.planned(self.record, turn_s)
-        return turns
+            rounds = min(rounds, int(self.budget.left_s / max(round_s, 1e-3)))
+            if rounds < 1:
+                raise _too_short(self.budget, round_s)
+        self.record.planned_rounds = rounds
+        self.observer.planned(self.record, round_s)
+        return rounds
 
-    def _turns(self, planned: int) -> None:
+    def _rounds(self, planned: int) -> None:
         record = self.record
         test = sequential_of(record)
 
-        def stop(turn: int, sides: Sequence[MeasuredSide]) -> bool:
-            if turn and test.ends(logs_of(record.turns, record.metric)):
+        def stop(number: int, variants: Sequence[MeasuredVariant]) -> bool:
+            if number and test.ends(logs_of(record.rounds, record.metric)):
                 told = record.claims[0].answer != "inconclusive"
-                record.ended = "significant" if told else "turns"
+                record.ended = "significant" if told else "rounds"
                 return True
-            if turn >= min(planned, test.looks[-1]):
+            if number >= min(planned, test.looks[-1]):
                 record.ended = "budget"
                 return True
-            if turn and not self.budget.fits(_seconds(record.turns[-1])):
+            if number and not self.budget.fits(_seconds(record.rounds[-1])):
                 record.ended = "budget"
                 return True
             return False
 
-        take_turns(self.sides, lambda side, turn: side.measure(turn), stop, turned=self._turned)
-        if record.ended == "turns" and planned < self.options.max_turns:
+        take_turns(
+            self.variants,
+            lambda variant, number: variant.measure(number),
+            stop,
+            completed=self._round_taken,
+        )
+        if record.ended == "rounds" and planned < self.options.max_rounds:
             record.ended = "budget"
 
-    def _turned(self, number: int) -> None:
-        """Add the turn that both sides have taken. Raises IobenchError without a ratio."""
+    def _round_taken(self, number: int) -> None:
+        """Add the round that both variants have taken. Raises IobenchError without a ratio."""
         record = self.record
-        one, other = (side.measured(record.metric) for side in self.sides)
-        first = self.sides[number % 2]
-        turn = AbTurn(
-            turn=number,
+        one, other = (variant.measured(record.metric) for variant in self.variants)
+        first = self.variants[number % 2]
+        taken = AbRound(
+            round=number,
             first=first.name,
             began=first.began,
             seed=first.bench.plan.seed + number,
@@ -376,14 +383,14 @@ class _Comparison:
             b=other,
         )
         with defer_interrupts():
-            record.turns.append(turn)
+            record.rounds.append(taken)
             record.claims = claims_of(record)
             self._save()
-        self.observer.turned(record)
+        self.observer.round_taken(record)
 
     def _save(self) -> None:
         save_ab(self.directory, self.record)
 
 
-def _seconds(turn: AbTurn) -> float:
-    return turn.a.seconds + turn.b.seconds
+def _seconds(taken: AbRound) -> float:
+    return taken.a.seconds + taken.b.seconds

@@ -1,9 +1,9 @@
 """Try advice: repetitions with the advised settings, in turns with today's; and with no loader.
 
-A turn is one repetition with today's settings and one for each change, all with the same seed. The
-order rotates from turn to turn, so that drift of the storage affects all alike. How many turns
+A round is one repetition with today's settings and one for each change, all with the same seed. The
+order rotates from round to round, so that drift of the storage affects all alike. How many rounds
 there are is decided before the first one, by the time that they may take. Nobody looks at a gain
-before they are over: turns that end as soon as a promise seems kept would keep too many.
+before they are over: rounds that end as soon as a promise seems kept would keep too many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..judge.figures.metrics import repetition_metrics
 from ..judge.promise import WORTH, told_again
 from ..judge.statistics import ratio_estimate
 from ..record.training import Repetition
-from ..record.verdict import Advice, Confirmation, Estimate, Turn
+from ..record.verdict import Advice, Confirmation, ConfirmationRound, Estimate
 from ..settings.base import apply_overrides, build
 from ..settings.code import code_in
 from ..settings.workload import Workload
@@ -42,15 +42,15 @@ log = logging.getLogger(__name__)
 MAX_TRIED = 2
 """Changes that are tried: the first ones of the advice."""
 
-MIN_TURNS = 3
-"""Turns that are planned at least; intervals of fewer are far too wide (t is 12.7 for two)."""
+MIN_ROUNDS = 3
+"""Rounds that are planned at least; intervals of fewer are far too wide (t is 12.7 for two)."""
 
-MAX_TURNS = 12
+MAX_ROUNDS = 12
 
 _TODAY = "confirm.0"
 
 _EPOCHS = 4
-"""Epochs that a run may make in a turn of ``headspace``, until its time is over."""
+"""Epochs that a run may make in a round of ``headspace``, until its time is over."""
 
 NOTHING = "no advice of this run has settings that apply it and a predicted gain above 5 %"
 
@@ -89,7 +89,7 @@ def with_settings(plan: Plan, settings: Sequence[str]) -> Plan:
 
 
 @dataclass
-class _Side:
+class _Variant:
     """Today's settings (``tried`` None), or a change that is tried."""
 
     name: str  # of its phases
@@ -98,17 +98,17 @@ class _Side:
     rates: dict[int, tuple[float, float]] = field(default_factory=dict)  # samples/s and seconds
 
 
-def planned_turns(budget_s: float, turn_s: float) -> int:
-    """How many turns are made in this time, by what is known before the first one."""
-    room = budget_s / turn_s if turn_s > 0 else MAX_TURNS
-    return int(max(MIN_TURNS, min(MAX_TURNS, room)))
+def planned_rounds(budget_s: float, round_s: float) -> int:
+    """How many rounds are made in this time, by what is known before the first one."""
+    room = budget_s / round_s if round_s > 0 else MAX_ROUNDS
+    return int(max(MIN_ROUNDS, min(MAX_ROUNDS, room)))
 
 
 @dataclass(kw_only=True)
 class Trying:
-    """The turns of one run. ``repetition_s``: how long a repetition took until now.
+    """The rounds of one run. ``repetition_s``: how long a repetition took until now.
 
-    ``budget``: of these turns alone; one that is not ``strict`` is exceeded by the first turns.
+    ``budget``: of these rounds alone; one that is not ``strict`` is exceeded by the first rounds.
     """
 
     bench: Bench
@@ -118,12 +118,12 @@ class Trying:
     saving: SavingAt = nullcontext
 
     def run(self, chosen: Sequence[Advice], by: str = "") -> None:
-        """Try the changes. A complete turn is in ``into`` at once, so that an interrupt keeps it.
+        """Try the changes. A complete round is in ``into`` at once, so that an interrupt keeps it.
 
         A change that fails is left out with its reason. Raises what today's settings raise,
         TargetLostError, and KeyboardInterrupt.
         """
-        sides = [_Side(_TODAY, self.bench)]
+        variants = [_Variant(_TODAY, self.bench)]
         for number, advice in enumerate(chosen, start=1):
             tried = Confirmation(
                 id=advice.id,
@@ -147,55 +147,55 @@ class Trying:
                 continue
             agent = hosts.agent(plan.storage, plans=True)
             bench = replace(self.bench, plan=hosts.whole(plan), hosts=hosts, agent=agent)
-            sides.append(_Side(f"confirm.{number}", bench, tried))
-        planned = planned_turns(self.budget.seconds or 0.0, self.repetition_s * len(sides))
+            variants.append(_Variant(f"confirm.{number}", bench, tried))
+        planned = planned_rounds(self.budget.seconds or 0.0, self.repetition_s * len(variants))
 
-        def stop(turn: int, active: Sequence[_Side]) -> bool:
-            return turn >= planned or len(active) < 2 or self._over(active, turn)
+        def stop(number: int, active: Sequence[_Variant]) -> bool:
+            return number >= planned or len(active) < 2 or self._over(active, number)
 
         take_turns(
-            sides,
-            lambda side, turn: self._measure(sides, side, turn),
+            variants,
+            lambda variant, number: self._measure(variants, variant, number),
             stop,
-            is_active=lambda side: side.tried is None or not side.tried.not_measured,
+            is_active=lambda variant: variant.tried is None or not variant.tried.not_measured,
             fail=_fail,
         )
 
-    def _over(self, active: Sequence[_Side], turn: int) -> bool:
-        """Whether the budget leaves no time for this turn."""
-        if turn < MIN_TURNS and not self.budget.strict:
+    def _over(self, active: Sequence[_Variant], number: int) -> bool:
+        """Whether the budget leaves no time for this round."""
+        if number < MIN_ROUNDS and not self.budget.strict:
             return False
-        needed = sum(self.budget.last_s(side.name) or self.repetition_s for side in active)
+        needed = sum(self.budget.last_s(variant.name) or self.repetition_s for variant in active)
         if self.budget.fits(needed):
             return False
-        for side in active:
-            if side.tried is not None and side.tried.answer == "inconclusive":
-                side.tried.not_measured = (
+        for variant in active:
+            if variant.tried is not None and variant.tried.answer == "inconclusive":
+                variant.tried.not_measured = (
                     f"the time limit of {format_duration(self.budget.seconds or 0.0)} has room for "
-                    f"{turn} turns: the next one takes about {format_duration(needed)}"
+                    f"{number} rounds: the next one takes about {format_duration(needed)}"
                 )
         return True
 
-    def _measure(self, sides: Sequence[_Side], side: _Side, turn: int) -> None:
-        """Measure a side, and add the turn to those for which both rates are known."""
-        settings = side.tried.settings if side.tried else ["today's settings"]
-        self.bench.observer.phase(f"turn {turn + 1} of the advice: {', '.join(settings)}")
-        with self.budget.turn(side.name):
-            rate = self._rate(side, turn)
-        side.rates[turn] = (rate, self.budget.last_s(side.name))
-        today = sides[0]
-        for each in sides[1:] if side is today else [side]:
-            if each.tried is not None and turn in today.rates and turn in each.rates:
-                _add(each.tried, turn, each.rates[turn], today.rates[turn])
+    def _measure(self, variants: Sequence[_Variant], variant: _Variant, number: int) -> None:
+        """Measure a variant, and add the round to those for which both rates are known."""
+        settings = variant.tried.settings if variant.tried else ["today's settings"]
+        self.bench.observer.phase(f"round {number + 1} of the advice: {', '.join(settings)}")
+        with self.budget.turn(variant.name):
+            rate = self._rate(variant, number)
+        variant.rates[number] = (rate, self.budget.last_s(variant.name))
+        today = variants[0]
+        for each in variants[1:] if variant is today else [variant]:
+            if each.tried is not None and number in today.rates and number in each.rates:
+                _add(each.tried, number, each.rates[number], today.rates[number])
 
-    def _rate(self, side: _Side, turn: int) -> float:
+    def _rate(self, variant: _Variant, number: int) -> float:
         """Return the samples/s of a repetition. Raises IobenchError if it has no rate."""
-        plan = side.bench.plan
+        plan = variant.bench.plan
         with self.saving() as saving:
-            phase = repetition_phase(plan, turn, name=side.name, kind="confirm", saving=saving)
-            outcome = side.bench.run(phase, stored=True)
+            phase = repetition_phase(plan, number, name=variant.name, kind="confirm", saving=saving)
+            outcome = variant.bench.run(phase, stored=True)
         with defer_interrupts():
-            side.bench.keep(phase, outcome)
+            variant.bench.keep(phase, outcome)
             context = Repetition(
                 seed=phase.seed,
                 accelerators=phase.accelerators,
@@ -209,20 +209,22 @@ class Trying:
         return figures.samples_per_s
 
 
-def _fail(side: _Side, error: IobenchError) -> None:
-    """Leave a change out; its complete turns stay. Nothing can be compared without today's."""
-    if side.tried is None:
+def _fail(variant: _Variant, error: IobenchError) -> None:
+    """Leave a change out; its complete rounds stay. Nothing can be compared without today's."""
+    if variant.tried is None:
         raise error
-    side.tried.not_measured = str(error)
-    log.warning("%s: %s", side.name, error)
+    variant.tried.not_measured = str(error)
+    log.warning("%s: %s", variant.name, error)
 
 
 def _add(
-    tried: Confirmation, turn: int, found: tuple[float, float], today: tuple[float, float]
+    tried: Confirmation, number: int, found: tuple[float, float], today: tuple[float, float]
 ) -> None:
     (rate, seconds), (base, base_s) = found, today
-    tried.turns.append(
-        Turn(turn=turn, samples_per_s=rate, base_samples_per_s=base, seconds=seconds + base_s)
+    tried.rounds.append(
+        ConfirmationRound(
+            round=number, samples_per_s=rate, base_samples_per_s=base, seconds=seconds + base_s
+        )
     )
     again = told_again(tried)
     tried.found, tried.answer = again.found, again.answer
@@ -234,19 +236,19 @@ def _add(
 
 @dataclass(frozen=True, kw_only=True)
 class Headspace:
-    """``bound``: the largest gain that a change of the loader can bring, over the turns.
+    """``bound``: the largest gain that a change of the loader can bring, over the rounds.
 
-    ``turns``: samples/s (with kept batches, as it is) of each.
+    ``rounds``: samples/s (with kept batches, as it is) of each.
     """
 
     bound: Estimate | None
-    turns: list[tuple[float, float]]
+    rounds: list[tuple[float, float]]
 
 
 def headspace(
     plan: Plan, *, seconds: float, observer: Observer | None = None, hosts: Hosts | None = None
 ) -> Headspace:
-    """Measure ``plan.repetitions`` turns of ``seconds`` each way, by default on this host alone.
+    """Measure ``plan.repetitions`` rounds of ``seconds`` each way, by default on this host alone.
 
     Raises UsageError for an accelerator without a limit of its own, and as ``run_phase`` does.
     """
@@ -264,23 +266,23 @@ def headspace(
     together = plan.workload.accelerator.sync == "step" and plan.accelerators > 1
     rates: dict[str, list[float | None]] = {"kept": [], "as it is": []}
 
-    def measure(side: str, turn: int) -> None:
-        observer.note(f"turn {turn + 1} of {plan.repetitions}, {side}")
+    def measure(variant: str, number: int) -> None:
+        observer.note(f"round {number + 1} of {plan.repetitions}, {variant}")
         phase = replace(
-            repetition_phase(plan, turn),
+            repetition_phase(plan, number),
             epochs=max(plan.workload.epochs, _EPOCHS),
             max_steps=None,
             limit_s=seconds,
             whole_rounds=True,
         )
-        if side == "kept":
+        if variant == "kept":
             outcome = run_phase(replace(phase, loading=kept, evicts=False), context)
         else:
             outcome = run_cached_phase(plan, agent, phase, context)
         rate = steady_rate(outcome.events(), round_steps=rounds_of, together=together)
-        rates[side].append(rate)
+        rates[variant].append(rate)
 
     with reading(plan.home, plan.manifest, verb="run"):
         take_turns(list(rates), measure, rounds(plan.repetitions))
-    turns = [(best, base) for best, base in zip(*rates.values(), strict=True) if best and base]
-    return Headspace(bound=ratio_estimate(turns), turns=turns)
+    pairs = [(best, base) for best, base in zip(*rates.values(), strict=True) if best and base]
+    return Headspace(bound=ratio_estimate(pairs), rounds=pairs)

@@ -14,7 +14,7 @@ from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
 from .calibration.findmax import USUAL_TRIES, most_s, wanted_steps
 from .checkpoint import ALONE
-from .confirm import MAX_TRIED, MIN_TURNS
+from .confirm import MAX_TRIED, MIN_ROUNDS
 from .options import Confirm, Options
 from .phase import FEW_ROUNDS
 from .plan import Plan, steps_per_repetition
@@ -221,14 +221,14 @@ def _ablations(plan: Plan, options: Options, repetitions: PartTime, each: float 
 
 
 def _confirm(confirm: Confirm, repetition_s: float | None) -> PartTime:
-    """The advice: its budget, or the first turns of all changes, which may end it."""
-    sides = 1 + MAX_TRIED
-    seconds = None if repetition_s is None else MIN_TURNS * sides * repetition_s
+    """The advice: its budget, or the first rounds of all changes, which may end it."""
+    variants = 1 + MAX_TRIED
+    seconds = None if repetition_s is None else MIN_ROUNDS * variants * repetition_s
     if confirm.budget_s is not None:
         seconds = confirm.budget_s
     return PartTime(
         part="confirm",
-        what=f"the advice in {counted(MIN_TURNS, 'turn')} of up to {sides} repetitions",
+        what=f"the advice in {counted(MIN_ROUNDS, 'round')} of up to {variants} repetitions",
         seconds=seconds,
         not_known="" if seconds is not None else "the time of a repetition is not known",
     )

@@ -10,8 +10,8 @@ from ..record.verdict import Advice
 from .budget import Budget
 from .checkpoint_plan import StudyPlan
 
-USUAL_TURNS = 20
-"""Turns of ``ab`` at most, unless the user says otherwise: they tell 10 % at a spread of 5 %."""
+USUAL_ROUNDS = 20
+"""Rounds of ``ab`` at most, unless the user says otherwise: they tell 10 % at a spread of 5 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +29,9 @@ class VerbOptions:
 class Confirm:
     """What to try, and for how long.
 
-    ``advice``: of an earlier run, whose id is ``by``; None: this run's own. ``budget_s``: no turn
+    ``advice``: of an earlier run, whose id is ``by``; None: this run's own. ``budget_s``: no round
     begins that would end later; None: ``usual_s`` (None: as long as the repetitions took), and at
-    least ``confirm.MIN_TURNS``.
+    least ``confirm.MIN_ROUNDS``.
     """
 
     advice: tuple[Advice, ...] | None = None
@@ -91,7 +91,7 @@ class AbOptions(VerbOptions):
 
     metric: str = "samples_per_s"
     threshold: float = NOISE
-    max_turns: int = USUAL_TURNS
+    max_rounds: int = USUAL_ROUNDS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,13 +46,13 @@ class Observer:
         """These are the plan and the options of a run with a budget, whose pilot has ended."""
 
     def finished(self, part: str, seconds: float) -> None:
-        """A turn of a part has ended; ``part`` is its key in the record's ``timings``."""
+        """A trial of a part has ended; ``part`` is its key in the record's ``timings``."""
 
-    def planned(self, record: AbRecord, turn_s: float) -> None:
-        """Both sides are warm, and a turn of the two takes about ``turn_s``."""
+    def planned(self, record: AbRecord, round_s: float) -> None:
+        """Both variants are warm, and a round of the two takes about ``round_s``."""
 
-    def turned(self, record: AbRecord) -> None:
-        """A turn of two sides is complete; it is the last one of ``record``."""
+    def round_taken(self, record: AbRecord) -> None:
+        """A round of two variants is complete; it is the last one of ``record``."""
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """Variants that are measured in turns: the one loop for all that is compared, and all seeds.
 
-A variant is a setting, a side of ``ab``, a point of a sweep, a repetition or the same without one
-stage. Storage and machines drift, so nothing is measured several times in a row: each turn measures
-every variant once, and the order rotates from turn to turn (A B C, B C A, ...), so that a drift
-affects all alike. What a trial measures, and when to stop, is the caller's. An interrupt passes:
-what was measured before it has been kept.
+A variant is a setting, one of ``ab``'s two, a point of a sweep, a repetition or the same without
+one stage. Storage and machines drift, so nothing is measured several times in a row: each round has
+a trial of every variant, and the order rotates from round to round (A B C, B C A, ...), so that a
+drift affects all alike. What a trial measures, and when to stop, is the caller's. An interrupt
+passes: what was measured before it has been kept.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def seed_of(run_seed: int, kind: Kind, number: int = 0, *, series: int = 0) -> i
 
 
 def rounds(count: int) -> Callable[[int, Sequence[object]], bool]:
-    """Return a ``stop`` after so many turns."""
-    return lambda turn, active: turn >= count
+    """Return a ``stop`` after so many rounds."""
+    return lambda number, active: number >= count
 
 
 def spread(count: int, repetitions: int) -> tuple[int, ...]:
     """Numbers of ``count`` repetitions, evenly spread; the first one is always among them."""
     if count == 1:
         return (0,)
-    return tuple(round(turn * (repetitions - 1) / (count - 1)) for turn in range(count))
+    return tuple(round(place * (repetitions - 1) / (count - 1)) for place in range(count))
 
 
-def rotated(turn: int, variants: Sequence[V]) -> Sequence[V]:
-    """The variants in the order of this turn: each is as often the first one."""
-    first = turn % len(variants) if variants else 0
+def rotated(number: int, variants: Sequence[V]) -> Sequence[V]:
+    """The variants in the order of this round: each is as often the first one."""
+    first = number % len(variants) if variants else 0
     return [*variants[first:], *variants[:first]]
 
 
@@ -63,35 +63,35 @@ def take_turns(
     order: Callable[[int, Sequence[V]], Iterable[V]] = rotated,
     is_active: Callable[[V], bool] = lambda variant: True,
     fail: Callable[[V, IobenchError], None] | None = None,
-    turned: Callable[[int], None] = lambda turn: None,
+    completed: Callable[[int], None] = lambda number: None,
 ) -> None:
-    """Measure every active variant once a turn, until ``stop`` says so or none is active.
+    """Measure every active variant once a round, until ``stop`` says so or none is active.
 
-    ``measure(variant, turn)``: one trial, which keeps what it found; turns are numbered from 0.
-    ``stop(turn, active)``: whether this turn is not taken any more.
-    ``order(turn, active)``: who is measured in this turn; it may decide on each variant when the
+    ``measure(variant, number)``: one trial, which keeps what it found; rounds are numbered from 0.
+    ``stop(number, active)``: whether this round is not taken any more.
+    ``order(number, active)``: who is measured in this round; it may decide on each variant when the
     ones before it have been measured.
     ``is_active``: whether a variant has neither failed nor been dropped.
     ``fail``: keeps why a variant's trial failed, after which the variant is not active, or raises
     the error again; without it, the first failure ends all.
-    ``turned``: called with the number of each complete turn.
+    ``completed``: called with the number of each complete round.
 
     InterruptedRun, TargetLostError (another process has what was measured) and HostLostError (no
     host goes on alone) are always raised.
     """
-    turn = 0
-    while (active := [each for each in variants if is_active(each)]) and not stop(turn, active):
-        for variant in order(turn, active):
+    number = 0
+    while (active := [each for each in variants if is_active(each)]) and not stop(number, active):
+        for variant in order(number, active):
             if not is_active(variant):
                 continue
             try:
-                measure(variant, turn)
+                measure(variant, number)
             except IobenchError as error:
                 if fail is None or isinstance(error, _ALWAYS):
                     raise
                 fail(variant, error)
-        turned(turn)
-        turn += 1
+        completed(number)
+        number += 1
 
 
 _ALWAYS = (InterruptedRun, TargetLostError, HostLostError)

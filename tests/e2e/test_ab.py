@@ -72,12 +72,12 @@ def test_a_slower_side_is_told(
     assert claim.ratio is not None
     assert claim.ratio.high is not None
     assert 0.15 < claim.ratio.value <= claim.ratio.high < 1
-    assert [turn.first for turn in record.turns[:4]] == ["A", "B", "A", "B"]
-    assert len({turn.seed for turn in record.turns}) == len(record.turns)
-    for each in record.sides:
+    assert [turn.first for turn in record.rounds[:4]] == ["A", "B", "A", "B"]
+    assert len({turn.seed for turn in record.rounds}) == len(record.rounds)
+    for each in record.variants:
         run = load_training(directory / each.run)
         # the warm-up is not among them, and each turn has the seed of the other side
-        assert [one.seed for one in run.job.repetitions] == [t.seed for t in record.turns]
+        assert [one.seed for one in run.job.repetitions] == [t.seed for t in record.rounds]
         assert {one.samples for one in run.job.repetitions} == {SAMPLES}
     assert record.a.identity["storage.latency_s"] != record.b.identity["storage.latency_s"]
     code, again, err = call("report", directory, "--json")
@@ -98,15 +98,15 @@ def test_a_side_against_itself_as_in_an_earlier_run(
     run = ("run", tmp_path / "turns.yaml", "--data", data, "--repeat", 1, "--calibration", "0s")
     assert call(*run, "--results", tmp_path / "runs", "--no-ablations", "--quiet")[0] == 0
     [earlier] = (tmp_path / "runs").iterdir()
-    code, out, _ = call("ab", earlier, *words[2:], "--max-turns", 4, "--if-inconclusive", "pass")
+    code, out, _ = call("ab", earlier, *words[2:], "--max-rounds", 4, "--if-inconclusive", "pass")
     assert code == 0
     assert out
     record, directory = the_record(tmp_path)
     assert record.a.identity == record.b.identity
     assert record.a.repeats == record.b.repeats == earlier.name
-    assert len(record.turns) == 4
+    assert len(record.rounds) == 4
     seeds = [each.seed for each in load_training(earlier).job.repetitions]
-    assert record.turns[0].seed == seeds[0]
+    assert record.rounds[0].seed == seeds[0]
     assert (directory / "report.html").is_file()
 
 
@@ -135,9 +135,9 @@ def test_complete_turns_count_after_an_interrupt(
     assert (code, out, err.count("\n")) == (130, "", 1)
     record, directory = the_record(tmp_path)
     assert record.status == "interrupted"
-    assert len(record.turns) == 2
+    assert len(record.rounds) == 2
     assert record.claims[0].answer == "inconclusive"
-    runs = [load_training(directory / each.run) for each in record.sides]
+    runs = [load_training(directory / each.run) for each in record.variants]
     assert [run.status for run in runs] == ["interrupted"] * 2
     assert [len(run.job.repetitions) for run in runs] == [3, 2]  # the third turn began with A
     assert call("report", directory)[0] == 0
@@ -151,9 +151,9 @@ def test_a_side_that_fails_is_named_and_the_turns_are_kept(
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "variant B" in err
     record, directory = the_record(tmp_path)
-    assert (record.status, len(record.turns)) == ("failed", 1)
+    assert (record.status, len(record.rounds)) == ("failed", 1)
     assert record.error
-    statuses = [load_training(directory / each.run).status for each in record.sides]
+    statuses = [load_training(directory / each.run).status for each in record.variants]
     assert statuses == ["ok", "failed"]
 
 
@@ -176,4 +176,4 @@ def test_what_cannot_be_compared_fails_with_a_record(
     found, _, err = call("ab", data, *words, *asked, "--if-inconclusive", "pass")
     assert (found, err.count("\n")) == (code, 1)
     record, _ = the_record(tmp_path)
-    assert (record.status, record.turns) == ("failed", [])
+    assert (record.status, record.rounds) == ("failed", [])

@@ -102,9 +102,9 @@ def test_every_verb(
         runs.append(results / run["run_id"])
     turns = story.document(
         *("ab", data, "--workload", "demo", "--set-b", "reader.concurrency=2", *ONCE),
-        *("--max-turns", 4, *TAG, "--results", tmp_path / "turns"),
+        *("--max-rounds", 4, *TAG, "--results", tmp_path / "turns"),
     )
-    assert (turns["status"], len(turns["turns"])) == ("ok", 4)
+    assert (turns["status"], len(turns["rounds"])) == ("ok", 4)
     trained = story.document(
         *("train", *MODEL, "--data", data, "--batch-size", 4, "--repeat", 1, *BARE, *TAG),
         *("--set", "max_steps=5", "--set", "loader.workers=1", "--set", "reader.crop=3072"),

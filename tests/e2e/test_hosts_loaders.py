@@ -148,7 +148,7 @@ def test_what_a_loader_could_bring_on_two_hosts(files: Path, tmp_path: Path) -> 
     loader = ("--loader", "tests.planted_loaders:of_files", "--loader-args", "divide=true")
     first, second = ended(start(tmp_path, files, *loader, "--headspace", "--json"))
     assert (first.code, second.code) == (0, 0), (first.err, second.err)
-    assert len(json.loads(first.out)["turns"]) == 1
+    assert len(json.loads(first.out)["rounds"]) == 1
     assert second.out == ""
 
 

@@ -113,11 +113,11 @@ def test_a_budget_ends_a_sweep_on_both_hosts(data: Path, tmp_path: Path) -> None
 
 def test_sides_that_differ_are_measured_in_turns_on_both_hosts(data: Path, tmp_path: Path) -> None:
     words = ("ab", data, "--workload", "demo", "--set-b", "batch_size=8", *QUICK)
-    _, second = ok(start(tmp_path, *words, "--max-turns", 4))
+    _, second = ok(start(tmp_path, *words, "--max-rounds", 4))
     assert second == ""
     folder = the_only(tmp_path, "demo-ab-*")
     record: AbRecord = load_ab(folder)
-    assert (record.status, len(record.turns)) == ("ok", 4)
+    assert (record.status, len(record.rounds)) == ("ok", 4)
     for side, batch in (("a", 4), ("b", 8)):
         doc = load_training(folder / side)
         assert doc.job.workload.batch_size == batch
@@ -133,7 +133,7 @@ def test_sides_that_differ_are_measured_in_turns_on_both_hosts(data: Path, tmp_p
             "--set-b",
             "loader.prefetch_factor=4",
             "-q",
-            "--max-turns",
+            "--max-rounds",
             4,
         )
     )
@@ -202,7 +202,7 @@ def test_the_advice_of_a_run_is_tried_on_both_hosts(advised: Path, tmp_path: Pat
     (tried,) = doc.job.confirmations
     assert tried.id == "concurrency"
     assert not tried.not_measured
-    assert len(tried.turns) >= 3
+    assert len(tried.rounds) >= 3
 
 
 def test_hosts_that_were_started_with_other_words_are_refused(data: Path, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def ab(machines: Machines, one: Path, other: Path, *words: object, code: int = 0
     document = answer(
         *(machines, "ab", one / "data", other / "data", *words),
         *("--workload", machines.scratch / "workload.yaml"),
-        *("--max-turns", 8, "--results", machines.scratch / "turns"),
+        *("--max-rounds", 8, "--results", machines.scratch / "turns"),
         code=code,
     )
     (found,) = (each for each in document["claims"] if each["metric"] == "samples_per_s")

@@ -277,7 +277,7 @@ def test_code_that_the_user_names_again_runs(
         home, {"loader": {"kind": "user", "factory": "tests.planted_loaders:of_files",
                           "args": {"workers": 0, "divide": True}}},
     )  # fmt: skip
-    words = ("ab", run, made / "data", "--data", made / "data", "--max-turns", 4, "--quiet")
+    words = ("ab", run, made / "data", "--data", made / "data", "--max-rounds", 4, "--quiet")
     results = ("--results", home / "results", "--if-inconclusive", "pass")
     refused(call, *words, *results)
     again = ["--set", "loader.factory=tests.planted_loaders:of_files"]

@@ -129,7 +129,7 @@ MISTAKES = (
     "ab data --workload ./smallrun.yaml --set-b loader.wokers=2",
     "ab data nowhere --workload ./smallrun.yaml",
     "ab data --workload ./smallrun.yaml --data data",
-    "ab data --workload ./smallrun.yaml --max-turns 3",
+    "ab data --workload ./smallrun.yaml --max-rounds 3",
     "ab data --workload ./smallrun.yaml --threshold 5% --fail-on 2%",
     "ab results/calibrated --workload ./smallrun.yaml",
     "ab sweep data",

@@ -1,4 +1,4 @@
-"""The record of two sides in turns: its claims, its report, its gate, and what is refused."""
+"""The record of two variants in turns: its claims, its report, its gate, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from iobench.base.errors import IobenchError, UsageError
 from iobench.cli.ab import gated
 from iobench.cli.main import main
 from iobench.cli.verbs import AbRequest
-from iobench.record.ab import AbRecord, AbTurn, Name, Side, SideTurn, load_ab, save_ab
-from iobench.report.ab import answer, planned_line, sections, turn_line
+from iobench.record.ab import AbRecord, AbRound, AbTrial, AbVariant, Name, load_ab, save_ab
+from iobench.report.ab import answer, planned_line, round_line, sections
 from iobench.report.render_csv import render_csv
 from iobench.report.sections import FirstScreen, Table
 from iobench.runner.ab import _Comparison
@@ -28,21 +28,21 @@ IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}
 Values = Sequence[float | Mapping[str, float]]
 
 
-def side_turn(value: float | Mapping[str, float]) -> SideTurn:
+def trial(value: float | Mapping[str, float]) -> AbTrial:
     figures = value if isinstance(value, Mapping) else {"samples_per_s": value}
-    return SideTurn(seconds=1.0, figures=dict(figures))
+    return AbTrial(seconds=1.0, figures=dict(figures))
 
 
 def record(a: Values, b: Values, **changes: object) -> AbRecord:
-    """A comparison whose turns have these samples/s, or figures by their names."""
-    turns = [
-        AbTurn(
-            turn=number,
+    """A comparison whose rounds have these samples/s, or figures by their names."""
+    rounds = [
+        AbRound(
+            round=number,
             first="A" if number % 2 == 0 else "B",
             began="2026-11-22T10:00:00+00:00",
             seed=42 + number,
-            a=side_turn(one),
-            b=side_turn(other),
+            a=trial(one),
+            b=trial(other),
         )
         for number, (one, other) in enumerate(zip(a, b, strict=True))
     ]
@@ -51,20 +51,20 @@ def record(a: Values, b: Values, **changes: object) -> AbRecord:
         "created": "2026-11-22T10:00:00+00:00",
         "command": ["iobench", "ab", "/a", "/b", "--workload", "demo"],
         "status": "ok",
-        "ended": "turns",
+        "ended": "rounds",
         "metric": "samples_per_s",
         "threshold": 0.05,
-        "max_turns": 20,
-        "planned_turns": 20,
-        "a": Side(name="A", run="a", data="/a", workload="demo", identity=IDENTITY),
-        "b": Side(
+        "max_rounds": 20,
+        "planned_rounds": 20,
+        "a": AbVariant(name="A", run="a", data="/a", workload="demo", identity=IDENTITY),
+        "b": AbVariant(
             name="B",
             run="b",
             data="/b",
             workload="demo",
             identity={**IDENTITY, "storage.url": "/b"},
         ),
-        "turns": turns,
+        "rounds": rounds,
     }
     return AbRecord.model_validate(base | changes)
 
@@ -114,7 +114,7 @@ def test_less_of_a_wait_is_better() -> None:
 
 
 def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
-    """The turns that have it are a selection, however clear they are."""
+    """The rounds that have it are a selection, however clear they are."""
     full = [{"samples_per_s": 100.0, "cpu_s": 1.0}] * 4
     less = [{"samples_per_s": 100.0, "cpu_s": 2.0 + n / 1e3} for n in range(5)]
     found = record([*full, {"samples_per_s": 100.0}], less)
@@ -134,9 +134,9 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
         SLOWER,
         SAME,
         INCONCLUSIVE,
-        record([], [], status="failed", error="variant B: no", planned_turns=None),
+        record([], [], status="failed", error="variant B: no", planned_rounds=None),
         record([1.0], [2.0], status="interrupted", ended=""),
-        record([1.0] * 2, [2.0] * 2, planned_turns=2, ended="budget"),
+        record([1.0] * 2, [2.0] * 2, planned_rounds=2, ended="budget"),
         record([1e-30] * 4, [1e30] * 4),
     ],
 )
@@ -146,10 +146,10 @@ def test_every_record_has_a_report(found: AbRecord, tmp_path: Path) -> None:
     assert head.title
     assert len({section.id for section in shown}) == len(shown)
     rows = render_csv(shown).splitlines()
-    if found.turns:
+    if found.rounds:
         data = next(part for part in shown if isinstance(part, Table) and part.where == "data")
-        assert len(data.rows) == 2 * len(found.turns) == len(rows) - 1
-        assert turn_line(found)
+        assert len(data.rows) == 2 * len(found.rounds) == len(rows) - 1
+        assert round_line(found)
     assert planned_line(found, 1.5)
     save_ab(tmp_path, found)
     assert load_ab(tmp_path) == found
@@ -172,9 +172,9 @@ def test_an_invalid_side_is_status_3(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ("metric", "nonsense"),
         ("threshold", 0),
-        ("planned_turns", 0),
-        ("max_turns", 10**9),
-        ("turns", [{}]),
+        ("planned_rounds", 0),
+        ("max_rounds", 10**9),
+        ("rounds", [{}]),
     ],
 )
 def test_a_record_of_somebody_else_is_checked(key: str, value: object, tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_a_record_of_somebody_else_is_checked(key: str, value: object, tmp_path:
         ["data"],  # no workload is known
         ["data", "--workload", "demo", "--data", "other"],
         ["data", "--workload", "demo", "--metric", "blocked_s"],
-        ["data", "--workload", "demo", "--max-turns", "3"],
-        ["data", "--workload", "demo", "--max-turns", "201"],
+        ["data", "--workload", "demo", "--max-rounds", "3"],
+        ["data", "--workload", "demo", "--max-rounds", "201"],
         ["data", "--workload", "demo", "--threshold", "5%", "--fail-on", "2%"],
         ["data", "--workload", "demo", "--threshold", "0"],
         ["data", "--workload", "demo", "--fail-on", "much"],
@@ -219,35 +219,35 @@ def test_what_is_asked_wrongly_leaves_nothing(
 
 
 class PlantedSide:
-    """A side whose warm-up takes 10 s and whose repetitions take 20 s, on a planted clock."""
+    """A variant whose warm-up takes 10 s and whose repetitions take 20 s, on a planted clock."""
 
     bench = SimpleNamespace(plan=SimpleNamespace(seed=42))
     began = "2026-11-22T10:00:00+00:00"
 
     def __init__(self, name: Name, now: list[float]) -> None:
         self.name, self._now = name, now
-        self.record = Side(name=name, run=name.lower(), data="/d", workload="demo")
+        self.record = AbVariant(name=name, run=name.lower(), data="/d", workload="demo")
 
     def warm_up(self) -> None:
         self._now[0] += 10.0
         self.record.warm_up_s = 10.0
 
-    def measure(self, turn: int) -> None:
+    def measure(self, number: int) -> None:
         self._now[0] += 20.0
 
-    def measured(self, metric: str) -> SideTurn:
-        return SideTurn(seconds=20.0, figures={metric: 100.0})
+    def measured(self, metric: str) -> AbTrial:
+        return AbTrial(seconds=20.0, figures={metric: 100.0})
 
     def end(self, **_: bool) -> None:
         return
 
 
-@pytest.mark.parametrize(("seconds", "turns"), [(70.0, 1), (110.0, 2), (None, 4)])
+@pytest.mark.parametrize(("seconds", "rounds"), [(70.0, 1), (110.0, 2), (None, 4)])
 def test_a_comparison_takes_the_turns_that_its_budget_has_time_for(
-    seconds: float | None, turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seconds: float | None, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = _compared(seconds, tmp_path, monkeypatch)
-    assert len(found.turns) == turns
+    assert len(found.rounds) == rounds
     assert (found.ended == "budget") == (seconds is not None)
     assert found.budget_s == seconds
 
@@ -257,12 +257,12 @@ def test_a_budget_without_a_turn_is_refused_with_the_least_that_has_one(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         _compared(30.0, tmp_path, monkeypatch)
-    assert "at least 42s" in caught.value.remedy  # 20 s are over, a turn takes 20 s, and the end
+    assert "at least 42s" in caught.value.remedy  # 20 s are over, a round takes 20 s, and the end
 
 
 def _compared(seconds: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AbRecord:
     now = [100.0]
     monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
-    sides: Any = (PlantedSide("A", now), PlantedSide("B", now))
-    options = AbOptions(results=tmp_path, max_turns=4, budget=Budget(seconds=seconds))
-    return _Comparison(sides, tmp_path, options, Observer()).run()
+    variants: Any = (PlantedSide("A", now), PlantedSide("B", now))
+    options = AbOptions(results=tmp_path, max_rounds=4, budget=Budget(seconds=seconds))
+    return _Comparison(variants, tmp_path, options, Observer()).run()

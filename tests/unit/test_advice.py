@@ -14,7 +14,7 @@ from iobench.ask.capacity.whatif import what_if
 from iobench.judge.promise import in_order
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
-from iobench.record.verdict import Advice, Confirmation, Estimate, Turn, Verdict
+from iobench.record.verdict import Advice, Confirmation, ConfirmationRound, Estimate, Verdict
 from tests.unit.test_causes import DEMANDED, SLOW, curve, run_curve, verdict_on, without
 
 Build = Callable[..., TrainingRecord]
@@ -40,11 +40,11 @@ def spent(make_run: Build, **changes: Any) -> TrainingRecord:
 
 
 def tried(setting: str, promised: Estimate, *rates: tuple[float, float]) -> Confirmation:
-    turns = [
-        Turn(turn=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
+    rounds = [
+        ConfirmationRound(round=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
         for number, (rate, base) in enumerate(rates)
     ]
-    return Confirmation(change="c", settings=[setting], promised=promised, turns=turns)
+    return Confirmation(change="c", settings=[setting], promised=promised, rounds=rounds)
 
 
 def test_a_free_setting_that_was_tried_and_kept_stands_before_new_hardware(make_run: Build) -> None:

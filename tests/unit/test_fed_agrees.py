@@ -14,7 +14,15 @@ import pytest
 from iobench.judge.rebuild import conclude
 from iobench.record.curve import Rate
 from iobench.record.run import TrainingRecord
-from iobench.record.verdict import Advice, Confirmation, Estimate, Fed, FedAt, Turn, Verdict
+from iobench.record.verdict import (
+    Advice,
+    Confirmation,
+    ConfirmationRound,
+    Estimate,
+    Fed,
+    FedAt,
+    Verdict,
+)
 from iobench.report.run import sections
 from iobench.report.sections import Table
 from tests.unit.test_causes import curve, run_curve, without
@@ -85,8 +93,10 @@ def test_what_was_tried_counts_before_what_was_promised(
     )
     plain = with_curve(doc, latent())
     advice: Advice = told(plain)[0].advice[0]
-    turns = [
-        Turn(turn=number, samples_per_s=rate + number, base_samples_per_s=380.0, seconds=9.0)
+    rounds = [
+        ConfirmationRound(
+            round=number, samples_per_s=rate + number, base_samples_per_s=380.0, seconds=9.0
+        )
         for number in range(3)
     ]
     tried = Confirmation(
@@ -94,7 +104,7 @@ def test_what_was_tried_counts_before_what_was_promised(
         change=advice.change,
         settings=advice.settings,
         promised=Estimate(value=advice.predicted_gain or 1.0),
-        turns=turns,
+        rounds=rounds,
     )
     found, fed = told(conclude(plain.with_job(confirmations=[tried])))
     assert found.advice[0].found is not None

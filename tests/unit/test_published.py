@@ -74,7 +74,7 @@ def test_what_is_made_today_fits() -> None:
     assert RUN.is_valid(json.loads(json_text(build_run())))
     comparison = json.loads(json_text(FASTER))
     assert list(validator("ab").iter_errors(comparison)) == []
-    assert not validator("ab").is_valid({**comparison, "turns": None})
+    assert not validator("ab").is_valid({**comparison, "rounds": None})
     assert not RUN.is_valid(comparison)
 
 

@@ -41,7 +41,7 @@ from iobench.record.run import TrainingRecord
 from iobench.record.run import load_run as load
 from iobench.record.serving import FoundRate
 from iobench.record.sweep import Sweep, SweepPoint
-from iobench.record.verdict import Confirmation, Estimate, Turn
+from iobench.record.verdict import Confirmation, ConfirmationRound, Estimate
 from iobench.report import (
     ab,
     advise,
@@ -161,8 +161,8 @@ def _confirmation() -> list[Section]:
 
 
 def _tried() -> list[Section]:
-    turns = [
-        Turn(turn=number, samples_per_s=rate, base_samples_per_s=100.0, seconds=2.0)
+    rounds = [
+        ConfirmationRound(round=number, samples_per_s=rate, base_samples_per_s=100.0, seconds=2.0)
         for number, rate in enumerate((198.0, 200.0, 203.0))
     ]
     kept = Confirmation(
@@ -170,10 +170,10 @@ def _tried() -> list[Section]:
         change="keep more reads in flight",
         settings=["reader.concurrency=8"],
         promised=Estimate(value=2.1, low=2.0, high=2.2),
-        turns=turns,
+        rounds=rounds,
     )
     failed = kept.model_copy(
-        update={"settings": ["loader.workers=8"], "turns": [], "not_measured": "no memory is left"}
+        update={"settings": ["loader.workers=8"], "rounds": [], "not_measured": "no memory is left"}
     )
     return record.sections(conclude(build_run().with_job(confirmations=[kept, failed])))
 

@@ -7,23 +7,23 @@ import math
 import numpy as np
 import pytest
 
-from iobench.ask.compare.sequential import MIN_TURNS, Sequential, log_ratio
+from iobench.ask.compare.sequential import MIN_ROUNDS, Sequential, log_ratio
 from iobench.judge.statistics import t_quantile
-from iobench.record.ab import MAX_TURNS
+from iobench.record.ab import MAX_ROUNDS
 
 SERIES = 4000
 
 
-def ratios(kind: str, turns: int) -> np.ndarray:
+def ratios(kind: str, rounds: int) -> np.ndarray:
     """Series of log ratios of two equal sides, whose rates have a standard deviation of 1."""
     rng = np.random.default_rng(17)
-    shape = (SERIES, 2 * turns)
+    shape = (SERIES, 2 * rounds)
     rates = rng.standard_t(3, shape) / math.sqrt(3) if kind == "t3" else rng.standard_normal(shape)
     if kind == "ar":
-        for time in range(1, 2 * turns):
+        for time in range(1, 2 * rounds):
             rates[:, time] = 0.5 * rates[:, time - 1] + math.sqrt(0.75) * rates[:, time]
     if kind == "drift":
-        rates += 0.5 * np.arange(2 * turns)
+        rates += 0.5 * np.arange(2 * rounds)
     found = rates[:, 1::2] - rates[:, ::2]
     found[:, 1::2] *= -1  # A B, B A, A B, ...
     return found
@@ -46,10 +46,10 @@ def answers(test: Sequential, logs: np.ndarray) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("kind", ["normal", "t3", "ar", "drift"])
-@pytest.mark.parametrize("turns", [4, 20])
-def test_errors_are_rare(kind: str, turns: int) -> None:
+@pytest.mark.parametrize("rounds", [4, 20])
+def test_errors_are_rare(kind: str, rounds: int) -> None:
     """Of equal sides, and of sides that differ by exactly the threshold: 5 %, and 1 % of chance."""
-    test, noise = Sequential(turns, 0.05), ratios(kind, turns)
+    test, noise = Sequential(rounds, 0.05), ratios(kind, rounds)
     for cv in (0.02, 0.05, 0.1):
         assert answers(test, cv * noise)[0] <= 0.06
         assert answers(test, cv * noise + test.margin + 1e-9)[1] <= 0.06
@@ -62,10 +62,10 @@ def test_power() -> None:
 
 
 def test_planned_turns_keep_their_power() -> None:
-    """The turns that the present spread asks for tell a difference of the threshold."""
+    """The rounds that the present spread asks for tell a difference of the threshold."""
     spread = 0.05 * math.sqrt(2)
     logs = [spread, -spread] * 10
-    needed = Sequential(20, 0.05).turns_for_threshold(logs)
+    needed = Sequential(20, 0.05).rounds_for_threshold(logs)
     assert needed > 20
     test = Sequential(needed, 0.05)
     different, _ = answers(test, 0.05 * ratios("normal", needed) + test.margin)
@@ -86,14 +86,14 @@ def test_the_simulated_test_is_the_one_that_runs() -> None:
 
 def test_looks() -> None:
     before = 0.04
-    for turns in range(MIN_TURNS, MAX_TURNS + 1):
-        test = Sequential(turns, 0.05)
+    for rounds in range(MIN_ROUNDS, MAX_ROUNDS + 1):
+        test = Sequential(rounds, 0.05)
         looks = test.looks
-        assert looks[0] == MIN_TURNS, turns
-        assert looks[-1] in (turns, turns - 1), turns
-        assert all(look % 2 == 0 for look in looks), turns
-        assert list(looks) == sorted(set(looks)), turns
-        assert 0 < test.level <= before, turns
+        assert looks[0] == MIN_ROUNDS, rounds
+        assert looks[-1] in (rounds, rounds - 1), rounds
+        assert all(look % 2 == 0 for look in looks), rounds
+        assert list(looks) == sorted(set(looks)), rounds
+        assert 0 < test.level <= before, rounds
         before = test.level
 
 
@@ -106,7 +106,7 @@ def test_an_end_is_told() -> None:
     assert (claim.answer, claim.better, claim.more) == ("different", True, None)
     assert claim.ratio.low < 2 < claim.ratio.high
     assert claim.ratio.n == 4
-    assert claim.basis == "turns"
+    assert claim.basis == "rounds"
     assert test.claim("wait_s", faster, higher_is_better=False).better is False
     same = [0.001, -0.002, 0.0015, 0.0]
     assert test.claim("samples_per_s", same, higher_is_better=True).answer == "equal"
@@ -129,10 +129,10 @@ def test_too_little_is_not_told() -> None:
     assert test.estimate([math.log(3)]) is not None
 
 
-@pytest.mark.parametrize(("turns", "threshold"), [(3, 0.05), (201, 0.05), (8, 0.0)])
-def test_impossible_tests(turns: int, threshold: float) -> None:
+@pytest.mark.parametrize(("rounds", "threshold"), [(3, 0.05), (201, 0.05), (8, 0.0)])
+def test_impossible_tests(rounds: int, threshold: float) -> None:
     with pytest.raises(ValueError):
-        Sequential(turns, threshold)
+        Sequential(rounds, threshold)
 
 
 def test_ratios_that_do_not_exist() -> None:

@@ -60,7 +60,7 @@ def test_without_a_place_for_failures_the_first_one_ends_all() -> None:
             raise StorageError("no more")
 
     with pytest.raises(StorageError, match="no more"):
-        take_turns("AB", measure, rounds(9), turned=complete.append)
+        take_turns("AB", measure, rounds(9), completed=complete.append)
     assert complete == [0, 1]
 
 

@@ -20,7 +20,7 @@ from iobench.judge.promise import answer, gain_of, told_again, with_found
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord, load_training
 from iobench.record.training import Epoch, Repetition
-from iobench.record.verdict import Advice, Confirmation, Estimate, Turn
+from iobench.record.verdict import Advice, Confirmation, ConfirmationRound, Estimate
 from iobench.report.record import sections
 from iobench.report.sections import Items, Table
 from iobench.report.tried import by_hand
@@ -70,11 +70,11 @@ def line(id: Any, gain: float | None, *settings: str) -> Advice:
 
 
 def tried(*rates: tuple[float, float], settings: str = "reader.concurrency=8") -> Confirmation:
-    turns = [
-        Turn(turn=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
+    rounds = [
+        ConfirmationRound(round=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
         for number, (rate, base) in enumerate(rates)
     ]
-    return Confirmation(change="c", settings=[settings], promised=estimate(2.0), turns=turns)
+    return Confirmation(change="c", settings=[settings], promised=estimate(2.0), rounds=rounds)
 
 
 def test_what_was_found_comes_before_what_is_predicted() -> None:
@@ -108,7 +108,7 @@ def test_a_report_computes_what_was_found_again_and_shows_it() -> None:
     figures = dict(zip([column.name for column in table.columns], row.cells, strict=True))
     assert figures["promised"].value == 2.0
     assert figures["found"].value == pytest.approx(2)
-    assert (figures["turns"].value, figures["answer"].value) == (3, "kept")
+    assert (figures["rounds"].value, figures["answer"].value) == (3, "kept")
 
 
 def test_advice_for_other_data_comes_with_its_commands() -> None:
@@ -168,15 +168,15 @@ def test_turns_are_recorded_with_their_events(data: Path, tmp_path: Path) -> Non
     doc, directory = experiment.run(plan_for(data), options(tmp_path, *ADVICE))
     [found] = doc.job.confirmations
     assert found.promised_by == "earlier"
-    assert len(found.turns) >= confirm.MIN_TURNS
+    assert len(found.rounds) >= confirm.MIN_ROUNDS
     assert found.found is not None
     assert len(doc.job.repetitions) == 1  # the turns are none
     from iobench.host.timeline import read_events
 
     events = read_events(directory / "events.parquet")
-    for turn in found.turns:
+    for turn in found.rounds:
         for phase in ("confirm.0", "confirm.1"):
-            rows = (events["phase"] == phase) & (events["repetition"] == turn.turn)
+            rows = (events["phase"] == phase) & (events["repetition"] == turn.round)
             assert int(np.asarray(events["samples"])[rows].sum()) == 24
     assert load_training(directory).job.confirmations == doc.job.confirmations
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_tried_says_why_and_the_rest_is_tried(data: Path, tmp_pat
         ),
     )
     wrong, same = doc.job.confirmations
-    assert (wrong.turns, same.turns) == ([], [])
+    assert (wrong.rounds, same.rounds) == ([], [])
     assert wrong.not_measured
     assert same.not_measured
     assert (wrong.answer, same.answer) == ("inconclusive", "inconclusive")
@@ -223,7 +223,7 @@ def test_complete_turns_count_after_an_interrupt(
     doc = load_training(directory)
     assert doc.status == "interrupted"
     [found] = doc.job.confirmations
-    assert len(found.turns) == 2
+    assert len(found.rounds) == 2
     assert found.found.n == 2
 
 
@@ -233,7 +233,7 @@ def test_a_change_that_fails_is_left_out(
     interrupting(monkeypatch, 3, IobenchError("no memory"))  # the second turn begins with it
     doc, _ = experiment.run(plan_for(data), options(tmp_path, *ADVICE))
     [found] = doc.job.confirmations
-    assert len(found.turns) == 1
+    assert len(found.rounds) == 1
     assert found.not_measured == "no memory"
     assert found.answer == "inconclusive"
 
@@ -385,16 +385,16 @@ class Anywhere(Hosts):
 
 
 @pytest.mark.parametrize(
-    ("turns", "spread"),
-    [(3, 0.03), *(pytest.param(turns, 0.07, marks=pytest.mark.slow) for turns in (6, 12))],
+    ("rounds", "spread"),
+    [(3, 0.03), *(pytest.param(rounds, 0.07, marks=pytest.mark.slow) for rounds in (6, 12))],
 )
 def test_a_change_that_brings_nothing_is_rarely_kept(
-    turns: int, spread: float, data: Path, monkeypatch: pytest.MonkeyPatch
+    rounds: int, spread: float, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The promise is 1.08 x [1.00, 1.16], and both sides have the same rate with some noise. The
-    interval misses the truth on this side in 2.5 % of cases, however many turns there was time for.
+    """The promise is 1.08 x [1.00, 1.16], and both variants have the same rate and noise. The
+    interval misses the truth on this side in 2.5 % of cases, however many rounds there is time for.
     """
-    clock, rng = Clock(), np.random.default_rng(turns)
+    clock, rng = Clock(), np.random.default_rng(rounds)
     plan = plan_for(data)
     other = replace(plan, workload=plan.workload.model_copy(update={"epochs": 2}))
     monkeypatch.setattr(budget, "time", clock)
@@ -419,10 +419,10 @@ def test_a_change_that_brings_nothing_is_rarely_kept(
             ),
             into=into,
             repetition_s=1.0,
-            budget=Budget(seconds=2.0 * turns, end_s=0.0),
+            budget=Budget(seconds=2.0 * rounds, end_s=0.0),
         ).run([advice])
         [found] = into
         kept += found.answer == "kept"
-        made.add(len(found.turns))
-    assert made == {turns}
+        made.add(len(found.rounds))
+    assert made == {rounds}
     assert kept / series <= 0.048  # 2.5 % and three standard deviations

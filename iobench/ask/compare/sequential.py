@@ -1,11 +1,12 @@
-"""A sequential test of two sides that are measured in turns: go on until the difference is told.
+"""A sequential test of two variants, measured in turns: go on until the difference is told.
 
-A turn measures each side once and gives one logarithm of a ratio, B over A. The order alternates
-(A B, B A, A B, ...), so that a linear drift cancels over each two turns, and the looks are after
-even numbers of turns. The method is the significance level approach for group sequential t-tests
-with Pocock's constant level: at each look Student's t interval at the same nominal level, which is
-chosen so that all looks together keep the error rate. Those intervals are repeated confidence
-intervals: together they cover the true ratio with the stated probability, whenever one stops.
+A round measures each variant once and gives one logarithm of a ratio, B over A. The order
+alternates (A B, B A, A B, ...), so that a linear drift cancels over each two rounds, and the looks
+are after even numbers of rounds. The method is the significance level approach for group sequential
+t-tests with Pocock's constant level: at each look Student's t interval at the same nominal level,
+which is chosen so that all looks together keep the error rate. Those intervals are repeated
+confidence intervals: together they cover the true ratio with the stated probability, whenever one
+stops.
 
 Sources: C. Jennison and B. W. Turnbull, "Group Sequential Methods with Applications to Clinical
 Trials", 1999, 2.2, 4.4, 9 and 11.2; S. J. Pocock, "Group sequential methods in the design and
@@ -14,11 +15,11 @@ analysis of clinical trials", 1977.
 ``_LEVELS`` was computed for this schedule of looks and for t at its exact degrees of freedom (with
 500,000 series of independent normal values), at 3 % for all looks together instead of 5 %. The
 difference pays for storage whose rates are not independent. Simulated errors and power in per cent,
-for a threshold of 5 % and rates with a standard deviation of ``cv`` within each side (100,000
+for a threshold of 5 % and rates with a standard deviation of ``cv`` within each variant (100,000
 series; ``ar``: the rates in the order of time follow an AR(1) process with 0.5; ``t3``: Student's
 t with 3 degrees of freedom, scaled to that deviation)::
 
-    most turns  noise   false different  wrong equal  told at 10 %, cv  2 %   5 %  10 %
+    most rounds  noise   false different  wrong equal  told at 10 %, cv  2 %   5 %  10 %
              4  normal              3.1          1.6                     95    33    10
              4  t3                  2.4          1.2                     94    48    15
              4  ar                  3.9          2.0                    100    59    20
@@ -33,8 +34,8 @@ t with 3 degrees of freedom, scaled to that deviation)::
             42  ar                  5.1          1.8                    100   100   100
 
 Each error is the largest over a cv of 1, 2, 5 and 10 %. ``wrong equal``: equal is told although the
-true ratio is one threshold above 1. What the test can't bear are ratios of turns that depend on one
-another: if they follow an AR(1) process with 0.5, it is wrong in up to 28 % of cases.
+true ratio is one threshold above 1. What the test can't bear are ratios of rounds that depend on
+one another: if they follow an AR(1) process with 0.5, it is wrong in up to 28 % of cases.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ from typing import Literal
 
 from ...base.units import format_share
 from ...judge.statistics import factor_of, t_quantile
-from ...record.ab import MAX_TURNS, AbRecord, AbTurn, Answer, Claim
+from ...record.ab import MAX_ROUNDS, AbRecord, AbRound, Answer, Claim
 from ...record.metrics import BY_NAME, COMPARED, Metric
 from ...record.training import Repetition
 from ...record.verdict import Estimate
 from .claims import answer_of
 from .identity import differences, role_of
 
-MIN_TURNS = 4
-"""Turns before the first look: with fewer the spread is hardly known (3 degrees of freedom)."""
+MIN_ROUNDS = 4
+"""Rounds before the first look: with fewer the spread is hardly known (3 degrees of freedom)."""
 
 _GROWTH = 1.1
-"""Each look has at least this many times the turns of the one before it."""
+"""Each look has at least this many times the rounds of the one before it."""
 
 _LEVELS = (
     *(0.03038, 0.01732, 0.01279, 0.01038, 0.00893, 0.00791, 0.00716, 0.00664, 0.00620, 0.00584),
@@ -69,10 +70,10 @@ _LEVELS = (
 """The nominal two-sided level of each look, for 1, 2, 3, ... looks at most."""
 
 _POWER_Z = 0.8416
-"""Quantile of the normal distribution at 0.8: the planned turns tell a difference so often."""
+"""Quantile of the normal distribution at 0.8: the planned rounds tell a difference so often."""
 
 _MAX_MORE = 1000
-"""Beyond so many turns their number is not said: it would be a guess."""
+"""Beyond so many rounds their number is not said: it would be a guess."""
 
 
 def log_ratio(b: float | None, a: float | None) -> float | None:
@@ -84,23 +85,23 @@ def log_ratio(b: float | None, a: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Sequential:
-    """A test of at most ``max_turns`` turns, which must be known before the first one.
+    """A test of at most ``max_rounds`` rounds, which must be known before the first one.
 
-    ``threshold``: 0.05 for 5 %. Raises ValueError outside [MIN_TURNS, MAX_TURNS].
+    ``threshold``: 0.05 for 5 %. Raises ValueError outside [MIN_ROUNDS, MAX_ROUNDS].
     """
 
-    max_turns: int
+    max_rounds: int
     threshold: float
 
     def __post_init__(self) -> None:
-        if not MIN_TURNS <= self.max_turns <= MAX_TURNS or self.threshold <= 0:
-            raise ValueError(f"no test of {self.max_turns} turns within {self.threshold}")
+        if not MIN_ROUNDS <= self.max_rounds <= MAX_ROUNDS or self.threshold <= 0:
+            raise ValueError(f"no test of {self.max_rounds} rounds within {self.threshold}")
 
     @cached_property
     def looks(self) -> tuple[int, ...]:
-        """The numbers of turns after which the test may end: 4, 6, 8, ..., all even."""
-        last = self.max_turns - self.max_turns % 2
-        looks = [MIN_TURNS]
+        """The numbers of rounds after which the test may end: 4, 6, 8, ..., all even."""
+        last = self.max_rounds - self.max_rounds % 2
+        looks = [MIN_ROUNDS]
         while looks[-1] < last:
             grown = 2 * math.ceil(_GROWTH * looks[-1] / 2)
             looks.append(min(last, max(looks[-1] + 2, grown)))
@@ -123,7 +124,7 @@ class Sequential:
         return middle - half, middle, middle + half
 
     def estimate(self, logs: Sequence[float]) -> Estimate | None:
-        """The ratio with its repeated interval; without one for a single turn, None for none."""
+        """The ratio with its repeated interval; without one for a single round, None for none."""
         if not logs:
             return None
         if len(logs) == 1:
@@ -134,30 +135,30 @@ class Sequential:
         )
 
     def answer(self, logs: Sequence[float]) -> Answer:
-        """What is told after these turns; fewer than MIN_TURNS never tell anything."""
-        if len(logs) < MIN_TURNS:
+        """What is told after these rounds; fewer than MIN_ROUNDS never tell anything."""
+        if len(logs) < MIN_ROUNDS:
             return "inconclusive"
         low, _, high = self.interval(logs)
         return answer_of(factor_of(low), factor_of(high), self.threshold)
 
     def ends(self, logs: Sequence[float]) -> bool:
-        """Whether to stop after these turns: told at a look, or all turns were taken."""
+        """Whether to stop after these rounds: told at a look, or all rounds were taken."""
         if len(logs) >= self.looks[-1]:
             return True
         return len(logs) in self.looks and self.answer(logs) != "inconclusive"
 
-    def turns_for_threshold(self, logs: Sequence[float]) -> int | None:
-        """Turns that tell a difference of the threshold in 80 % of cases, at the present spread.
+    def rounds_for_threshold(self, logs: Sequence[float]) -> int | None:
+        """Rounds that tell a difference of the threshold in 80 % of cases, at the present spread.
 
         None: more than can be said, or the spread is not known yet.
         """
         if len(logs) < 2:
             return None
         spread = stdev(logs)
-        return _first(MIN_TURNS, lambda n: self._needed(spread, n) <= self.margin)
+        return _first(MIN_ROUNDS, lambda n: self._needed(spread, n) <= self.margin)
 
     def more(self, logs: Sequence[float]) -> int | None:
-        """Further turns that would tell in 80 % of cases, if ratio and spread are as they seem.
+        """Further rounds that would tell in 80 % of cases, if ratio and spread are as they seem.
 
         None: more than can be said.
         """
@@ -165,11 +166,11 @@ class Sequential:
             return None
         middle, spread = abs(fmean(logs)), stdev(logs)
 
-        def tells(turns: int) -> bool:
-            needed = self._needed(spread, turns)
+        def tells(rounds: int) -> bool:
+            needed = self._needed(spread, rounds)
             return needed < middle or needed <= self.margin - middle
 
-        total = _first(max(MIN_TURNS, len(logs) + 1), tells)
+        total = _first(max(MIN_ROUNDS, len(logs) + 1), tells)
         return None if total is None else total - len(logs)
 
     def claim(self, metric: str, logs: Sequence[float], *, higher_is_better: bool) -> Claim:
@@ -187,7 +188,7 @@ class Sequential:
             better=better,
             ratio=ratio,
             threshold=min(1.0, self.threshold),
-            basis="turns",
+            basis="rounds",
             method="sequential",
             baseline_runs=len(logs),
             candidate_runs=len(logs),
@@ -195,36 +196,36 @@ class Sequential:
             why=self._why(len(logs)) if answer == "inconclusive" else "",
         )
 
-    def _why(self, turns: int) -> str:
-        if turns < MIN_TURNS:
-            return f"an answer takes at least {MIN_TURNS} turns"
+    def _why(self, rounds: int) -> str:
+        if rounds < MIN_ROUNDS:
+            return f"an answer takes at least {MIN_ROUNDS} rounds"
         change = format_share(self.threshold)
         return f"the interval holds no change and one of more than {change}"
 
-    def _half(self, spread: float, turns: int, max_turns: int | None = None) -> float:
-        test = self if max_turns is None else Sequential(max_turns, self.threshold)
-        return t_quantile(turns - 1, test.level) * spread / math.sqrt(turns)
+    def _half(self, spread: float, rounds: int, max_rounds: int | None = None) -> float:
+        test = self if max_rounds is None else Sequential(max_rounds, self.threshold)
+        return t_quantile(rounds - 1, test.level) * spread / math.sqrt(rounds)
 
-    def _needed(self, spread: float, turns: int) -> float:
-        """The distance from 1, as a logarithm, that so many turns tell in 80 % of cases."""
-        planned = min(MAX_TURNS, max(turns, self.max_turns))
-        return self._half(spread, turns, planned) + _POWER_Z * spread / math.sqrt(turns)
+    def _needed(self, spread: float, rounds: int) -> float:
+        """The distance from 1, as a logarithm, that so many rounds tell in 80 % of cases."""
+        planned = min(MAX_ROUNDS, max(rounds, self.max_rounds))
+        return self._half(spread, rounds, planned) + _POWER_Z * spread / math.sqrt(rounds)
 
 
 def _first(start: int, holds: Callable[[int], bool]) -> int | None:
-    """The first even number of turns from ``start`` for which ``holds``; None beyond the limit."""
-    turns = range(start + start % 2, _MAX_MORE + 1, 2)
-    return next((number for number in turns if holds(number)), None)
+    """The first even number of rounds from ``start`` for which ``holds``; None beyond the limit."""
+    rounds = range(start + start % 2, _MAX_MORE + 1, 2)
+    return next((number for number in rounds if holds(number)), None)
 
 
 METRICS: tuple[Metric, ...] = tuple(each for each in COMPARED.values() if each.of == "repetition")
-"""The metrics of repetitions by which two sides are compared."""
+"""The metrics of repetitions by which two variants are compared."""
 
 Verdict = Literal["better", "worse", "equal", "inconclusive"]
 
 
 def figures_of(repetition: Repetition) -> dict[str, float]:
-    """The metrics of a repetition by which sides are compared; one that is missing has no key.
+    """The metrics of a repetition by which variants are compared; one that is missing has no key.
 
     A loader library's read bandwidth is left out: it is computed from stored bytes, which is not
     comparable with bytes that were read.
@@ -239,21 +240,21 @@ def figures_of(repetition: Repetition) -> dict[str, float]:
 
 
 def sequential_of(record: AbRecord) -> Sequential:
-    """The sequential test of the comparison, with as many turns as were planned."""
-    planned = record.planned_turns or record.max_turns
-    return Sequential(max(MIN_TURNS, planned), record.threshold)
+    """The sequential test of the comparison, with as many rounds as were planned."""
+    planned = record.planned_rounds or record.max_rounds
+    return Sequential(max(MIN_ROUNDS, planned), record.threshold)
 
 
-def logs_of(turns: Sequence[AbTurn], metric: str) -> list[float]:
-    """The logarithm of B over A in each turn in which both are known and above 0."""
-    logs = (log_ratio(each.b.figures.get(metric), each.a.figures.get(metric)) for each in turns)
+def logs_of(rounds: Sequence[AbRound], metric: str) -> list[float]:
+    """The logarithm of B over A in each round in which both are known and above 0."""
+    logs = (log_ratio(each.b.figures.get(metric), each.a.figures.get(metric)) for each in rounds)
     return [log for log in logs if log is not None]
 
 
 def claims_of(record: AbRecord) -> list[Claim]:
-    """A claim for each metric that a turn has measured, that of the record's metric first.
+    """A claim for each metric that a round has measured, that of the record's metric first.
 
-    A metric that is missing in a turn is inconclusive, because the turns that have it are a
+    A metric that is missing in a round is inconclusive, because the rounds that have it are a
     selection.
     """
     test = sequential_of(record)
@@ -261,14 +262,14 @@ def claims_of(record: AbRecord) -> list[Claim]:
     claims = []
     for name in names:
         figures: list[Mapping[str, float]] = [
-            side.figures for turn in record.turns for side in (turn.a, turn.b)
+            trial.figures for one in record.rounds for trial in (one.a, one.b)
         ]
         if name != record.metric and not any(name in each for each in figures):
             continue
-        logs = logs_of(record.turns, name)
+        logs = logs_of(record.rounds, name)
         found = test.claim(name, logs, higher_is_better=BY_NAME[name].better == "more")
-        if len(logs) < len(record.turns):
-            why = f"it is missing or 0 in {len(record.turns) - len(logs)} of the turns"
+        if len(logs) < len(record.rounds):
+            why = f"it is missing or 0 in {len(record.rounds) - len(logs)} of the rounds"
             found = found.model_copy(
                 update={"answer": "inconclusive", "better": None, "more": None, "why": why}
             )
@@ -277,8 +278,8 @@ def claims_of(record: AbRecord) -> list[Claim]:
 
 
 def measured(record: AbRecord, claim: Claim) -> bool:
-    """Whether every turn has a ratio of the claim's metric."""
-    return len(logs_of(record.turns, claim.metric)) == len(record.turns)
+    """Whether every round has a ratio of the claim's metric."""
+    return len(logs_of(record.rounds, claim.metric)) == len(record.rounds)
 
 
 def primary(record: AbRecord) -> Claim:
@@ -294,7 +295,7 @@ def verdict(claim: Claim) -> Verdict:
 
 
 def differs(record: AbRecord) -> tuple[str, ...]:
-    """What differs between the sides, as ``key: A -> B``; what they are asked for comes first."""
+    """What differs between the two, as ``key: A -> B``; what they are asked for comes first."""
     lines = differences(record.a.identity, record.b.identity)
     return tuple(sorted(lines, key=lambda line: role_of(line.partition(":")[0]) != "asked"))
 

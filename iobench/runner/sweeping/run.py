@@ -214,7 +214,7 @@ class _Trials:
     def _trial_group(self, group: list[SweepPoint]) -> None:
         sweep = self.sweep
 
-        def turned(turn: int) -> None:
+        def completed(number: int) -> None:
             if self.options.drop and sweep.walk:
                 _drop_hopeless(sweep, group, group[0].settings, self.observer)
             elif self.options.drop:
@@ -226,7 +226,7 @@ class _Trials:
             rounds(sweep.repetitions),
             is_active=lambda point: not point.dropped and not point.failed,
             fail=self._fail,
-            turned=turned,
+            completed=completed,
         )
 
     def _take_turn(self, point: SweepPoint, number: int) -> None:
