@@ -30,12 +30,14 @@ def build_trial(
     seed: int = 1,
     late_s: float = 0.0,
     failed: int = 0,
+    sync_s: float | None = None,
     scenario: Scenario = SCENARIO,
     **changes: Any,
 ) -> ServedTrial:
     """A window in which each of so many readers takes ``read_s`` for a sample.
 
     ``late_s``: readers that are free begin so late. ``failed``: reads that fail, evenly spread.
+    ``sync_s``: a log commits each record for itself, in this time.
     """
     instants = Arrivals(scenario.arrivals).window(rate, seconds, seed)
     begins, ends = served(
@@ -48,18 +50,37 @@ def build_trial(
     fails = np.zeros(len(instants), np.uint8)
     if failed:
         fails[:: len(instants) // failed][:failed] = 1
-    rows = {
+    rows: dict[str, Any] = {
         "intended_ns": instants,
         "taken_ns": np.maximum(instants, begins - late_s * 1e9).astype(np.int64),
         "issued_ns": begins.astype(np.int64),
         "ready_ns": ends.astype(np.int64),
         "failed": fails,
+        "logged_ns": np.full(len(instants), -1),
     }
     facts: dict[str, Any] = {
         "bytes": 100_000 * len(instants),
         "cpu_share": 0.1,
         "residency_before": None if kind == "without-storage" else 0.0,
     }
+    if sync_s is not None and kind != "without-log":
+        _, answers = served(
+            ends,
+            servers=scenario.accelerators,
+            batch_size=scenario.batch_size,
+            batch_delay=scenario.batch_delay * 1e9,
+            step=scenario.step_time * 1e9,
+        )
+        _, commits = served(answers, servers=1, batch_size=1, batch_delay=0, step=sync_s * 1e9)
+        rows["logged_ns"] = commits.astype(np.int64)
+        facts |= {
+            "logged": True,
+            "log_bytes": scenario.log.record * len(instants),
+            "log_commits": len(instants),
+            "log_objects": 1,
+            "log_at_risk": 0,
+            "log_volatile": 0,
+        }
     trial = ServedTrial(
         kind=kind, seed=seed, rate=rate, seconds=seconds, requests=len(instants), **facts | changes
     )
@@ -85,7 +106,17 @@ def build_serving(
             for each in (
                 build_trial(seed=seed, rate=rate, scenario=scenario, **window),
                 build_trial(
-                    "without-storage", seed=seed, rate=rate, read_s=5e-5, scenario=scenario
+                    "without-storage",
+                    seed=seed,
+                    rate=rate,
+                    read_s=5e-5,
+                    sync_s=window.get("sync_s"),
+                    scenario=scenario,
+                ),
+                *(
+                    [build_trial("without-log", seed=seed, rate=rate, scenario=scenario, **window)]
+                    if "sync_s" in window
+                    else []
                 ),
             )
         ]

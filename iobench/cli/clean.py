@@ -8,6 +8,7 @@ from ..checkpoint.place import CHECKPOINTS
 from ..checkpoint.place import clean as clean_checkpoints
 from ..data.generator import clean
 from ..data.generator.cleaner import CleanReport
+from ..serve.logs import LOGS
 from ..serve.weights import WEIGHTS
 from ..storage import open_storage
 from ..storage.catalog import exists
@@ -40,9 +41,13 @@ def run(request: CleanRequest) -> int:
 
 
 def _marked(request: CleanRequest) -> CleanReport | None:
-    """Clean a directory or URL with checkpoints or weights of iobench; None for any other."""
+    """Clean a directory or URL with checkpoints, weights or logs of iobench; None for any other."""
     storage = open_storage(request.dir)
-    for kind, clean_kind in ((CHECKPOINTS, clean_checkpoints), (WEIGHTS, WEIGHTS.clean)):
+    for kind, clean_kind in (
+        (CHECKPOINTS, clean_checkpoints),
+        (WEIGHTS, WEIGHTS.clean),
+        (LOGS, LOGS.clean),
+    ):
         try:
             if not exists(storage, kind.marker):
                 continue

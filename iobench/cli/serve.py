@@ -32,6 +32,7 @@ def run(request: ServeRequest) -> int:
         repetitions=request.repeat,
         seed=request.seed,
         origin=request.origin,
+        log=request.log,
     )
     options = VerbOptions(
         results=request.results,

@@ -524,6 +524,8 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
           --set arrivals.kind=gamma --set arrivals.cv=3
       iobench serve bert-server --data /mnt/fast/bert --trace mooncake.jsonl \\
           --trace-format mooncake
+      iobench serve resnet50-server --data /mnt/fast/resnet50 --rate 400 \\
+          --log /mnt/fast/log --set log.commit=group
     """
 
     keeps: ClassVar[bool] = True
@@ -543,9 +545,14 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     trace: File | None = None
     """requests arrive as in this file: CSV with a header, or JSON lines; --rate stretches the
     time between them"""
-    trace_format: Annotated[Literal["plain", "mooncake", "azure"], MORE, needs("trace")] = "plain"
-    """plain: a column 'timestamp' in seconds; mooncake: in milliseconds; azure: a column
-    'TIMESTAMP' with dates (default: plain)"""
+    trace_format: Annotated[
+        Literal["plain", "mooncake", "bailian", "azure", "sessions"], MORE, needs("trace")
+    ] = "plain"
+    """plain and bailian: a column 'timestamp' in seconds; mooncake: in milliseconds; azure: a
+    column 'TIMESTAMP' with dates; sessions: calls of agents (default: plain)"""
+    log: Dir | None = None
+    """write a record of each request to this new or empty directory or URL, and tell what that adds
+    (keys: log.commit, log.record ...); nothing of it stays"""
     duration_s: Annotated[Time, above(0), at_most(24 * 3600)] = 10.0
     """for how long requests arrive in a repetition, and in each try of --find-max (default: 10s)"""
     repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 5

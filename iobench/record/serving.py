@@ -3,7 +3,8 @@
 A *latency* is the time from the instant at which a request was meant to arrive until the end of its
 step, however late the request was issued. A request that failed, or that no reader took in time,
 has none. Its parts add up: waiting for one of the reads in flight, the read itself, waiting for an
-accelerator and for the rest of its batch, the step.
+accelerator and for the rest of its batch, the step, and waiting for the commit of its record where
+a log is written and answers wait for it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Literal
 from ..settings.base import Record
 from ..settings.numbers import Count, Duration, Few, Figure, Share
 from ..settings.scenario import Scenario
+from .host import StorageFacts
 from .job import DatasetFacts
 from .verdict import Estimate
 
-TrialKind = Literal["repetition", "without-storage", "find-max"]
+TrialKind = Literal["repetition", "without-storage", "without-log", "find-max"]
 """``without-storage``: the bytes come from memory. ``find-max``: a rate that was tried."""
 
 SERVED_COLUMNS = {
@@ -26,6 +28,7 @@ SERVED_COLUMNS = {
     "issued_ns": "int64, when its read began; -1: it did not",
     "ready_ns": "int64, when its sample was in memory, or its read had failed; -1: neither",
     "failed": "uint8, 1 if its read failed",
+    "logged_ns": "int64, when its record was committed to the log; -1: it was not",
 }
 """The columns of a serving run's ``events.parquet``, one row for each request."""
 
@@ -37,10 +40,11 @@ class LatencyParts(Record):
     storage_s: Figure = 0.0
     accelerator_wait_s: Figure = 0.0
     step_s: Figure = 0.0
+    log_wait_s: Figure = 0.0
 
     @property
     def total_s(self) -> float:
-        return self.reader_wait_s + self.storage_s + self.accelerator_wait_s + self.step_s
+        return float(sum(getattr(self, name) for name in type(self).model_fields))
 
 
 class ServedTrial(Record):
@@ -50,7 +54,12 @@ class ServedTrial(Record):
     taken; the window ``holds`` the limit if that is no more than the scenario allows. ``steady``:
     the latency of the last fifth of the requests is not above that of the first fifth, and no
     request was left out; None: too few requests to tell. ``without_accelerator_s``: the quantile of
-    the limit if steps took no time, computed from the same reads.
+    the limit if steps took no time, computed from the same reads and waits for the log.
+
+    ``logged``: a log was written; the figures of ``log_`` are its own. Its backlog is records of
+    answers that were not committed; it ``keeps_up`` if the time until a commit does not grow, and
+    nothing was left. ``at_risk``: records of answers that a crash of the host would have lost, at
+    the worst of some instants; ``volatile``: of these, committed ones. None: that can't be seen.
     """
 
     kind: TrialKind
@@ -85,6 +94,21 @@ class ServedTrial(Record):
     residency_before: Share | None = None
     residency_how: str = ""
     error: str = ""  # of the first request that failed
+    logged: bool = False
+    log_records: Few = 0  # that were committed
+    log_left: Few = 0  # that were not
+    log_bytes: Count = 0
+    log_commits: Few = 0
+    log_objects: Few = 0  # or files
+    log_objects_per_hour: Figure | None = None  # as many as at this rate without an end
+    log_records_per_s: Figure | None = None
+    log_commit_p50_s: Figure | None = None  # from the end of the step to the commit
+    log_commit_p99_s: Figure | None = None
+    log_backlog_max: Few | None = None
+    log_backlog_end: Few | None = None  # when the last request arrived
+    log_keeps_up: bool | None = None
+    log_at_risk: Few | None = None
+    log_volatile: Few | None = None
 
 
 class FoundRate(Record):
@@ -99,18 +123,20 @@ class FoundRate(Record):
     bound: str = ""
 
 
-ServedBottleneck = Literal["storage", "accelerator", "client", "inconclusive"]
+ServedBottleneck = Literal["storage", "accelerator", "log", "client", "inconclusive"]
 
 
 class ServingVerdict(Record):
     """What the repetitions say together.
 
     ``gains``: how many times as long the requests at the quantile take as without a stage.
+    ``log_adds_s``: what the log adds to them.
     """
 
     holds: bool | None
     bottleneck: ServedBottleneck
     gains: dict[str, Estimate] = {}
+    log_adds_s: Estimate | None = None
     sentence: str = ""
     why: str = ""
 
@@ -123,6 +149,7 @@ class ServingRun(Record):
     dataset: DatasetFacts
     rate: Figure | None = None  # of the repetitions; None: no rate that was tried held the limit
     direct: bool = False  # reads go past the page cache
+    log: StorageFacts | None = None  # where the log is written
     arrivals_together: Share | None = None  # of a trace: arrivals at the instant of another one
     trials: list[ServedTrial] = []
     found: FoundRate | None = None

@@ -37,11 +37,13 @@ _PARTS = {
     "storage_s": "storage",
     "accelerator_wait_s": "waiting for the accelerator",
     "step_s": "step",
+    "log_wait_s": "waiting for the log",
 }
 
 _BOTTLENECKS = {
     "storage": "storage is the bottleneck",
     "accelerator": "the accelerator is the bottleneck",
+    "log": "the log is the bottleneck",
     "client": "the client is the bottleneck, iobench itself",
     "inconclusive": "the bottleneck is inconclusive",
 }
@@ -51,6 +53,7 @@ _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "plain"}
 _TRIALS = {
     "repetition": "repetition",
     "without-storage": "without storage",
+    "without-log": "without the log",
     "find-max": "tried rate",
 }
 
@@ -68,7 +71,8 @@ def sections(doc: ServingRecord) -> list[Section]:
         _first(doc),
         failed,
         *_figures(doc),
-        *_parts(doc.job.repetitions),
+        *_parts(doc.job),
+        *_log(doc.job),
         *_rates(doc.job),
         *remarks,
         _about(doc),
@@ -103,7 +107,7 @@ def _first(doc: ServingRecord) -> FirstScreen:
         words = {True: "holds", False: "does not hold", None: "inconclusive whether it holds"}
         state = f"{words[verdict.holds]} {limit}"
         tone = _TONES[verdict.holds]
-        sentences = [verdict.sentence, _cause(verdict)]
+        sentences = [verdict.sentence, _cause(verdict), _log_sentence(job)]
     elif job.found is not None and job.found.low is None:
         state, sentences = f"no rate holds {limit}", [job.found.bound or "No rate was tried."]
     first = FirstScreen(
@@ -112,7 +116,7 @@ def _first(doc: ServingRecord) -> FirstScreen:
         tone=tone,
         sentences=tuple(filter(None, sentences)),
         gauges=tuple(gauges),
-        picture=_picture(tried),
+        picture=_picture(job),
     )
     return with_trust(doc, first)
 
@@ -138,10 +142,58 @@ def _cause(verdict: ServingVerdict) -> str:
     if verdict.why:
         return f"{text}: {verdict.why}."
     gain = verdict.gains.get(verdict.bottleneck)
-    stage = {"storage": "with the bytes in memory", "accelerator": "with steps that take no time"}
+    stage = {
+        "storage": "with the bytes in memory",
+        "accelerator": "with steps that take no time",
+        "log": "without it",
+    }
     if gain is None or verdict.bottleneck not in stage:
         return f"{text}."
     return f"{text}: {stage[verdict.bottleneck]} the slow requests are {interval(gain)} as fast."
+
+
+def _log_sentence(job: ServingRun) -> str:
+    """What the log adds, and what a crash would lose."""
+    verdict, tried = job.verdict, [one for one in job.repetitions if one.logged]
+    if verdict is None or verdict.log_adds_s is None or not tried:
+        return ""
+    added, name = verdict.log_adds_s, quantile_text(job.scenario.quantile)
+    text = f"The log adds {format_duration(added.value)} to {name}"
+    if added.low is not None and added.high is not None:
+        text += f" [{format_duration(added.low)}, {format_duration(added.high)}]"
+        if added.low <= 0 <= added.high:
+            text = f"What the log adds to {name} is inconclusive{text[text.index(' [') :]}"
+    risks = [one.log_at_risk for one in tried if one.log_at_risk is not None]
+    if len(risks) < len(tried):
+        return f"{text}; what a crash would lose is unknown."
+    return f"{text}; a crash of the host would have lost at most {counted(max(risks), 'record')}."
+
+
+def _log(job: ServingRun) -> list[Section]:
+    """How records are committed, and the figures of each repetition's log."""
+    tried = [one for one in job.repetitions if one.logged]
+    if not tried:
+        return []
+    spec = job.scenario.log
+    commits = {
+        "record": "each record is committed for itself",
+        "group": f"commits of {spec.group_records:,} records, or of those of "
+        + format_duration(spec.group_delay),
+        "rotation": f"commits of files of {format_bytes(spec.rotate_bytes)}, or of "
+        + format_duration(spec.rotate_delay),
+    }
+    rows = TableOf(tried)
+    rows.add("log_records_per_s", "records/s", "requests/s")
+    rows.add("log_bytes", "written", "bytes")
+    rows.add("log_commits", "commits", "count")
+    rows.add("log_objects_per_hour", "files or objects an hour", "count")
+    rows.add("log_commit_p50_s", "to the commit, p50", "s")
+    rows.add("log_commit_p99_s", "p99", "s")
+    rows.add("log_backlog_max", "largest backlog", "count")
+    rows.add("log_backlog_end", "at the end", "count")
+    rows.add("log_at_risk", "a crash would lose", "count")
+    waits = "answers wait for it" if spec.waits else "answers do not wait for it"
+    return [rows.made("log", f"The log: {commits[spec.commit]}; {waits}")]
 
 
 def _means(tried: Sequence[ServedTrial], name: str, *, slow: bool) -> float:
@@ -149,10 +201,16 @@ def _means(tried: Sequence[ServedTrial], name: str, *, slow: bool) -> float:
     return median(getattr(each, name) for each in parts) if parts else 0.0
 
 
-def _picture(tried: Sequence[ServedTrial]) -> Table | None:
+def _parts_of(job: ServingRun) -> list[tuple[str, str]]:
+    """The parts of the latency, that of the log only where answers wait for one."""
+    waits = job.log is not None and job.scenario.log.waits
+    return [each for each in _PARTS.items() if waits or each[0] != "log_wait_s"]
+
+
+def _picture(job: ServingRun) -> Table | None:
     rows = [
-        (label, value := _means(tried, name, slow=True), format_duration(value), "")
-        for name, label in _PARTS.items()
+        (label, value := _means(job.repetitions, name, slow=True), format_duration(value), "")
+        for name, label in _parts_of(job)
     ]
     return picture(
         f"Where the slowest {format_percent(SLOW)} of the requests spend their time", rows
@@ -172,11 +230,12 @@ def _figures(doc: ServingRecord) -> list[Section]:
     return [table.table("metrics", f"Measured: median [min, max] of {many}")]
 
 
-def _parts(tried: Sequence[ServedTrial]) -> list[Section]:
+def _parts(job: ServingRun) -> list[Section]:
     """Where all requests, and the slowest of them, spend their time."""
+    tried = job.repetitions
     if not tried:
         return []
-    rows = TableOf(_PARTS.items())
+    rows = TableOf(_parts_of(job))
     rows.add("part", "part of the latency", of=lambda each: each[1])
     rows.add("mean_s", "all requests", "s", lambda each: _means(tried, each[0], slow=False))
     slow = f"slowest {format_percent(SLOW)}"
@@ -232,6 +291,7 @@ def _about(doc: ServingRecord) -> Facts:
         ("cache", spec.cache),
         ("dataset", job.dataset.name),
         ("storage", doc.storage.url or ""),
+        ("log", (job.log.url or "") if job.log is not None else ""),
     ]
     return facts("about", "About this run", told)
 

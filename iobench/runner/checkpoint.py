@@ -152,7 +152,7 @@ def unlocked(lease: Lease) -> list[Finding]:
     """What a record says where nobody was kept out of the target."""
     if not lease.unregistered:
         return []
-    evidence = f"the target of the checkpoints was {lease.unregistered}"
+    evidence = f"the place that was written to was {lease.unregistered}"
     return [Finding(rule="storage.unlocked", level="info", evidence=evidence)]
 
 

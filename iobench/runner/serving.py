@@ -6,33 +6,41 @@ the way, what was measured until then is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from ..base.errors import UsageError, kept_in
+from ..base.errors import IobenchError, StorageError, UsageError, kept_in
 from ..base.interrupts import defer_interrupts
-from ..base.units import format_count, format_duration
+from ..base.units import format_bytes, format_count, format_duration
 from ..host.requests import RequestColumns, write_requests
 from ..judge.rebuild import conclude
 from ..judge.serving.figures import with_figures
+from ..judge.serving.queue import Accelerators
 from ..judge.serving.search import RateSearch
 from ..judge.serving.verdict import trial_client_bound
 from ..record.run import EVENTS_FILE, ServingRecord
 from ..record.serving import FoundRate, ServedTrial, ServingRun, TrialKind
 from ..record.training import Epoch
-from ..serve.arrivals import Arrivals
-from ..serve.client import issue
+from ..serve.arrivals import Arrivals, Instants
+from ..serve.client import Issued, Read, issue
+from ..serve.logs import LOGS, Log, Logged
 from ..serve.sample import SampleReaders
 from ..settings.scenario import Scenario
+from ..storage import open_storage
 from ..storage.base import Storage
-from ..storage.locks.lock import reading
+from ..storage.catalog import innermost, local_root
+from ..storage.locks.held import Held
+from ..storage.locks.lock import Lease, reading
 from .agent import HostAgent
 from .cache import Others, prepare_cache
 from .calibration.copies import MAX_COPY_BYTES, choose_shards, copy_to_memory
+from .checkpoint import unlocked
 from .facts import (
     dataset_facts,
     failures_recorded,
@@ -77,6 +85,7 @@ class ServingPlan:
     seconds: float
     repetitions: int
     seed: int
+    log: str | None = None  # where records are written; None: none are
 
     @property
     def most(self) -> int | None:
@@ -95,6 +104,7 @@ def make_serving_plan(
     repetitions: int = 5,
     seed: int = 42,
     origin: str | None = None,
+    log: str | None = None,
 ) -> ServingPlan:
     """Check that data, scenario and rate fit.
 
@@ -127,6 +137,8 @@ def make_serving_plan(
     )
     if rate is not None:
         arrivals.window(rate, seconds, seed)  # refuses what no record holds
+    if log is not None and rate is not None:
+        _check_room(log, scenario, rate * seconds, plan.manifest.mean_stored_bytes)
     return ServingPlan(
         scenario=scenario,
         plan=plan,
@@ -135,7 +147,24 @@ def make_serving_plan(
         seconds=seconds,
         repetitions=repetitions,
         seed=seed,
+        log=log,
     )
+
+
+def _check_room(log: str, scenario: Scenario, records: float, sample_bytes: float) -> None:
+    """Check that the log of a window has room. Raises UsageError."""
+    root = local_root(innermost(open_storage(log)))
+    if root is None:
+        return
+    there = next(each for each in (root, *root.parents) if each.exists())
+    free = shutil.disk_usage(there).free
+    needed = records * (scenario.log.record + sample_bytes * scenario.log.inputs)
+    if needed > free:
+        raise UsageError(
+            f"the log of a window takes {format_bytes(needed)}, and {format_bytes(free)} are free "
+            f"at {there}",
+            remedy="use a smaller log.record, a lower --rate or a shorter --duration",
+        )
 
 
 def run_serving(
@@ -143,16 +172,29 @@ def run_serving(
 ) -> tuple[ServingRecord, Path]:
     """Run the plan; return the concluded document and its directory.
 
-    Raises TargetHeldError if another process writes the dataset, before anything is written;
-    InterruptedRun or the failure after the document was written.
+    Raises TargetHeldError if another process writes the dataset or to the place of the log, and
+    TargetRefusedError if that is somebody else's, before anything is written; InterruptedRun or the
+    failure after the document was written. Of the log nothing stays.
     """
     inner = plan.plan
     with (
         reading(inner.home, inner.manifest, verb="serve", break_dead=options.break_lock) as lease,
         ExitStack() as held,
     ):
-        run = _Serving(plan, options, observer or Observer(), Others(lease), held)
+        log = None
+        if plan.log is not None:
+            storage = open_storage(plan.log)
+            place = LOGS.held(storage, "serve", break_lock=options.break_lock)
+            log = _LogPlace(storage, held.enter_context(place))
+        run = _Serving(plan, options, observer or Observer(), Others(lease), log)
         return run.run(), run.directory
+
+
+class _LogPlace(NamedTuple):
+    """Where logs are written, which this process holds."""
+
+    storage: Storage
+    lease: Lease
 
 
 class _Serving:
@@ -164,10 +206,11 @@ class _Serving:
         options: VerbOptions,
         observer: Observer,
         others: Others,
-        held: ExitStack,
+        log: _LogPlace | None,
     ) -> None:
         self.plan, self.options, self.observer, self.others = plan, options, observer, others
-        self.held, self.budget = held, options.budget
+        self.budget, self.log = options.budget, log
+        self.log_held = Held(log.lease) if log is not None else lambda: None
         self.agent = HostAgent(plan.plan.storage)
         self.windows: list[RequestColumns] = []
         self.rate = plan.rate
@@ -180,6 +223,7 @@ class _Serving:
             ),
             rate=plan.rate,
             direct=plan.plan.direct,
+            log=storage_facts(log.storage) if log is not None else None,
             arrivals_together=trace.together if trace is not None else None,
         )
         self.directory = new_directory(options.results, plan.scenario.name)
@@ -190,6 +234,7 @@ class _Serving:
             rules=options.rules,
             hosts=hosts,
             storage=storage,
+            findings=unlocked(log.lease) if log is not None else [],
             job=job,
         )
 
@@ -200,6 +245,7 @@ class _Serving:
                 self._search()
             if self.rate is not None:
                 self._repeat()
+        self._leave_log(ending.failure)
         doc.findings += self.others.findings()
         with defer_interrupts(discard=ending.failure is not None):
             doc = conclude(doc)
@@ -209,24 +255,36 @@ class _Serving:
             raise kept_in(ending.failure, self.directory)
         return doc
 
+    def _leave_log(self, failure: IobenchError | None) -> None:
+        """Remove what is left of the log. A failure there is no news after another one."""
+        if self.log is None:
+            return
+        try:
+            LOGS.clean(self.log.storage, held=self.log_held)
+        except IobenchError:
+            if failure is None:
+                raise
+
     def _repeat(self) -> None:
-        """All repetitions, in turns with the same arrivals without storage."""
+        """All repetitions, in turns with the same arrivals without storage, and without a log."""
         assert self.rate is not None
         rate, total = self.rate, self.plan.repetitions
         copies = self._copies()
 
         def measure(kind: TrialKind, turn: int) -> None:
-            what = "without storage" if kind == "without-storage" else "with storage"
+            what = "with storage" if kind == "repetition" else kind.replace("-", " ")
             self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
             seed = seed_of(self.plan.seed, "repetition", turn)
             self._window(kind, rate, seed, copies if kind == "without-storage" else None)
 
         def stop(turn: int, active: Sequence[TrialKind]) -> bool:
             each = self.budget.mean_s(_PART)
-            full = each is not None and turn > 0 and not self.budget.fits(2 * each)
+            full = each is not None and turn > 0 and not self.budget.fits(len(kinds) * each)
             return turn >= total or full
 
-        kinds: Sequence[TrialKind] = ("repetition", "without-storage")
+        kinds: list[TrialKind] = ["repetition", "without-storage"]
+        if self.log is not None:
+            kinds.append("without-log")
         take_turns(kinds, measure, stop)
 
     def _copies(self) -> tuple[Storage, np.ndarray]:
@@ -301,12 +359,9 @@ class _Serving:
                 largest,
             )
             with closing(readers):
-                issued = issue(
-                    instants,
-                    samples.tolist(),
-                    readers.readers,
-                    drain_s=max(DRAIN_S, DRAIN * scenario.limit),
-                    prepare=prepare,
+                log = self._log(stored[samples]) if kind != "without-log" else None
+                issued, logged = self._issue(
+                    instants, samples.tolist(), readers.readers, prepare, log
                 )
         seconds = plan.seconds
         if len(instants) == plan.most:  # the samples are used up before the time is
@@ -323,12 +378,24 @@ class _Serving:
             residency_how=state.residency_how,
             error=str(issued.failure) if issued.failure is not None else "",
         )
+        if logged is not None:
+            trial = trial.model_copy(
+                update={
+                    "logged": True,
+                    "log_bytes": logged.bytes,
+                    "log_commits": logged.commits,
+                    "log_objects": logged.objects,
+                    "log_at_risk": logged.at_risk,
+                    "log_volatile": logged.volatile,
+                }
+            )
         columns: RequestColumns = {
             "intended_ns": issued.intended_ns,
             "taken_ns": issued.taken_ns,
             "issued_ns": issued.issued_ns,
             "ready_ns": issued.ready_ns,
             "failed": issued.failed,
+            "logged_ns": np.full(len(instants), -1) if logged is None else logged.logged_ns,
         }
         trial = with_figures(trial, columns, scenario)
         self.doc.job.trials.append(trial)
@@ -336,6 +403,46 @@ class _Serving:
         if issued.failure is not None and trial.failed == trial.requests:
             raise issued.failure
         return trial
+
+    def _log(self, stored: np.ndarray) -> Log | None:
+        """A log for the requests of a window, whose samples have these sizes."""
+        if self.log is None:
+            return None
+        scenario = self.plan.scenario
+        sizes = scenario.log.record + (stored if scenario.log.inputs else np.zeros_like(stored))
+        steps = Accelerators(
+            servers=scenario.accelerators,
+            batch_size=scenario.batch_size,
+            batch_delay=scenario.batch_delay * 1e9,
+            step=scenario.step_time * 1e9,
+        )
+        return Log(
+            scenario.log,
+            self.log.storage,
+            window=len(self.windows),
+            sizes=sizes.tolist(),
+            steps=steps,
+            seconds=self.plan.seconds,
+        )
+
+    def _issue(
+        self,
+        instants: Instants,
+        samples: Sequence[int],
+        readers: Sequence[Read],
+        prepare: Callable[[], None],
+        log: Log | None,
+    ) -> tuple[Issued, Logged | None]:
+        """Issue the requests of a window, and write their records."""
+        drain_s = max(DRAIN_S, DRAIN * self.plan.scenario.limit)
+        if log is None:
+            return issue(instants, samples, readers, drain_s=drain_s, prepare=prepare), None
+        try:
+            issued = issue(instants, samples, readers, drain_s=drain_s, prepare=prepare, sequel=log)
+            return issued, log.end(drain_s)
+        finally:
+            with suppress(StorageError):  # what stays is removed at the end, or that is said then
+                log.remove(self.log_held)
 
 
 def _drawn(samples: int, count: int, seed: int) -> np.ndarray:

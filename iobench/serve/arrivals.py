@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,21 @@ from ..base.text import printable
 from ..base.units import counted, format_bytes, format_duration
 from ..settings.scenario import ArrivalSpec, TraceFormat
 
+Seconds = npt.NDArray[np.float64]
+
 Instants = npt.NDArray[np.int64]
 """Nanoseconds from the begin of a window, none before the one in front of it."""
 
 MAX_REQUESTS = 2_000_000
 """Requests of one window: each is a row of the record."""
 
+MAX_DRAWN = 20_000_000
+"""Requests of sessions that are drawn for a window, most of which were before it."""
+
 MAX_TRACE_BYTES = 1 << 30
+
+_LIFETIMES = 8
+"""A session began at most so many mean lengths before the window: one in 3,000 is longer."""
 
 _SECOND = 1_000_000_000
 
@@ -65,16 +73,26 @@ class Arrivals:
             )
         generator = np.random.default_rng(seed)
         most = most or 2 * MAX_REQUESTS
+        if self.spec.kind == "sessions":
+            times = _sessions(self.spec, generator, rate, seconds)[:most]
+        else:
+            times = self._renewals(generator, rate, seconds, most)
+        return np.asarray(times[times < seconds] * _SECOND).astype(np.int64)
+
+    def _renewals(
+        self, generator: np.random.Generator, rate: float, seconds: float, most: int
+    ) -> Seconds:
+        """Arrivals one after the other, some of them after the end."""
+        expected = rate * seconds
         some = min(most, math.ceil(expected + 6 * math.sqrt(expected) + 16))
-        end, drawn, parts = 0.0, 0, list[npt.NDArray[np.float64]]()
+        end, drawn, parts = 0.0, 0, list[Seconds]()
         while end < seconds and drawn < most:
             times = end + np.cumsum(self._gaps(generator, some)) / rate
             parts.append(times)
             end, drawn = float(times[-1]), drawn + len(times)
-        times = np.concatenate(parts)[:most]
-        return np.asarray(times[times < seconds] * _SECOND).astype(np.int64)
+        return np.concatenate(parts)[:most]
 
-    def _gaps(self, generator: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+    def _gaps(self, generator: np.random.Generator, count: int) -> Seconds:
         """Times between requests, whose mean is 1."""
         kind = self.spec.kind
         if kind == "constant":
@@ -89,11 +107,39 @@ class Arrivals:
         return np.resize(np.roll(gaps, -generator.integers(len(gaps))), count)
 
 
+def _sessions(
+    spec: ArrivalSpec, generator: np.random.Generator, rate: float, seconds: float
+) -> Seconds:
+    """The requests of sessions, those that began before the window among them.
+
+    So as many sessions go on at its begin as later. Raises UsageError if they are too many.
+    """
+    before = _LIFETIMES * max(1.0, spec.turns - 1) * spec.pause if spec.turns > 1 else 0.0
+    if rate * (before + seconds) > MAX_DRAWN:
+        raise UsageError(
+            f"sessions of {format_duration((spec.turns - 1) * spec.pause)} are too long for "
+            f"{rate:,.6g} requests/s: too many of them go on at the same time",
+            remedy="use a lower --rate, shorter pauses or fewer arrivals.turns",
+        )
+    count = int(generator.poisson(rate / spec.turns * (before + seconds)))
+    turns = generator.geometric(1 / spec.turns, count)
+    first = np.cumsum(turns) - turns  # the place of the first request of each session
+    number = int(turns.sum())
+    tools = generator.random(number) < spec.tool_share
+    pauses = generator.standard_exponential(number)
+    pauses *= np.where(tools, spec.tool_pause, spec.person_pause)
+    pauses[first] = 0.0
+    since = np.cumsum(pauses)
+    begins = generator.uniform(-before, seconds, count) - since[first]
+    times = since + np.repeat(begins, turns)
+    return np.sort(times[times >= 0])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trace:
     """When requests arrived: seconds after the first one."""
 
-    times_s: npt.NDArray[np.float64]
+    times_s: Seconds
 
     @property
     def per_s(self) -> float:
@@ -120,6 +166,8 @@ def read_trace(path: str, form: TraceFormat) -> Trace:
             remedy=f"name a CSV file or a file of JSON lines of at most {most}",
         ) from None
     times = np.fromiter(_times(path, form, text.splitlines()), np.float64)
+    if form == "sessions":
+        times.sort()
     if len(times) < 2 or times[-1] <= times[0]:
         raise UsageError(
             f"{path} is no trace: it has {counted(len(times), 'request')}, and a rate needs two at "
@@ -132,34 +180,66 @@ def read_trace(path: str, form: TraceFormat) -> Trace:
 _COLUMNS: dict[TraceFormat, str] = {
     "plain": "timestamp",
     "mooncake": "timestamp",
+    "bailian": "timestamp",
     "azure": "TIMESTAMP",
+    "sessions": "turns",
 }
 
 
 def _times(path: str, form: TraceFormat, lines: list[str]) -> Iterator[float]:
     column, before = _COLUMNS[form], -math.inf
+    remedy = f"set --trace-format to one of {', '.join(_COLUMNS)}"
     for number, row in _rows(lines):
         where = f"line {number} of {path}"
-        if not isinstance(row, dict) or column not in row:
-            raise UsageError(
-                f"{where} has no '{column}', so it is no trace of format '{form}'",
-                remedy=f"set arrivals.format to one of {', '.join(_COLUMNS)}",
-            )
         try:
-            time = _seconds(row[column], form)
-        except (TypeError, ValueError):
-            shown = printable(repr(row[column]), 60)
+            found = [*_calls(row)] if form == "sessions" else [_member(row, column)]
+        except (KeyError, TypeError):
             raise UsageError(
-                f"{where}: {column} {shown} is no time of format '{form}'",
-                remedy=f"set arrivals.format to one of {', '.join(_COLUMNS)}",
+                f"{where} has no '{column}', so it is no trace of format '{form}'", remedy=remedy
             ) from None
-        if time < before:
-            raise UsageError(
-                f"{where} goes back in time, by {format_duration(before - time)}",
-                remedy="sort the trace by its time",
-            )
-        yield time
-        before = time
+        for value in found:
+            try:
+                time = _seconds(value, form)
+            except (TypeError, ValueError):
+                shown = printable(repr(value), 60)
+                raise UsageError(
+                    f"{where}: {shown} is no time of format '{form}'", remedy=remedy
+                ) from None
+            if time < before and form != "sessions":
+                raise UsageError(
+                    f"{where} goes back in time, by {format_duration(before - time)}",
+                    remedy="sort the trace by its time",
+                )
+            yield time
+            before = time
+
+
+def _member(row: Any, name: str) -> Any:
+    """Raises KeyError, TypeError."""
+    if not isinstance(row, dict):
+        raise TypeError
+    return row[name]
+
+
+def _calls(row: Any) -> Iterator[Any]:
+    """The times of the calls of a session. Raises KeyError, TypeError.
+
+    GitHub Copilot's traces have a line for each session, with its turns (Azure/AzurePublicDataset,
+    analysis/GitHubCopilotCodingAgents/schema.json). TraceLab's have one for each call: it arrives
+    with the last input before its first output (uw-syfi/TraceLab, artifacts/utils/timing.py).
+    """
+    if "timing_events" in row:
+        arrived = None
+        for event in row["timing_events"]:
+            if _member(event, "event_type") not in ("user_message", "tool_result"):
+                break
+            arrived = _member(event, "timestamp")
+        if arrived is not None:
+            yield arrived
+        return
+    for turn in _member(row, "turns"):
+        for call in _member(turn, "llm_calls"):
+            yield _member(call, "timestamp")
 
 
 def _rows(lines: list[str]) -> Iterable[tuple[int, object]]:
@@ -167,7 +247,7 @@ def _rows(lines: list[str]) -> Iterable[tuple[int, object]]:
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("{"):
         return ((number, _parsed(line)) for number, line in enumerate(lines, 1) if line.strip())
-    rows = csv.DictReader(chain(lines))
+    rows = csv.DictReader(lines)
     return ((rows.line_num, row) for row in rows)
 
 
@@ -180,12 +260,9 @@ def _parsed(line: str) -> object:
 
 def _seconds(value: object, form: TraceFormat) -> float:
     """A time in seconds. Raises TypeError, ValueError."""
-    if form == "azure":
-        text = str(value).strip()
-        whole, _, fraction = text.partition(".")
-        at = datetime.fromisoformat(whole)
-        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return at.timestamp() + float(f"0.{fraction.rstrip('Z').partition('+')[0] or 0}")
+    if form in ("azure", "sessions"):
+        at = datetime.fromisoformat(str(value).strip())
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise TypeError
     time = float(value) / (1000 if form == "mooncake" else 1)

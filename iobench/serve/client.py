@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,16 @@ _NAP_NS = 50_000_000
 _SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while others want it. Python's 5 ms would be a
 latency that no storage has."""
+
+
+class Sequel(Protocol):
+    """What goes on with a request whose sample was read: a log, for example."""
+
+    def begin(self, begin_ns: int) -> None:
+        """The window begins at this instant of the monotonic clock."""
+
+    def ready(self, request: int, at_ns: int) -> None:
+        """The sample of a request is there, so long after the begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +76,7 @@ def issue(
     *,
     drain_s: float,
     prepare: Callable[[], None] = lambda: None,
+    sequel: Sequel | None = None,
 ) -> Issued:
     """Issue request ``i`` at ``instants[i]`` for ``samples[i]``; one thread for each reader.
 
@@ -75,7 +87,7 @@ def issue(
     IobenchError, and KeyboardInterrupt when no read is in flight any more.
     """
     number = len(instants)
-    window = _Window(instants.tolist(), samples, drain_ns=int(drain_s * 1e9))
+    window = _Window(instants.tolist(), samples, sequel, drain_ns=int(drain_s * 1e9))
     threads = [
         threading.Thread(target=window.work, args=(read,), name="iobench-request", daemon=True)
         for read in readers[: max(1, number)]
@@ -117,8 +129,15 @@ def issue(
 class _Window:
     """What the threads of one window share. Each row of a column is written by one thread."""
 
-    def __init__(self, instants: list[int], samples: Sequence[int], *, drain_ns: int) -> None:
-        self.instants, self.samples = instants, samples
+    def __init__(
+        self,
+        instants: list[int],
+        samples: Sequence[int],
+        sequel: Sequel | None,
+        *,
+        drain_ns: int,
+    ) -> None:
+        self.instants, self.samples, self.sequel = instants, samples, sequel
         self.end_ns = (instants[-1] if instants else 0) + drain_ns
         self.taken, self.issued, self.ready = (
             np.full(len(instants), -1, np.int64) for _ in range(3)
@@ -134,6 +153,8 @@ class _Window:
 
     def begin(self) -> None:
         self.begin_ns = time.monotonic_ns() + _HEAD_START_NS
+        if self.sequel is not None:
+            self.sequel.begin(self.begin_ns)
         self.go.set()
 
     def end(self) -> None:
@@ -159,7 +180,7 @@ class _Window:
     def _requests(self, read: Read) -> None:
         total, begin, now_ns, sleep = 0, self.begin_ns, time.monotonic_ns, time.sleep
         instants, taken, issued, ready = self.instants, self.taken, self.issued, self.ready
-        number, stopped = len(instants), self.stop.is_set
+        number, stopped, sequel = len(instants), self.stop.is_set, self.sequel
         try:
             while (request := next(self.next)) < number and not stopped():
                 at, now = instants[request], now_ns() - begin
@@ -177,7 +198,9 @@ class _Window:
                 except IobenchError as error:
                     self.failed[request] = 1
                     self.failure = self.failure or error
-                ready[request] = now_ns() - begin
+                ready[request] = now = now_ns() - begin
+                if sequel is not None and not self.failed[request]:
+                    sequel.ready(request, now)
         except BaseException as error:
             self._break(error)
         finally:

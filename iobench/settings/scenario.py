@@ -14,9 +14,10 @@ from .yamlfile import read_yaml
 MAX_IN_FLIGHT = 1024
 """Largest ``reader.concurrency``: each read in flight is a thread of this process."""
 
-TraceFormat = Literal["plain", "mooncake", "azure"]
-"""``plain``: a column ``timestamp`` in seconds. ``mooncake``: in milliseconds. ``azure``: a column
-``TIMESTAMP`` with dates."""
+TraceFormat = Literal["plain", "mooncake", "bailian", "azure", "sessions"]
+"""``plain``, ``bailian``: a column ``timestamp`` in seconds. ``mooncake``: in milliseconds.
+``azure``: a column ``TIMESTAMP`` with dates. ``sessions``: calls of agents in any order, as GitHub
+Copilot's traces (a line for each session) and TraceLab's (a line for each call) have them."""
 
 
 class ArrivalSpec(Strict):
@@ -24,12 +25,19 @@ class ArrivalSpec(Strict):
 
     ``poisson``: independently of one another. ``gamma``: in bursts; ``cv`` is the standard
     deviation of the gaps over their mean (1 is Poisson, larger is burstier). ``constant``: evenly.
-    ``trace``: as recorded in the file ``path``, of the ``format`` of its writer; with a rate, the
-    time between its requests is stretched.
+    ``sessions``: each session has ``turns`` requests on average (geometric); before each of them
+    but the first there is a pause, that of a tool in ``tool_share`` of the cases and that of a
+    person otherwise, exponential with the mean ``tool_pause`` or ``person_pause``. ``trace``: as
+    recorded in the file ``path``, of the ``format`` of its writer; with a rate, the time between
+    its requests is stretched.
     """
 
-    kind: Literal["poisson", "gamma", "constant", "trace"] = "poisson"
+    kind: Literal["poisson", "gamma", "constant", "sessions", "trace"] = "poisson"
     cv: float = Field(default=1.0, ge=0.01, le=100)
+    turns: float = Field(default=8.0, ge=1, le=10_000)
+    tool_share: float = Field(default=0.5, ge=0, le=1)
+    tool_pause: Seconds = Field(default=2.0, gt=0, le=3600)
+    person_pause: Seconds = Field(default=30.0, gt=0, le=86_400)
     path: str | None = Field(default=None, min_length=1)
     format: TraceFormat = "plain"
 
@@ -39,9 +47,25 @@ class ArrivalSpec(Strict):
             raise ValueError(
                 "kind 'trace' and 'path', its file, belong together, and one is missing"
             )
-        if self.kind != "gamma" and self.cv != 1.0:
-            raise ValueError(f"'cv' is of kind 'gamma', and kind '{self.kind}' has none")
+        for kind, names in _OF_KIND.items():
+            for name in sorted(names & self.model_fields_set):
+                default = type(self).model_fields[name].default
+                if self.kind != kind and getattr(self, name) != default:
+                    raise ValueError(
+                        f"'{name}' is of kind '{kind}', and kind '{self.kind}' has none"
+                    )
         return self
+
+    @property
+    def pause(self) -> float:
+        """The mean pause between two requests of a session, in seconds."""
+        return self.tool_share * self.tool_pause + (1 - self.tool_share) * self.person_pause
+
+
+_OF_KIND = {
+    "gamma": {"cv"},
+    "sessions": {"turns", "tool_share", "tool_pause", "person_pause"},
+}
 
 
 class RequestReader(Strict):
@@ -57,13 +81,50 @@ class RequestReader(Strict):
     decode: bool = False
 
 
+class LogSpec(Strict):
+    """What is written down of each request, and when it is committed.
+
+    A record has ``record`` bytes, with ``inputs`` those of the sample, too. ``commit``: each
+    ``record`` for itself; in a ``group``, of at most ``group_records`` or ``group_delay`` after its
+    first; or at the ``rotation`` of a file alone, which is after ``rotate_bytes`` or
+    ``rotate_delay``. On a storage whose objects can't grow, each commit is an object. ``wait``: an
+    answer waits for the commit of its record; ``auto``: if each record is committed for itself.
+    ``writers``: each has a file, or an object, of its own.
+    """
+
+    record: Bytes = Field(default=1000, ge=1, le=64 << 20)
+    inputs: bool = False
+    commit: Literal["record", "group", "rotation"] = "record"
+    group_records: int = Field(default=100, ge=1, le=10**6)
+    group_delay: Seconds = Field(default=0.01, gt=0, le=3600)
+    rotate_bytes: Bytes = Field(default=64 << 20, ge=1, le=1 << 40)
+    rotate_delay: Seconds = Field(default=300.0, gt=0, le=86_400)
+    wait: Literal["auto"] | bool = "auto"
+    writers: int = Field(default=1, ge=1, le=256)
+
+    @model_validator(mode="after")
+    def _an_answer_can_wait(self) -> LogSpec:
+        if self.waits and self.commit == "rotation":
+            raise ValueError(
+                "no answer can wait for the rotation of a file: set 'commit' to 'record' or "
+                "'group', or 'wait' to false"
+            )
+        return self
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer waits for the commit of its record."""
+        return self.commit == "record" if self.wait == "auto" else self.wait
+
+
 class Scenario(Strict):
     """Requests for one sample each, which is read from storage and goes through an accelerator.
 
     ``accelerators`` take the samples that were read, in order, in batches of at most
     ``batch_size``. A batch is begun when it is full, or when its first sample has waited for
     ``batch_delay``; it takes ``step_time``, full or not. ``limit``: the longest latency of the
-    share ``quantile`` of the requests. ``storage`` has options of the data's storage.
+    share ``quantile`` of the requests. ``log``: of the log, if one is written. ``storage`` has
+    options of the data's storage.
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -78,6 +139,7 @@ class Scenario(Strict):
     accelerators: int = Field(default=1, ge=1, le=10**5)
     arrivals: ArrivalSpec = ArrivalSpec()
     reader: RequestReader = RequestReader()
+    log: LogSpec = LogSpec()
     cache: Literal["cold", "warm", "any"] = "cold"
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
 

@@ -31,6 +31,7 @@ __all__ = [
     "Sink",
     "Storage",
     "StorageTraits",
+    "Syncing",
     "Unfinished",
     "Versioned",
     "Wrapping",
@@ -52,6 +53,7 @@ class StorageTraits:
     page_cache: bool = True  # this host's page cache may serve reads of it
     direct: bool = False  # reads go past that cache (O_DIRECT)
     keeps_history: bool = False  # it keeps every version of an object that is written again
+    syncs: bool = False  # its sinks are ``Syncing``
     folder: Path | None = None
     """The directory of this host in which the objects are files, if it is known that there is one
     although the storage reads them through another client (``local://``)."""
@@ -89,6 +91,14 @@ class Sink(Protocol):
     """
 
     def write(self, data: bytes | Buffer) -> None: ...
+
+
+@runtime_checkable
+class Syncing(Sink, Protocol):
+    """A sink whose object can grow after a part of it has become durable."""
+
+    def sync(self) -> None:
+        """Make durable what was written so far."""
 
 
 @runtime_checkable

@@ -28,12 +28,14 @@ def trace(folder: Path) -> ArrivalSpec:
     return ArrivalSpec(kind="trace", path=str(path))
 
 
-@pytest.fixture(params=["poisson", "gamma", "constant", "trace"])
+@pytest.fixture(params=["poisson", "gamma", "constant", "sessions", "trace"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> ArrivalSpec:
     if request.param == "trace":
         return trace(tmp_path)
     if request.param == "gamma":
         return ArrivalSpec(kind="gamma", cv=3)
+    if request.param == "sessions":
+        return ArrivalSpec(kind="sessions", turns=4, tool_pause=0.1, person_pause=1)
     return ArrivalSpec(kind=request.param)
 
 
@@ -47,8 +49,12 @@ def cv(instants: Instants) -> float:
 
 
 def test_as_many_requests_arrive_as_were_asked_for(source: ArrivalSpec) -> None:
-    """Within four standard deviations of a count whose gaps have this spread."""
-    spread = {"poisson": 1.0, "gamma": 3.0, "constant": 0.01, "trace": 2.0}[source.kind]
+    """Within four standard deviations of a count whose gaps have this spread.
+
+    That of sessions is the root of E[turns^2] / E[turns], 2 * 4 - 1 for geometric ones.
+    """
+    spreads = {"poisson": 1.0, "gamma": 3.0, "constant": 0.01, "trace": 2.0}
+    spread = spreads.get(source.kind, math.sqrt(7))
     expected = RATE * SECONDS
     for seed in range(5):
         assert abs(len(window(source, seed)) - expected) <= 4 * spread * math.sqrt(expected) + 1
@@ -75,13 +81,50 @@ def test_no_more_than_asked_for(source: ArrivalSpec) -> None:
 
 
 def test_the_gaps_are_as_irregular_as_asked_for(source: ArrivalSpec) -> None:
-    expected = {"poisson": 1.0, "gamma": 3.0, "constant": 0.0, "trace": math.sqrt(2)}[source.kind]
+    """Of many sessions at the same time there is nothing to be seen in single gaps."""
+    expected = {"gamma": 3.0, "constant": 0.0, "trace": math.sqrt(2)}.get(source.kind, 1.0)
     assert cv(window(source)) == pytest.approx(expected, rel=0.1, abs=1e-3)
 
 
 def test_a_window_that_no_record_holds_is_one_line(source: ArrivalSpec) -> None:
     with pytest.raises(UsageError, match="2,000,000 requests"):
         Arrivals(source).window(1e9, 60, 1)
+
+
+# Sessions
+
+
+def test_a_session_pauses_between_its_requests() -> None:
+    """Sessions so rare that they can be told apart: their number, and the pauses within them."""
+    spec = ArrivalSpec(kind="sessions", turns=5, tool_share=0.75, tool_pause=0.01, person_pause=0.1)
+    gaps = np.diff(Arrivals(spec).window(0.001, 2e7, 1) / 1e9)
+    within = gaps[gaps < 2]
+    assert len(gaps) == pytest.approx(20_000, rel=0.1)
+    assert len(within) / len(gaps) == pytest.approx(4 / 5, abs=0.02)
+    assert within.mean() == pytest.approx(0.75 * 0.01 + 0.25 * 0.1, rel=0.1)
+    assert np.median(within) < 0.02
+
+
+def test_as_many_sessions_go_on_at_the_begin_as_later() -> None:
+    """Pauses are longer than the window, so nearly all requests are of sessions begun before."""
+    spec = ArrivalSpec(kind="sessions", turns=20, tool_share=0, person_pause=60)
+    found = Arrivals(spec).window(500, 10, 1)
+    first, last = (
+        int(((found >= a * 1e9) & (found < b * 1e9)).sum()) for a, b in ((0, 5), (5, 10))
+    )
+    assert first == pytest.approx(2_500, rel=0.15)
+    assert last == pytest.approx(2_500, rel=0.15)
+
+
+def test_sessions_of_one_request_are_poisson() -> None:
+    found = Arrivals(ArrivalSpec(kind="sessions", turns=1)).window(RATE, SECONDS, 1)
+    assert len(found) == pytest.approx(RATE * SECONDS, rel=0.02)
+
+
+def test_too_many_sessions_at_the_same_time_are_one_line() -> None:
+    spec = ArrivalSpec(kind="sessions", turns=1000, person_pause=3600)
+    with pytest.raises(UsageError, match=r"sessions of .* are too long"):
+        Arrivals(spec).window(RATE, SECONDS, 1)
 
 
 # Traces
@@ -93,6 +136,27 @@ FORMATS: dict[str, tuple[TraceFormat, str, list[float]]] = {
         "mooncake",
         '{"timestamp": 27482, "input_length": 6955}\n{"timestamp": 30535, "hash_ids": [1]}\n',
         [0, 3.053],
+    ),
+    "bailian": (
+        "bailian",
+        '{"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "turn": 1}\n'
+        '{"chat_id": 160, "parent_chat_id": 159, "timestamp": 62.5, "turn": 2}\n',
+        [0, 1.386],
+    ),
+    "sessions of Copilot": (
+        "sessions",
+        '{"session_id": "a", "turns": [{"llm_calls": [{"timestamp": "2026-06-01T00:00:01Z"}, '
+        '{"timestamp": "2026-06-01T00:00:09.5Z"}]}, {"llm_calls": []}]}\n'
+        '{"session_id": "b", "turns": [{"llm_calls": [{"timestamp": "2026-06-01T00:00:03Z"}]}]}\n',
+        [0, 2, 8.5],
+    ),
+    "sessions of TraceLab": (
+        "sessions",
+        '{"timing_events": [{"event_type": "user_message", "timestamp": "2026-06-01T00:00:01Z"}, '
+        '{"event_type": "text", "timestamp": "2026-06-01T00:00:05Z"}]}\n'
+        '{"timing_events": [{"event_type": "text", "timestamp": "2026-06-01T00:00:06Z"}]}\n'
+        '{"timing_events": [{"event_type": "tool_result", "timestamp": "2026-06-01T00:00:07Z"}]}\n',
+        [0, 6],
     ),
     "azure": (
         "azure",
@@ -135,6 +199,13 @@ BAD: dict[str, tuple[TraceFormat, bytes, str]] = {
     "no json": ("mooncake", b'{"timestamp": 1}\nx\n', "line 2 of"),
     "a list": ("mooncake", b'{"timestamp": 1}\n[1]\n', "line 2 of"),
     "a time that is true": ("mooncake", b'{"timestamp": true}\n', "line 1 of"),
+    "a session without turns": ("sessions", b'{"timestamp": 1}\n', "line 1 of .* no 'turns'"),
+    "turns that are none": ("sessions", b'{"turns": [7]}\n', "line 1 of .* no 'turns'"),
+    "a call without a date": (
+        "sessions",
+        b'{"turns": [{"llm_calls": [{"timestamp": 5}]}]}\n',
+        "line 1 of .* is no time",
+    ),
     "not text": ("plain", b"\xff\xfe\x00", "not UTF-8"),
 }
 

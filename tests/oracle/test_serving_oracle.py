@@ -25,9 +25,10 @@ FILES: dict[str, Any] = {"samples": 100, "sample_size": {"mean": 20_000}, "forma
 
 def answered(
     results: Path, url: object, *, find_max: bool = False, rate: float | None = None,
-    seconds: float = 5.0, repetitions: int = 1, **scenario: Any,
+    seconds: float = 5.0, repetitions: int = 1, log: object = None, **scenario: Any,
 ) -> tuple[ServingRecord, Path]:  # fmt: skip
     usual = {"name": "planted", "dataset": "demo", "limit": 10.0, "step_time": 0.0001}
+    scenario = {name.rstrip("_"): value for name, value in scenario.items()}
     spec = Scenario.model_validate({**usual, "cache": "any", **scenario})
     plan = make_serving_plan(
         spec,
@@ -36,6 +37,7 @@ def answered(
         find_max=find_max,
         seconds=seconds,
         repetitions=repetitions,
+        log=None if log is None else str(log),
     )
     return run_serving(plan, VerbOptions(results=results))
 
@@ -99,6 +101,8 @@ def test_the_largest_rate_is_the_planted_one(tmp_path: Path, make_dataset: Any) 
     truth = _largest(first(doc).storage_p50_s or 0.02, readers=4, limit_s=0.05)
     assert found.low <= 1.1 * truth
     assert found.high >= truth / 1.1
+    assert found.low >= truth / 1.21  # the ends are within 10 % of one another, and of the truth
+    assert found.high <= 1.21 * truth
 
 
 def _largest(read_s: float, *, readers: int, limit_s: float) -> float:
@@ -110,6 +114,58 @@ def _largest(read_s: float, *, readers: int, limit_s: float) -> float:
         _, ends = served(arrivals, servers=readers, batch_size=1, batch_delay=0, step=read_s)
         low, high = (rate, high) if quantile(ends - arrivals, 0.99) <= limit_s else (low, rate)
     return low
+
+
+SYNC_S = 0.02
+COMMITS: dict[str, tuple[dict[str, Any], int]] = {
+    "each for itself": ({"wait": False}, 1),
+    "groups of five": ({"commit": "group", "group_records": 5, "group_delay": 60}, 5),
+}
+
+
+@pytest.mark.parametrize("name", COMMITS)
+def test_a_log_commits_as_many_records_as_syncs_of_a_known_cost_allow(
+    tmp_path: Path, make_dataset: Any, name: str
+) -> None:
+    """Twice as many records as one sync after the other can commit, of 20 ms each."""
+    spec, group = COMMITS[name]
+    truth = group / SYNC_S
+    log = f"throttled+{tmp_path / 'log'}?sync={SYNC_S}s"
+    doc, _ = answered(
+        tmp_path / "results",
+        make_dataset(**FILES)[1],
+        rate=2 * truth,
+        seconds=2,
+        log=log,
+        log_=spec,
+    )
+    found = first(doc)
+    assert found.log_left == 0
+    assert found.log_commits == pytest.approx(found.requests / group, abs=1)
+    assert found.log_records_per_s == pytest.approx(truth, rel=0.1)
+    assert found.log_keeps_up is False
+    assert {finding.rule for finding in doc.findings} >= {"serve.log-behind"}
+    # A half of those that arrived within the window is left at its end.
+    assert found.log_backlog_end == pytest.approx(found.requests / 2, rel=0.15)
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_crash_loses_the_group_and_what_arrives_during_a_sync(
+    tmp_path: Path, make_dataset: Any
+) -> None:
+    """Records arrive every 5 ms: of 10, one group, 9 wait, and 4 more while it is synced."""
+    log = f"throttled+{tmp_path / 'log'}?sync={SYNC_S}s"
+    spec = {"commit": "group", "group_records": 10, "group_delay": 60}
+    doc, _ = answered(
+        tmp_path / "results", make_dataset(**FILES)[1], rate=200, seconds=2, log=log, log_=spec,
+        arrivals={"kind": "constant"},
+    )  # fmt: skip
+    found = first(doc)
+    assert found.log_keeps_up is True
+    assert found.log_backlog_max is not None
+    if found.log_at_risk is not None:  # else pages are not counted here
+        assert 4 <= found.log_at_risk <= found.log_backlog_max
+        assert found.log_volatile == 0
 
 
 PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {

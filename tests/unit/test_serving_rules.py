@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from iobench.judge.rebuild import conclude
 from iobench.judge.validity import SERVING_RULES, value_of
+from iobench.record.host import StorageFacts
 from iobench.record.run import CHANGED, ServingRecord
 from iobench.record.serving import FoundRate
-from iobench.settings.scenario import ArrivalSpec, Scenario
+from iobench.settings.scenario import ArrivalSpec, LogSpec, Scenario
 from tests.requests import SCENARIO, build_serving, build_trial
 
 
@@ -24,6 +26,68 @@ def test_a_good_run_breaks_no_rule() -> None:
     assert {rule.id for rule in SERVING_RULES} == {*BREAKS, CHANGED}
 
 
+AT_ONCE = SCENARIO.model_copy(update={"log": LogSpec(wait=False)})
+
+
+def logged(sync_s: float = 0.001, **window: Any) -> ServingRecord:
+    """A run with a log, whose answers wait for its commits where the scenario says nothing else."""
+    return build_serving(sync_s=sync_s, job={"log": StorageFacts(url="/mnt/log")}, **window)
+
+
+def test_a_log_that_answers_wait_for_is_a_part_of_the_latency() -> None:
+    doc = logged(sync_s=0.001)
+    (first,) = doc.job.repetitions[:1]
+    assert broken(doc) == {}
+    assert (first.log_records, first.log_left, first.log_keeps_up) == (first.requests, 0, True)
+    # Poisson arrivals at 0.4 of what the log can do: it works 1 ms for each, and they wait for it.
+    assert first.parts.log_wait_s == pytest.approx(0.001 * (1 + 0.4 / 1.2), rel=0.2)
+    assert first.latency_mean_s == pytest.approx(first.parts.total_s)
+    verdict = doc.job.verdict
+    assert verdict is not None
+    assert verdict.log_adds_s is not None
+    assert verdict.log_adds_s.value > 0.001
+
+
+def test_a_log_that_nobody_waits_for_adds_nothing() -> None:
+    doc = logged(sync_s=0.001, scenario=AT_ONCE)
+    (first,) = doc.job.repetitions[:1]
+    assert first.parts.log_wait_s == 0
+    assert (first.log_commit_p50_s or 0) >= 0.001
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.log_adds_s is not None
+    assert doc.job.verdict.log_adds_s.value == 0
+
+
+def test_a_slow_log_is_the_bottleneck() -> None:
+    doc = logged(sync_s=0.0023, read_s=0.0005, rate=250.0)
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.bottleneck == "log"
+
+
+@pytest.mark.parametrize(
+    ("spec", "objects", "expected"),
+    [
+        ({"rotate_bytes": 1 << 40, "rotate_delay": 60}, 1, 60),  # by time
+        ({"rotate_bytes": 400_000, "rotate_delay": 86_400}, 1, 3600),  # 400 x 1,000 bytes a second
+        ({"rotate_bytes": 400_000, "rotate_delay": 86_400, "writers": 4}, 4, 3600),
+    ],
+)
+def test_objects_of_an_hour_are_those_of_a_log_without_end(
+    spec: dict[str, Any], objects: int, expected: float
+) -> None:
+    scenario = SCENARIO.model_copy(update={"log": LogSpec(**spec)})
+    trial = build_trial(sync_s=0.0005, scenario=scenario, log_objects=objects)
+    assert trial.log_objects_per_hour == pytest.approx(expected, rel=0.1)
+
+
+def test_each_commit_is_an_object_where_objects_can_not_grow() -> None:
+    trial = build_trial(sync_s=0.0005)
+    each = trial.model_copy(update={"log_objects": trial.log_commits})
+    assert build_trial(sync_s=0.0005, log_objects=each.log_commits).log_objects_per_hour == (
+        pytest.approx(400 * 3600, rel=0.1)
+    )
+
+
 BREAKS: dict[str, tuple[str, Callable[[], ServingRecord]]] = {
     "serve.client-bound": ("invalid", lambda: build_serving(late_s=0.002)),
     "serve.unsteady": ("invalid", lambda: build_serving(read_s=0.022)),
@@ -34,6 +98,9 @@ BREAKS: dict[str, tuple[str, Callable[[], ServingRecord]]] = {
         lambda: build_serving(head={"status": "interrupted"}),
     ),
     "serve.requests": ("warning", lambda: build_serving(seconds=2.0)),
+    "serve.log-behind": ("invalid", lambda: logged(sync_s=0.003, scenario=AT_ONCE)),
+    "serve.log-volatile": ("invalid", lambda: logged(log_volatile=3)),
+    "serve.log-unproven": ("info", lambda: logged(log_at_risk=None)),
     "serve.repetitions": ("info", lambda: build_serving(repetitions=2)),
     "serve.trace-binned": ("warning", lambda: build_serving(job={"arrivals_together": 0.4})),
 }

@@ -61,6 +61,13 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("step_time", "asked"),
     ("batch_delay", "asked"),
     ("arrivals.", "asked"),
+    ("log.record", "asked"),
+    ("log.inputs", "asked"),
+    ("log.storage.scheme", "place"),
+    ("log.storage.url", "place"),
+    ("log.storage.endpoint", "place"),
+    ("log.storage.write_bandwidth_bytes_per_s", "place"),
+    ("log.storage.sync_s", "place"),
     # Checkpoints that a run saves while it loads data.
     ("saves.model", "asked"),
     ("saves.ranks", "asked"),
@@ -91,6 +98,7 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("storage.iops", "place"),
     ("storage.latency_s", "place"),
     ("storage.latency_p99_s", "place"),
+    ("storage.sync_s", "place"),
     ("storage.faults.", "place"),
     # Software.
     ("iobench_version", "version"),
@@ -219,7 +227,13 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
         return flatten({**asked, "weights": weights}, {})
     if isinstance(doc, ServingRecord):
         asked = {"rate": str(doc.job.rate), "dataset.seed": str(doc.job.dataset.asked.get("seed"))}
-        return flatten(doc.job.scenario.model_dump(mode="json"), doc.job.dataset.asked) | asked
+        scenario = doc.job.scenario.model_dump(mode="json")
+        if doc.job.log is None:
+            del scenario["log"]  # nothing of it was used
+        else:
+            storage = _facts("storage", doc.job.log.model_dump())
+            asked |= {f"log.{key}": text for key, text in storage.items()}
+        return flatten(scenario, doc.job.dataset.asked) | asked
     if not isinstance(doc, TrainingRecord):
         spec_of_study = doc.checkpoints.spec.model_dump() if doc.checkpoints else {}
         return {key: str(value) for key, value in spec_of_study.items()}

@@ -43,8 +43,8 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
         "failed": int(failed.sum()),
         "unserved": int(unserved.sum()),
     }
+    nothing = {"over": 1.0, "holds": False, "steady": False} if number else {}
     if not good.any():
-        nothing = {"over": 1.0, "holds": False, "steady": False} if number else {}
         return trial.model_copy(update=update | nothing)
     intended, taken, issued, ready = (each[good] for each in (intended, taken, issued, ready))
     begins, ends = served(
@@ -54,12 +54,27 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
         batch_delay=scenario.batch_delay,
         step=scenario.step_time,
     )
-    latency = ends - intended
+    answered = ends
+    if trial.logged:
+        logged = rows["logged_ns"][good]
+        committed = np.where(logged < 0, np.inf, logged / 1e9)
+        update |= _of_log(trial, scenario, float(intended[-1]), ends, committed)
+        if scenario.log.waits:
+            answered = np.maximum(ends, committed)
+            known = np.isfinite(answered)
+            update["unserved"] = int(unserved.sum() + (~known).sum())
+            if not known.any():
+                return trial.model_copy(update=update | nothing)
+            intended, taken, issued, ready, begins, ends, answered = (
+                each[known] for each in (intended, taken, issued, ready, begins, ends, answered)
+            )
+    latency = answered - intended
     parts = {
         "reader_wait_s": issued - intended,
         "storage_s": ready - issued,
         "accelerator_wait_s": begins - ready,
         "step_s": ends - begins,
+        "log_wait_s": answered - ends,
     }
     slow = latency >= quantile(latency, 1 - SLOW)
     over = float((latency > scenario.limit).sum() + number - len(latency)) / number
@@ -70,27 +85,70 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
         update=update
         | {
             "offered_per_s": number / trial.seconds,
-            "requests_per_s": len(latency) / max(trial.seconds, float(ends.max())),
+            "requests_per_s": len(latency) / max(trial.seconds, float(answered.max())),
             "latency_mean_s": float(latency.mean()),
             "latency_p50_s": quantile(latency, 0.5),
             "latency_p99_s": quantile(latency, 0.99),
             "latency_p999_s": quantile(latency, 0.999),
             "latency_max_s": float(latency.max()),
             "quantile_s": quantile(latency, scenario.quantile),
-            "without_accelerator_s": quantile(ready - intended, scenario.quantile),
+            "without_accelerator_s": quantile(
+                ready - intended + parts["log_wait_s"], scenario.quantile
+            ),
             "storage_p50_s": quantile(parts["storage_s"], 0.5),
             "storage_p99_s": quantile(parts["storage_s"], 0.99),
             "storage_max_s": float(parts["storage_s"].max()),
             "over": over,
             "holds": over <= 1 - scenario.quantile + 1e-9,
             "growth": growth,
-            "steady": False if unserved.any() else steady,
+            "steady": False if update["unserved"] else steady,
             "late_p99_s": quantile(late, 0.99),
             "read_bytes_per_s": trial.bytes / max(trial.seconds, float(ready.max())),
             "parts": _means(parts, np.ones(len(latency), bool)),
             "slow_parts": _means(parts, slow),
         }
     )
+
+
+def _of_log(
+    trial: ServedTrial,
+    scenario: Scenario,
+    last_s: float,
+    ends: npt.NDArray[np.float64],
+    committed: npt.NDArray[np.float64],
+) -> dict[str, object]:
+    """The figures of the log. ``last_s``: when the last request arrived."""
+    order = np.argsort(ends, kind="stable")
+    ends, committed = ends[order], committed[order]
+    done = np.sort(committed)
+    waits = np.maximum(0.0, committed - ends)[np.isfinite(committed)]
+    left = len(ends) - len(waits)
+    grows = growth_of(waits)
+    keeps_up = None if grows[0] is None else not grows[1]
+    if scenario.log.commit == "rotation":  # the time until a commit is that until the rotation
+        keeps_up = True
+    backlog = np.arange(1, len(ends) + 1) - np.searchsorted(done, ends, side="right")
+    until = max(trial.seconds, float(done[len(waits) - 1])) if len(waits) else trial.seconds
+    return {
+        "log_records": len(waits),
+        "log_left": left,
+        "log_records_per_s": len(waits) / until,
+        "log_objects_per_hour": _objects_per_hour(trial, scenario),
+        "log_commit_p50_s": quantile(waits, 0.5) if len(waits) else None,
+        "log_commit_p99_s": quantile(waits, 0.99) if len(waits) else None,
+        "log_backlog_max": int(max(0, backlog.max())),
+        "log_backlog_end": int(max(0, (ends <= last_s).sum() - (done <= last_s).sum())),
+        "log_keeps_up": False if left else keeps_up,
+    }
+
+
+def _objects_per_hour(trial: ServedTrial, scenario: Scenario) -> float:
+    """Objects or files of an hour at this rate: windows are too short for a rotation."""
+    spec = scenario.log
+    if spec.commit != "rotation" and trial.log_objects == trial.log_commits:
+        return 3600 * trial.log_objects / trial.seconds
+    full = trial.log_bytes / trial.seconds / spec.writers / spec.rotate_bytes
+    return 3600 * spec.writers * max(full, 1 / spec.rotate_delay)
 
 
 def _means(parts: Mapping[str, npt.NDArray[np.float64]], of: npt.NDArray[np.bool_]) -> LatencyParts:
@@ -125,6 +183,7 @@ def growth_of(latency: npt.NDArray[np.float64]) -> tuple[float | None, bool]:
 SUMMARISED = (
     *("latency_p50_s", "latency_p99_s", "latency_p999_s", "latency_max_s"),
     *("storage_p99_s", "requests_per_s", "read_bytes_per_s"),
+    *("log_commit_p99_s", "log_records_per_s", "log_at_risk", "log_objects_per_hour"),
 )
 
 

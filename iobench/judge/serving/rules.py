@@ -120,6 +120,43 @@ def repetitions(doc: ServingRecord) -> RuleOutcome | None:
     )
 
 
+def log_behind(doc: ServingRecord) -> RuleOutcome | None:
+    """Check that the log took as many records as were written to it."""
+    behind = [one for one in doc.job.repetitions if one.log_keeps_up is False]
+    if 2 * len(behind) <= len(doc.job.repetitions):
+        return None
+    worst = max(one.log_backlog_max or 0 for one in behind)
+    left = sum(one.log_left for one in behind)
+    lost = f", and {counted(left, 'record')} were not committed in time" if left else ""
+    return RuleOutcome(
+        f"the log falls behind at {format_count(doc.job.rate or 0.0)} requests/s: up to "
+        f"{counted(worst, 'record')} waited{lost}",
+        "commit in groups (log.commit=group), use more log.writers, or a lower --rate",
+    )
+
+
+def log_volatile(doc: ServingRecord) -> RuleOutcome | None:
+    """Check that what was committed was on the storage."""
+    lost = max((one.log_volatile or 0 for one in doc.job.trials), default=0)
+    if not lost:
+        return None
+    return RuleOutcome(
+        f"{counted(lost, 'record')} that had been committed were in dirty pages of the page cache",
+        "a sync of this file system or of a preloaded library does not write: repair that first",
+    )
+
+
+def log_unproven(doc: ServingRecord) -> RuleOutcome | None:
+    """Check that it was seen what a crash would lose."""
+    if all(one.log_at_risk is not None for one in doc.job.repetitions if one.logged):
+        return None
+    return RuleOutcome(
+        "how many records a crash would lose was not seen: the log is no file on a file system "
+        "whose dirty pages this host counts",
+        "count those that were not committed (log_backlog_max), or write the log to a local file",
+    )
+
+
 def trace_binned(doc: ServingRecord) -> RuleOutcome | None:
     """Check that the clock of a trace was fine enough to tell its requests apart."""
     share = doc.job.arrivals_together

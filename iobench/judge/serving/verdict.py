@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from statistics import median
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
 
 from ...base.units import format_count, format_duration, format_percent
 from ...record.run import ServingRecord
-from ...record.serving import ServedBottleneck, ServedTrial, ServingVerdict
+from ...record.serving import ServedBottleneck, ServedTrial, ServingVerdict, TrialKind
 from ...record.verdict import Estimate
-from ..statistics import NOISE, ratio_estimate
+from ..statistics import NOISE, mean_interval, ratio_estimate
 
 MAX_LATE = 0.1
 """The share of the limit that late wake-ups of the client may add to the slow requests."""
 
 MAX_CPU_SHARE = 0.8
 """Of one core: with more, requests wait for the interpreter, which runs one thread at a time."""
+
+
+_STAGES: dict[str, ServedBottleneck] = {
+    "storage": "storage",
+    "accelerator": "accelerator",
+    "log": "log",
+}
 
 
 def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
@@ -28,26 +35,44 @@ def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
     gains = gains_of(doc)
     bottleneck, why = _bottleneck(doc, gains)
     return ServingVerdict(
-        holds=holds, bottleneck=bottleneck, gains=gains, why=why, sentence=_sentence(doc, holds)
+        holds=holds,
+        bottleneck=bottleneck,
+        gains=gains,
+        log_adds_s=_added(_pairs(doc, "without-log")),
+        why=why,
+        sentence=_sentence(doc, holds),
     )
+
+
+def _pairs(doc: ServingRecord, kind: TrialKind) -> list[tuple[float, float]]:
+    """The latency at the quantile in each repetition, and in the window of ``kind`` beside it."""
+    both = zip(doc.job.repetitions, doc.job.of(kind), strict=False)
+    found = [(one.quantile_s, other.quantile_s) for one, other in both]
+    return [(one, other) for one, other in found if one is not None and other is not None]
+
+
+def _added(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+    """How much longer the first of each pair is: 0 or more, as a log makes nothing faster."""
+    more = [one - other for one, other in pairs]
+    if not more:
+        return None
+    value = max(0.0, fmean(more))
+    if len(more) == 1:
+        return Estimate(value=value)
+    low, high = (max(0.0, end) for end in mean_interval(more))
+    return Estimate(value=value, low=low, high=high, n=len(more))
 
 
 def gains_of(doc: ServingRecord) -> dict[str, Estimate]:
     """How many times as long the requests at the quantile take as without each stage."""
-    whole, without = doc.job.repetitions, doc.job.of("without-storage")
+    steps = [(one.quantile_s, one.without_accelerator_s) for one in doc.job.repetitions]
     pairs = {
-        "storage": [
-            (one.quantile_s, other.quantile_s) for one, other in zip(whole, without, strict=False)
-        ],
-        "accelerator": [(one.quantile_s, one.without_accelerator_s) for one in whole],
+        "storage": _pairs(doc, "without-storage"),
+        "accelerator": [(one, other) for one, other in steps if one and other],
+        "log": _pairs(doc, "without-log"),
     }
-    found = {}
-    for stage, each in pairs.items():
-        values = [(one, other) for one, other in each if one is not None and other is not None]
-        estimate = ratio_estimate(values)
-        if estimate is not None:
-            found[stage] = estimate
-    return found
+    found = {stage: ratio_estimate(each) for stage, each in pairs.items()}
+    return {stage: estimate for stage, estimate in found.items() if estimate is not None}
 
 
 def client_bound(doc: ServingRecord) -> str:
@@ -90,8 +115,7 @@ def _bottleneck(doc: ServingRecord, gains: dict[str, Estimate]) -> tuple[ServedB
         return "inconclusive", "no stage that was left out made a significant difference"
     if len(ranked) > 1 and (gains[ranked[0]].low or 0.0) <= gains[ranked[1]].value:
         return "inconclusive", f"{' and '.join(ranked)} make about the same difference"
-    found: ServedBottleneck = "storage" if ranked[0] == "storage" else "accelerator"
-    return found, ""
+    return _STAGES[ranked[0]], ""
 
 
 def quantile_text(quantile: float) -> str:

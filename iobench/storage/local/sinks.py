@@ -63,6 +63,7 @@ class SmallSink:
         self.path = path
         self.durable = durable
         self._name = path.with_name(path.name + ".part") if durable else path
+        self._named = False  # whether its name is durable
         if durable and path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         if durable:
@@ -76,6 +77,18 @@ class SmallSink:
         view = memoryview(data)
         while len(view):
             view = view[os.write(self._fd, view) :]
+
+    def sync(self) -> None:
+        """Make durable what was written so far (fdatasync(2)), and at first the file's name.
+
+        Raises OSError, also if the file has been removed.
+        """
+        os.fdatasync(self._fd)
+        if os.fstat(self._fd).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
+        if not self._named:
+            sync_folder(self._name.parent)
+            self._named = True
 
     def commit(self) -> None:
         if self.durable:

@@ -123,7 +123,7 @@ class LocalStorage:
 
     @property
     def traits(self) -> StorageTraits:
-        return StorageTraits(direct=self.direct)
+        return StorageTraits(direct=self.direct, syncs=True)
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import parse_duration
-from ..base import Buffer, Sink, Storage
+from ..base import Buffer, Sink, Storage, Syncing
 from .memory import SharedNumber, Wrapper
 
 STALL_S = 5.0
@@ -132,6 +132,10 @@ class FaultySink:
                 f"cannot write {self._key}: simulated input/output error (write {number})"
             )
         self._inner.write(data)
+
+    def sync(self) -> None:
+        assert isinstance(self._inner, Syncing)
+        self._inner.sync()
 
 
 def _due(number: int, every: int) -> bool:

@@ -1,6 +1,6 @@
 """Storage of known speed.
 
-``throttled+URL?bandwidth=2GB&latency=5ms&latency_p99=40ms&iops=1e4&write_bandwidth=500MB``
+``throttled+URL?bandwidth=2GB&latency=5ms&latency_p99=40ms&iops=1e4&write_bandwidth=500MB&sync=2ms``
 
 It checks the verdict, and answers "what if my storage did 2 GB/s with 5 ms?". The time of a read
 has two parts:
@@ -12,6 +12,8 @@ has two parts:
   ``latency_p99`` each read's latency is drawn from a lognormal distribution with the median
   ``latency`` and that 99th percentile: a long tail, as object stores have, and defined by the two
   figures that monitoring shows. Its mean is above its median; ``describe`` reports the mean.
+
+``sync`` is what each commit takes: of an object that becomes durable, or of a part of one.
 
 The wrapped storage is never made faster: the time that it takes counts as part of the total.
 """
@@ -28,7 +30,7 @@ from typing import Any, ClassVar
 
 from ...base.errors import UsageError, in_option
 from ...base.units import parse_duration, parse_size
-from ..base import Buffer, Sink, Storage
+from ..base import Buffer, Sink, Storage, Syncing
 from .memory import SharedNumber, Wrapper
 
 _Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribution
@@ -62,7 +64,7 @@ class ThrottledStorage(Wrapper):
 
     scheme = "throttled"
     OPTIONS: ClassVar[frozenset[str]] = frozenset(
-        {"bandwidth", "latency", "latency_p99", "iops", "write_bandwidth"}
+        {"bandwidth", "latency", "latency_p99", "iops", "write_bandwidth", "sync"}
     )
 
     def __init__(
@@ -74,6 +76,7 @@ class ThrottledStorage(Wrapper):
         latency_p99_s: float | None = None,
         iops: float | None = None,
         write_bandwidth: float | None = None,
+        sync_s: float = 0.0,
     ) -> None:
         super().__init__(inner)
         if latency_p99_s is not None and not 0 < latency_s <= latency_p99_s:
@@ -86,6 +89,7 @@ class ThrottledStorage(Wrapper):
         self.latency_p99_s = latency_p99_s
         self.iops = iops
         self.write_bandwidth = write_bandwidth
+        self.sync_s = sync_s
         self._sigma = math.log(latency_p99_s / latency_s) / _Z99 if latency_p99_s else 0.0
         self._reads = SharedLink()
         self._writes = SharedLink()
@@ -106,7 +110,7 @@ class ThrottledStorage(Wrapper):
             )
         latencies = {
             f"{name}_s": in_option(name, parse_duration, options[name])
-            for name in ("latency", "latency_p99")
+            for name in ("latency", "latency_p99", "sync")
             if name in options
         }
         return cls(inner, iops=iops, **rates, **latencies)
@@ -120,6 +124,7 @@ class ThrottledStorage(Wrapper):
             "latency_mean_s": self.latency_s * math.exp(self._sigma**2 / 2),
             "iops": self.iops,
             "write_bandwidth_bytes_per_s": self.write_bandwidth,
+            "sync_s": self.sync_s,
         }
 
     def latency(self) -> float:
@@ -143,24 +148,37 @@ class ThrottledStorage(Wrapper):
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
         with self.inner.create(key, size_hint=size_hint, durable=durable) as sink:
             yield (
-                ThrottledSink(sink, self._writes, self.write_bandwidth)
-                if self.write_bandwidth
+                ThrottledSink(sink, self._writes, self.write_bandwidth, self.sync_s)
+                if self.write_bandwidth or self.sync_s
                 else sink
             )
+            began = time.monotonic()
+        if durable:
+            _wait_until(began + self.sync_s)
 
 
 class ThrottledSink:
-    """Accepts data at the bandwidth of the link."""
+    """Accepts data at the bandwidth of the link, and makes them durable in ``sync_s``."""
 
-    def __init__(self, inner: Sink, link: SharedLink, bandwidth: float) -> None:
+    def __init__(
+        self, inner: Sink, link: SharedLink, bandwidth: float | None, sync_s: float
+    ) -> None:
         self._inner = inner
         self._link = link
         self._bandwidth = bandwidth
+        self._sync_s = sync_s
 
     def write(self, data: bytes | Buffer) -> None:
         arrived = time.monotonic()
         self._inner.write(data)
-        _wait_until(self._link.served_at(arrived, memoryview(data).nbytes / self._bandwidth))
+        if self._bandwidth:
+            _wait_until(self._link.served_at(arrived, memoryview(data).nbytes / self._bandwidth))
+
+    def sync(self) -> None:
+        began = time.monotonic()
+        assert isinstance(self._inner, Syncing)
+        self._inner.sync()
+        _wait_until(began + self._sync_s)
 
 
 def _wait_until(moment_s: float) -> None:

@@ -1,0 +1,185 @@
+"""The log of a serving run: every record once, after its answer, and as it was asked for."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.base.errors import StorageError
+from iobench.judge.serving.queue import Accelerators
+from iobench.serve import logs
+from iobench.serve.logs import Log, Logged
+from iobench.settings.scenario import LogSpec
+from iobench.storage.base import Buffer, Sink, StorageTraits
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.faulty import FaultyStorage
+
+STEP_S = 0.002
+
+
+class Objects:
+    """A storage whose objects can't grow: what is kept of it is the size of each."""
+
+    url, alignment, traits = "objects://", 1, StorageTraits()
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+
+    @contextmanager
+    def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
+        assert durable
+        storage, size = self, 0
+
+        class Counted:
+            def write(self, data: bytes | Buffer) -> None:
+                nonlocal size
+                size += len(data)
+
+        yield Counted()
+        storage.sizes[key] = size
+
+
+def make(storage: Any, number: int = 60, **spec: Any) -> Log:
+    steps = Accelerators(servers=1, batch_size=4, batch_delay=1e6, step=STEP_S * 1e9)
+    spec = {"record": 500, **spec}
+    sizes = [500] * number
+    return Log(LogSpec(**spec), storage, window=1, sizes=sizes, steps=steps, seconds=0.05)
+
+
+def written(log: Log, number: int = 60) -> tuple[Logged, np.ndarray]:
+    """What became of the records of so many requests, and when their samples were ready."""
+    log.begin(time.monotonic_ns())
+    ready = []
+    for request in range(number):
+        ready.append(log.now_ns())
+        log.ready(request, ready[-1])
+        time.sleep(0.0005)
+    return log.end(30), np.array(ready)
+
+
+COMMITS: dict[str, tuple[dict[str, Any], int, int]] = {
+    "each for itself": ({}, 60, 1),
+    "groups of ten": ({"commit": "group", "group_records": 10, "group_delay": 60}, 6, 1),
+    "a last group": ({"commit": "group", "group_records": 25, "group_delay": 60}, 3, 1),
+    "one file": ({"commit": "rotation"}, 1, 1),
+    "files of ten": ({"commit": "rotation", "rotate_bytes": 5_000}, 6, 6),
+    "files of ten, each record": ({"rotate_bytes": 5_000}, 60, 6),
+}
+
+
+@pytest.mark.parametrize("name", COMMITS)
+def test_every_record_is_committed_as_it_was_asked_for(tmp_path: Path, name: str) -> None:
+    spec, commits, files = COMMITS[name]
+    found, ready = written(make(LocalStorage(tmp_path), **spec))
+    sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+    assert (found.commits, found.objects, found.bytes) == (commits, files, 30_000)
+    assert (len(sizes), sum(sizes)) == (files, 30_000)
+    assert (found.logged_ns - ready >= STEP_S * 1e9).all()
+
+
+@pytest.mark.parametrize("name", COMMITS)
+def test_where_objects_can_not_grow_each_commit_is_one(name: str) -> None:
+    spec, commits, files = COMMITS[name]
+    storage = Objects()
+    found, _ = written(make(storage, **spec))
+    number = max(commits, files)
+    assert (found.commits, found.objects, len(storage.sizes)) == (number, number, number)
+    assert sum(storage.sizes.values()) == 30_000
+    assert (found.logged_ns >= 0).all()
+    assert found.at_risk is None
+
+
+def test_a_group_is_committed_when_its_first_record_has_waited(tmp_path: Path) -> None:
+    log = make(LocalStorage(tmp_path), commit="group", group_records=10**6, group_delay=0.005)
+    found, ready = written(log)
+    assert found.commits > 1
+    assert (found.logged_ns - ready >= STEP_S * 1e9).all()
+
+
+def test_writers_have_files_of_their_own(tmp_path: Path) -> None:
+    found, _ = written(make(LocalStorage(tmp_path), writers=3))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert (found.commits, found.bytes, len(names)) == (60, 30_000, found.objects)
+    assert names <= {f"window-00001-{writer:04d}-00000000.log" for writer in range(3)}
+
+
+def test_records_that_were_not_committed_in_time_are_left_out(tmp_path: Path) -> None:
+    class Slow(LocalStorage):
+        @contextmanager
+        def create(self, *about: Any, **more: Any) -> Iterator[Sink]:
+            time.sleep(0.3)
+            with super().create(*about, **more) as sink:
+                yield sink
+
+    log = make(Slow(tmp_path))
+    log.begin(time.monotonic_ns())
+    for request in range(60):
+        log.ready(request, log.now_ns())
+    found = log.end(0.05)
+    assert (found.logged_ns < 0).any()
+
+
+FAULTS = {"the first write": 1, "a later one": 30}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_log_that_can_not_be_written_ends_the_window(tmp_path: Path, name: str) -> None:
+    log = make(FaultyStorage(LocalStorage(tmp_path), fail_write_at=FAULTS[name]))
+    with pytest.raises(StorageError, match="simulated input/output error"):
+        written(log)
+    log.remove(lambda: None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_vanishes_is_a_failure(tmp_path: Path) -> None:
+    log = make(LocalStorage(tmp_path))
+    log.begin(time.monotonic_ns())
+    log.ready(0, log.now_ns())
+    while log.logged[0] < 0:
+        time.sleep(0.001)
+    shutil.rmtree(tmp_path)
+    log.ready(1, log.now_ns())
+    with pytest.raises(StorageError, match="removed while it was written"):
+        log.end(30)
+
+
+def test_a_log_that_was_given_up_leaves_no_file(tmp_path: Path) -> None:
+    log = make(LocalStorage(tmp_path))
+    log.begin(time.monotonic_ns())
+    for request in range(60):
+        log.ready(request, log.now_ns())
+    log.remove(lambda: None)
+    assert not list(tmp_path.iterdir())
+
+
+DIRTY: dict[str, tuple[dict[str, Any], int | None, tuple[int, int] | None]] = {
+    "a sync that does not write": ({}, 40_960, (66, 66)),  # 8 pages of 500 bytes a record
+    "clean pages": ({}, 0, (0, 0)),
+    "nobody waits": ({"wait": False}, 0, (0, 0)),
+    "records that wait for a rotation": ({"commit": "rotation"}, 32_768, (60, 0)),
+    "some of them are written": ({"commit": "rotation"}, 4_096, (10, 0)),
+    "pages that can not be seen": ({}, None, None),
+}
+
+
+@pytest.mark.parametrize("name", DIRTY)
+def test_a_crash_loses_what_is_in_dirty_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    spec, dirty, expected = DIRTY[name]
+    monkeypatch.setattr(logs, "unwritten_bytes", lambda paths: dirty)
+    log = make(LocalStorage(tmp_path), **spec)
+    log.begin(time.monotonic_ns())
+    for request in range(60):
+        log.ready(request, log.now_ns())
+    while (log.held if "commit" in spec else log.committed) < 60:
+        time.sleep(0.001)
+    assert log.lost_now() == expected
+    log.remove(lambda: None)
