@@ -32,7 +32,7 @@ from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
 from iobench.checkpoint.place import CHECKPOINTS
 from tests.checkpoints import EACH_WRITER, WRITERS, blank, make_state, plant, restore, same, save
-from tests.processes import tmpfs, wait_until
+from tests.processes import PATIENCE_S, tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -402,7 +402,7 @@ def test_an_upload_that_is_refused_in_the_middle_leaves_nothing(
 def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any, together: Any) -> None:
     writer = make_writer("dcp", Job(rank=rank, world=2, rendezvous=f"file://{folder}/meet"))
     writer.group.open()  # type: ignore[attr-defined]
-    together.wait(60)  # the other one has opened it as well
+    together.wait(PATIENCE_S)  # the other one has opened it as well
     if rank == 1:
         os._exit(1)
     failure = attempt(
@@ -421,10 +421,10 @@ def test_a_rank_that_dies_ends_the_others_save(tmp_path: Path) -> None:
     ]
     for process in ranks:
         process.start()
-    assert ours.poll(60)
+    assert ours.poll(PATIENCE_S)
     answer = ours.recv()
     for process in ranks:
-        process.join(10)
+        process.join(PATIENCE_S)
         process.kill()
     assert answer.startswith("StorageError: cannot write")
     assert "\n" not in answer

@@ -596,7 +596,6 @@ def ways_to_read(reads: ReadEngine, memory: npt.NDArray[np.uint8]) -> dict[str, 
     }
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("way", ["read", "ahead", "given up"])
 def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool) -> None:

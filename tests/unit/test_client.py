@@ -10,6 +10,7 @@ import pytest
 
 from iobench.base.errors import IobenchError, StorageError
 from iobench.serve.client import Issued, Read, issue
+from tests.processes import PATIENCE_S
 
 
 def issued(read: Read, *, gap_s: float = 0.0, number: int = 20, readers: int = 4) -> Issued:
@@ -40,7 +41,7 @@ def test_a_slow_read_does_not_delay_the_arrivals_of_others() -> None:
 
     def read(sample: int) -> int:
         if sample == 105:
-            let_go.wait(30)
+            let_go.wait(PATIENCE_S)
         else:
             counted.release()
         if sample == 119:
@@ -86,13 +87,12 @@ def test_what_is_no_failure_of_storage_ends_the_window() -> None:
 
 def test_requests_that_no_reader_takes_in_time_are_left_out() -> None:
     def read(sample: int) -> int:
-        time.sleep(0.05)
+        time.sleep(0.3)  # longer than requests are waited for: each reader takes one at most
         return 1
 
-    instants = np.zeros(1000, np.int64)
-    found = issue(instants, range(1000), [read] * 2, drain_s=0.2)
+    found = issue(np.zeros(20, np.int64), range(20), [read] * 2, drain_s=0.2)
     taken = found.ready_ns >= 0
-    assert 2 <= taken.sum() < 100
+    assert taken.sum() <= 2
     assert (found.taken_ns[~taken] == -1).all()
 
 

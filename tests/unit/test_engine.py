@@ -20,6 +20,7 @@ from iobench.load.reader import BatchReader
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Buffer
 from iobench.storage.simulated.memory import MemoryStorage
+from tests.processes import PATIENCE_S
 
 CONTENT = np.random.default_rng(5).bytes(200_000)
 
@@ -112,7 +113,7 @@ def test_after_a_failure_no_thread_writes(error: Exception, victim: int, concurr
             threading.Timer(0.1, held.set).start()
             raise error
         if number > victim - concurrency:
-            held.wait(10)
+            held.wait(PATIENCE_S)
 
     storage = Recording(before=before)
     memory = bytearray(len(CONTENT))

@@ -30,7 +30,7 @@ def objects_of(plan: Plan) -> list[Entry]:
     return [Entry(key, size) for key, size in zip(plan.keys, sizes, strict=True)]
 
 
-def bench_of(plan: Plan, tmp_path: Path, seconds: float = 0.5) -> Bench:
+def bench_of(plan: Plan, tmp_path: Path, seconds: float = 2.0) -> Bench:
     return Bench(plan=plan, agent=HostAgent(plan.storage), directory=tmp_path, seconds=seconds)
 
 

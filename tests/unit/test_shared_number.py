@@ -9,8 +9,6 @@ import signal
 import threading
 import time
 
-import pytest
-
 from iobench.storage.simulated.memory import SharedNumber
 from tests.processes import PATIENCE_S
 
@@ -41,7 +39,6 @@ def test_threads_of_several_processes_lose_no_change() -> None:
     assert number.value == 4 * 4 * 200
 
 
-@pytest.mark.timeout(60)
 def test_a_process_that_ends_in_the_middle_of_a_change_blocks_nobody() -> None:
     number = SharedNumber(ctypes.c_double)
     inside = FORK.Event()
@@ -62,7 +59,6 @@ def test_a_process_that_ends_in_the_middle_of_a_change_blocks_nobody() -> None:
     assert number.value == 1.5
 
 
-@pytest.mark.timeout(60)
 def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
     """The forked process waits for the process that is inside, and for nothing else."""
     number = SharedNumber(ctypes.c_double)
@@ -71,7 +67,7 @@ def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
     def hold() -> None:
         with number.alone():
             inside.set()
-            go.wait(30)
+            go.wait(PATIENCE_S)
 
     def change() -> None:
         with number.alone():
