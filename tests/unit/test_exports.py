@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from iobench.cli.main import main
 from iobench.record.ab import save_ab
 from iobench.record.metrics import METRICS
 from iobench.record.run import Finding, load_run
@@ -23,6 +22,7 @@ from iobench.report.media import MEDIA, RECORDS, refusal
 from iobench.report.record import sections
 from iobench.report.render_markdown import render_github
 from tests.hostile import HOSTILE, RAW
+from tests.processes import document, printed, refused
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
 
@@ -30,12 +30,6 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 RUNS = ["calibrated", "checkpoint-stream", "failed"]
 WITH_EVENTS = ["beside-saves", "calibrated"]
 Json = dict[str, Any]
-
-
-def printed(capsys: pytest.CaptureFixture[str], run: Path, form: str) -> str:
-    capsys.readouterr()
-    assert main(["report", str(run), "--format", form]) == 0
-    return capsys.readouterr().out
 
 
 # OpenMetrics
@@ -52,22 +46,20 @@ def samples(text: str) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_openmetrics_has_the_medians_of_the_record(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = printed(capsys, GOLDEN / name, "openmetrics")
-    document = json.loads(printed(capsys, GOLDEN / name, "json"))
+def test_openmetrics_has_the_medians_of_the_record(name: str) -> None:
+    text = printed("report --format openmetrics", GOLDEN / name)
+    recorded = document("report", GOLDEN / name)
     found = samples(text)
     for metric in METRICS:
-        summary = document["metrics"].get(metric.name)
+        summary = recorded["metrics"].get(metric.name)
         if summary is not None and metric.of == "repetition" and metric.median:
             for stat in ("median", "min", "max"):
                 value = found.get((family_name(metric), f"stat={stat}"))
                 assert value == summary[stat], metric.name
     for level in ("invalid", "unknown", "warning", "info"):
-        count = sum(each["level"] == level for each in document["findings"])
+        count = sum(each["level"] == level for each in recorded["findings"])
         assert found["iobench_findings", f"level={level}"] == count
-    validity = document["validity"]
+    validity = recorded["validity"]
     assert found["iobench_run_validity", f"iobench_run_validity={validity}"] == 1
     assert text.endswith("\n# EOF\n")
     assert "NaN" not in text
@@ -90,12 +82,10 @@ def test_labels_of_openmetrics_are_escaped() -> None:
 # MLPerf
 
 
-def test_mlperf_has_its_names_and_the_figures_of_the_record(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = json.loads(printed(capsys, GOLDEN / "calibrated", "mlperf"))
-    document = json.loads(printed(capsys, GOLDEN / "calibrated", "json"))
-    job, metric = document["job"], found["metric"]
+def test_mlperf_has_its_names_and_the_figures_of_the_record() -> None:
+    found = json.loads(printed("report --format mlperf", GOLDEN / "calibrated"))
+    recorded = document("report", GOLDEN / "calibrated")
+    job, metric = recorded["job"], found["metric"]
     au = [100 * each["accelerator_utilization"] for each in job["repetitions"]]
     assert metric["train_au_percentage"] == au
     assert metric["train_au_mean_percentage"] == pytest.approx(statistics.fmean(au))
@@ -126,9 +116,9 @@ def test_mlperf_names_saves_and_restores() -> None:
 
 def read_trace(text: str) -> list[Json]:
     """Read a trace as the format demands it; fail where it would be refused or drawn wrongly."""
-    document = json.loads(text)
-    assert set(document) == {"displayTimeUnit", "otherData", "traceEvents"}
-    events: list[Json] = document["traceEvents"]
+    recorded = json.loads(text)
+    assert set(recorded) == {"displayTimeUnit", "otherData", "traceEvents"}
+    events: list[Json] = recorded["traceEvents"]
     named: dict[str, set[tuple[int, ...]]] = {"process_name": set(), "thread_name": set()}
     open_until: dict[tuple[int, int], list[float]] = {}
     last = 0.0
@@ -169,10 +159,10 @@ def slices(events: list[Json], category: str) -> list[Json]:
 
 
 @pytest.mark.parametrize("name", WITH_EVENTS)
-def test_a_trace_has_each_step_and_its_parts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_has_each_step_and_its_parts(name: str) -> None:
     from iobench.host.timeline import read_events
 
-    found = read_trace(printed(capsys, GOLDEN / name, "trace"))
+    found = read_trace(printed("report --format trace", GOLDEN / name))
     rows = read_events(GOLDEN / name / "events.parquet")
     steps = slices(found, "step")
     assert len(steps) == len(rows["step"])
@@ -191,18 +181,16 @@ def test_a_trace_has_each_step_and_its_parts(name: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_summary_has_the_verdict_and_what_failed_before_what_is_folded(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = printed(capsys, GOLDEN / name, "github")
-    document = json.loads(printed(capsys, GOLDEN / name, "json"))
+def test_a_summary_has_the_verdict_and_what_failed_before_what_is_folded(name: str) -> None:
+    text = printed("report --format github", GOLDEN / name)
+    recorded = document("report", GOLDEN / name)
     first, _, rest = text.partition("<details>")
     assert text.startswith("### ")
-    for finding in document["findings"]:
+    for finding in recorded["findings"]:
         part = rest if finding["level"] == "info" else first
         assert f"`{finding['rule']}`" in part
     assert text.count("<details>") == text.count("</details>") == text.count("<summary>")
-    if document["metrics"] and document["job"]["kind"] == "training":
+    if recorded["metrics"] and recorded["job"]["kind"] == "training":
         assert "- samples/s: " in first
         assert "| sample throughput, samples/s |" in rest
 
@@ -236,12 +224,9 @@ def record_of(kind: str, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", ["training", "checkpoint", "ab"])
 @pytest.mark.parametrize("form", RECORDS)
 def test_each_format_shows_a_record_or_refuses_it_in_one_line(
-    form: str, kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    form: str, kind: Any, tmp_path: Path
 ) -> None:
     shows = kind in MEDIA[form].kinds
     assert bool(refusal(form, kind)) is not shows
-    code = main(["report", str(record_of(kind, tmp_path)), "--format", form])
-    told = capsys.readouterr()
-    assert code == (0 if shows else 2)
-    assert bool(told.out) is shows
-    assert told.err.count("\n") == (0 if shows else 1)
+    command = ("report --format", form, record_of(kind, tmp_path))
+    assert printed(*command) if shows else refused(*command)

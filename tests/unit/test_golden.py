@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.cli.main import main
 from tests.checkpoints import blank, restore, same
 from tests.golden.tiny import STEP, WRITERS, tiny_state
+from tests.processes import document, printed
 
 HERE = Path(__file__).parent.parent / "golden"
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "runs").is_dir())
@@ -25,34 +25,28 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return Path(shutil.copytree(HERE / request.param, tmp_path / "golden"))
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == code, capsys.readouterr().err
-    return capsys.readouterr().out
-
-
 def test_a_version_is_kept() -> None:
     assert "0.1.0" in VERSIONS
 
 
-def test_datasets_are_read(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_datasets_are_read(golden: Path) -> None:
     names = sorted(p.name for p in (golden / "datasets").iterdir() if (p / "data").is_dir())
     assert len(names) == 9
     for name in sorted(set(names) - {"half"}):
-        assert "24 samples" in printed(capsys, "verify", golden / "datasets" / name), name
+        assert "24 samples" in printed("verify", golden / "datasets" / name), name
 
 
 def test_a_half_generated_dataset_is_finished(
-    golden: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(golden)
-    printed(capsys, "generate", "./small.yaml", "--to", "datasets/half", "--workers", "1")
+    printed("generate", "./small.yaml", "--to", "datasets/half", "--workers", "1")
     whole, half = golden / "datasets/tar", golden / "datasets/half"
     for name in ("data/small-000002.tar", "samples.arrow", "shards.arrow"):
         assert (half / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-def test_a_scanned_dataset_is_found(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scanned_dataset_is_found(golden: Path) -> None:
     from iobench.data.dataset import load_manifest
 
     manifest = load_manifest(golden / "datasets/scanned.manifest")
@@ -60,14 +54,14 @@ def test_a_scanned_dataset_is_found(golden: Path, capsys: pytest.CaptureFixture[
     assert manifest.header.origin.endswith("/datasets/tar/data")
     origin = golden / "datasets/tar/data"  # what it says lay on another machine
     assert "24 samples" in printed(
-        capsys, "verify", golden / "datasets/scanned.manifest", "--origin", origin
+        "verify", golden / "datasets/scanned.manifest", "--origin", origin
     )
 
 
-def test_datasets_are_cleaned(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_datasets_are_cleaned(golden: Path) -> None:
     for folder in sorted((golden / "datasets").iterdir()):
         if (folder / "data").is_dir():
-            printed(capsys, "clean", folder)
+            printed("clean", folder)
             assert list(folder.glob("**/*")) == [], folder
 
 
@@ -75,15 +69,13 @@ def recorded(run: Path) -> dict[str, Any]:
     return dict(json.loads((run / "run.json").read_text()))
 
 
-def test_runs_are_reported_with_their_figures(
-    golden: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_are_reported_with_their_figures(golden: Path) -> None:
     runs = sorted((golden / "runs").iterdir())
     assert len(runs) == 11
     for run in runs:
         was = recorded(run)
         code = 3 if was["validity"] == "invalid" else 0
-        now = json.loads(printed(capsys, "report", run, "--format", "json", code=code))
+        now = document("report", run, code=code)
         assert (now["run_id"], now["status"]) == (was["run_id"], was["status"]), run
         # The wait for the save before counted as writing, and was 1 ms in that study.
         rel = 1e-3 if run.name == "checkpoint-dcp-async" else 1e-6
@@ -91,24 +83,7 @@ def test_runs_are_reported_with_their_figures(
             median = pytest.approx(figure["median"], rel=rel)
             assert now["metrics"][name]["median"] == median, (run, name)
             assert now["metrics"][name]["n"] == figure["n"], (run, name)
-        assert printed(capsys, "report", run, code=code)
-
-
-def test_runs_are_compared_priced_and_put_in_order(
-    golden: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = golden / "runs"
-    sweep = sorted(path for path in (golden / "sweep").iterdir() if path.is_dir())
-    printed(capsys, "compare", runs / "calibrated", runs / "throttled")
-    printed(capsys, "cost", runs / "calibrated", "--instance", "g5.xlarge")
-    printed(capsys, "whatif", runs / "calibrated", "--storage-bandwidth", "2x")
-    printed(capsys, "compare", golden / "sweep", "--over-time", "smallrun")
-    printed(capsys, "compare", *sweep[:2])
-
-
-def test_a_sweep_gives_advice(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    advice = json.loads(printed(capsys, "advise", golden / "sweep", "--json"))
-    assert advice["workload"] == "smallrun"
+        assert printed("report", run, code=code)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -121,7 +96,7 @@ def test_checkpoints_are_restored(golden: Path, writer: str) -> None:
     assert same(state, tiny_state())
 
 
-def test_checkpoints_are_cleaned(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_are_cleaned(golden: Path) -> None:
     for writer in WRITERS:
-        printed(capsys, "clean", golden / "checkpoints" / writer)
+        printed("clean", golden / "checkpoints" / writer)
         assert not list((golden / "checkpoints" / writer).glob("**/*"))

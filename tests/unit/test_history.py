@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from iobench.ask.compare.history import history
-from iobench.cli.main import main
 from iobench.record.run import TrainingRecord
 from iobench.report.history import sections
 from iobench.report.render_text import render_text
+from tests.processes import printed, refused
 from tests.unit.test_compare import document
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -112,9 +112,7 @@ def test_an_invalid_run_is_shown_and_does_not_count() -> None:
     assert not found([{**each, "validity": "invalid"} for each in documents]).points
 
 
-def test_history_as_a_user_calls_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number, each in enumerate([*runs([1.0] * 5 + [0.8] * 5), *runs([1.0] * 2)]):
         if number >= 10:
@@ -124,12 +122,11 @@ def test_history_as_a_user_calls_it(
         (folder / "run.json").write_text(json.dumps(each))
     (tmp_path / "results" / "half").mkdir()
     (tmp_path / "results" / "half" / "run.json").write_text("{")
-    assert main(["compare", "results", "--over-time", "w", "--details"]) == 0
-    shown = capsys.readouterr().out
+    over_time = "compare results --over-time w"
+    shown = printed(f"{over_time} --details")
     assert "WORSE: 0.8" in shown
     assert "results/half" in shown.split("Left out")[1]
-    assert main(["compare", "results", "--over-time", "w", "--json"]) == 0
-    documents = json.loads(capsys.readouterr().out)["histories"]
+    documents = json.loads(printed(f"{over_time} --json"))["histories"]
     # another batch size asks something else
     assert sorted((len(each["entries"]), each["answer"]) for each in documents) == [
         (2, "inconclusive"),
@@ -137,29 +134,23 @@ def test_history_as_a_user_calls_it(
     ]
     assert documents[0]["points"][0]["ratio"]["value"] == pytest.approx(0.8, abs=0.03)
     assert documents[0]["drift"]["degrees"] == 9
-    assert main(["compare", "results", "--over-time", "w", "--format", "csv"]) == 0
-    runs_table, days_table = capsys.readouterr().out.split("\n\n")
+    runs_table, days_table = printed(f"{over_time} --format csv").split("\n\n")
     assert (runs_table.count("\n"), runs_table.count("WORSE")) == (12, 1)
     assert days_table.count("\n") == 13
-    assert main(["compare", "results", "--over-time", "v"]) == 2
-    assert ": w\n" in capsys.readouterr().err  # what there is
-    assert main(["compare", "results", "--over-time", "w", "--metric", "speed"]) == 2
-    capsys.readouterr()
-    assert main(["compare", "results", "--over-time", "w", "--metric", "blocked_s"]) == 2
-    assert "blocked_s" in capsys.readouterr().err
-    assert main(["compare", "nowhere", "--over-time", "w"]) == 2
+    assert ": w\n" in refused("compare results --over-time v")  # what there is
+    assert refused(f"{over_time} --metric speed")
+    assert "blocked_s" in refused(f"{over_time} --metric blocked_s")
+    assert refused("compare nowhere --over-time w")
     (tmp_path / "none" / "r").mkdir(parents=True)
     (tmp_path / "none" / "r" / "run.json").write_text(
         json.dumps(document([], status="interrupted"))
     )
-    capsys.readouterr()
-    assert main(["compare", "none", "--over-time", "w"]) == 2
-    told = capsys.readouterr().err
+    told = refused("compare none --over-time w")
     assert ("none/r" in told, "interrupted" in told) == (True, True)
 
 
 def test_runs_with_other_settings_are_another_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A zigzag of settings is no change over time; steps that fitted into a budget are none."""
     monkeypatch.chdir(tmp_path)
@@ -171,8 +162,7 @@ def test_runs_with_other_settings_are_another_history(
         folder = tmp_path / "results" / str(number)
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps(each))
-    assert main(["compare", "results", "--over-time", "w", "--json"]) == 0
-    histories = json.loads(capsys.readouterr().out)["histories"]
+    histories = json.loads(printed("compare results --over-time w --json"))["histories"]
     assert [len(each["entries"]) for each in histories] == [5, 5]
     assert not any(each["points"] or each["possible"] for each in histories)
     assert sorted(each["workload"] for each in histories) == [

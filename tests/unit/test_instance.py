@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from iobench.cli.main import main
 from iobench.host import instance
 from iobench.host.instance import AZURE_TAG, OPT_IN, CloudInstance, recognise
+from tests import processes
+from tests.processes import printed, refused
 from tests.servers.listener import Listener, listener
 from tests.unit.test_compare import BASE, document
 
@@ -154,21 +155,16 @@ def test_no_redirection_is_followed(tmp_path: Path, listener: Listener, service:
 # Ceilings of an instance
 
 
-def test_size_says_whether_the_network_keeps_up(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["size", "unet3d-h100", "--accelerators", "8", "--instance"]
-    shown = []
-    for instance_type in ("g5.xlarge", "p5.48xlarge"):
-        assert main([*words, instance_type]) == 0
-        shown.append("network is NOT enough" in capsys.readouterr().out)
-    assert shown == [True, False]
-    assert main([*words, "g5.xlarg"]) == 2
-    assert main([*words, "g5.xlarge", "--json"]) == 0  # the baseline, not the burst of 10
-    assert json.loads(capsys.readouterr().out)["instance"]["network_baseline_gbps"] == 2.5
+def test_size_says_whether_the_network_keeps_up() -> None:
+    size = "size unet3d-h100 --accelerators 8 --instance"
+    for instance_type, enough in (("g5.xlarge", False), ("p5.48xlarge", True)):
+        assert ("network is NOT enough" not in printed(size, instance_type)) is enough
+    assert refused(size, "g5.xlarg")
+    # the baseline, not the burst of 10
+    assert processes.document(size, "g5.xlarge")["instance"]["network_baseline_gbps"] == 2.5
 
 
-def test_whatif_caps_storage_at_the_network(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whatif_caps_storage_at_the_network(tmp_path: Path) -> None:
     """200 samples/s of 10 MB are 2 GB/s; a baseline of 5 Gbit/s carries 62.5 of them in a
     second.
     """
@@ -181,12 +177,9 @@ def test_whatif_caps_storage_at_the_network(
         for name, rate in (("fetch", 200.0), ("prep", 500.0))
     }
     (tmp_path / "run.json").write_text(json.dumps(doc))
-    assert main(["whatif", str(tmp_path), "--instance", "g4dn.xlarge", "--json"]) == 0
-    ceilings = json.loads(capsys.readouterr().out)["what_if"]["job"]["ceilings"]
-    assert ceilings["fetch"]["samples_per_s"] == pytest.approx(62.5)
-    assert ceilings["prep"]["samples_per_s"] == 500
-    assert main(["whatif", str(tmp_path), "--instance", "p5.48xlarge", "--json"]) == 0
-    ceilings = json.loads(capsys.readouterr().out)["what_if"]["job"]["ceilings"]
-    assert ceilings["fetch"]["samples_per_s"] == 200
-    assert main(["whatif", str(tmp_path), "--instance", "a2-highgpu-1g"]) == 2
-    assert "a2-highgpu-1g" in capsys.readouterr().err
+    for instance_type, fetch in (("g4dn.xlarge", 62.5), ("p5.48xlarge", 200)):
+        found = processes.document("whatif", tmp_path, "--instance", instance_type)["what_if"]
+        ceilings = found["job"]["ceilings"]
+        assert ceilings["fetch"]["samples_per_s"] == pytest.approx(fetch)
+        assert ceilings["prep"]["samples_per_s"] == 500
+    assert "a2-highgpu-1g" in refused("whatif", tmp_path, "--instance", "a2-highgpu-1g")

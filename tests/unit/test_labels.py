@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from iobench.base.documents import json_text
-from iobench.cli.main import main
 from iobench.record.run import load_run
+from tests.processes import completed, refused
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -43,14 +43,8 @@ def fleet(tmp_path: Path) -> Path:
     return tmp_path / "fleet"
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    capsys.readouterr()
-    assert main(["report", *map(str, words)]) in (0, 3)
-    return capsys.readouterr().out
-
-
-def test_rows_of_csv_name_their_machine(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = list(csv.DictReader(io.StringIO(shown(capsys, fleet, "--format", "csv"))))
+def test_rows_of_csv_name_their_machine(fleet: Path) -> None:
+    found = list(csv.DictReader(io.StringIO(completed("report", fleet, "--format", "csv").stdout)))
     assert {row["run_id"] for row in found} == {"run-1", "run-2", "run-3"}
     for row in found:
         small = row["run_id"] == "run-3"
@@ -66,10 +60,8 @@ def test_rows_of_csv_name_their_machine(fleet: Path, capsys: pytest.CaptureFixtu
         assert row["created"].startswith("20")
 
 
-def test_openmetrics_has_the_runs_in_one_document(
-    fleet: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = shown(capsys, fleet, fleet / "b/run-1", "--format", "openmetrics")
+def test_openmetrics_has_the_runs_in_one_document(fleet: Path) -> None:
+    text = completed("report", fleet, fleet / "b/run-1", "--format", "openmetrics").stdout
     families = list(text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
     assert len({family.name for family in families}) == len(families)
     (info,) = (family for family in families if family.name == "iobench_run")
@@ -86,31 +78,20 @@ def test_openmetrics_has_the_runs_in_one_document(
 
 
 @pytest.mark.parametrize("form", ["trace", "mlperf"])
-def test_other_exports_hold_one_run(
-    form: str, fleet: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", str(fleet), "--format", form]) == 2
-    assert capsys.readouterr().out == ""
+def test_other_exports_hold_one_run(form: str, fleet: Path) -> None:
+    found = completed("report", fleet, "--format", form)
+    assert (found.returncode, found.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(
     "tag",
     ["box", "=x", "box=", "1x=2", "a b=c", f"{'k' * 65}=1", "k=" + "v" * 201, "a=\n"],
 )
-def test_a_label_without_key_or_value_is_refused(
-    tag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "demo", "--data", "nowhere", f"--tag={tag}"]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "--tag" in err
+def test_a_label_without_key_or_value_is_refused(tag: str) -> None:
+    assert "--tag" in refused("run demo --data nowhere", f"--tag={tag}")
 
 
 @pytest.mark.parametrize("tags", [{"a b": "c"}, {'x"': "c"}, {"a": ""}, {"a": 3}, ["a"]])
-def test_a_record_with_other_labels_is_refused(
-    tags: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_with_other_labels_is_refused(tags: object, tmp_path: Path) -> None:
     """They become names of columns and metrics."""
-    run = kept(tmp_path / "bad", "calibrated", tags=tags)
-    assert main(["report", str(run)]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    assert refused("report", kept(tmp_path / "bad", "calibrated", tags=tags), code=1)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from iobench.base.text import escaped
-from iobench.cli.main import main
 from iobench.record.run import load_run
+from tests.processes import printed, refused
 
 ROOT = Path(__file__).parents[2]
 GOLDEN, REFERENCE = ROOT / "tests/golden/0.1.0/runs", ROOT / "results/reference"
@@ -22,33 +22,26 @@ GOLDEN, REFERENCE = ROOT / "tests/golden/0.1.0/runs", ROOT / "results/reference"
     [GOLDEN / "calibrated/run.json", GOLDEN.parent / "sweep/sweep.json", REFERENCE / "ab/ab.json"],
     ids=lambda file: file.stem,
 )
-def test_a_record_of_another_schema_is_refused_by_its_version(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_of_another_schema_is_refused_by_its_version(file: Path, tmp_path: Path) -> None:
     document = json.loads(file.read_text())
     (tmp_path / "run").mkdir()
     for version in ("0.9", "3.0", "", "x"):
         changed = {**document, "schema_version": version, "iobench_version": "0.0.7"}
         (tmp_path / "run" / file.name).write_text(json.dumps(changed))
-        assert main(["report", str(tmp_path / "run")]) == 1
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1
+        told = refused("report", tmp_path / "run", code=1)
         assert f"'{version}'" in told
         assert "0.0.7" in told
 
 
 @pytest.mark.parametrize("path", ["job.workload.reader", "job.dataset.spec"])
 def test_a_setting_that_this_version_does_not_have_is_refused_by_its_name(
-    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: str, tmp_path: Path
 ) -> None:
     shutil.copytree(GOLDEN / "calibrated", tmp_path / "run")
     document: Any = json.loads((tmp_path / "run" / "run.json").read_text())
     part(document, path)["later"] = 1
     (tmp_path / "run" / "run.json").write_text(json.dumps(document))
-    assert main(["report", str(tmp_path / "run")]) == 1
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert f"'{path}.later'" in told
+    assert f"'{path}.later'" in refused("report", tmp_path / "run", code=1)
 
 
 PARTS = (
@@ -67,9 +60,7 @@ def part(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("run", ["calibrated", "beside-saves"])
-def test_keys_of_a_newer_version_are_kept(
-    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keys_of_a_newer_version_are_kept(run: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / run, tmp_path / "run")
     document: Any = json.loads((tmp_path / "run" / "run.json").read_text())
     parts = [path for path in PARTS if "saves" not in path or document["job"]["saves"]]
@@ -77,8 +68,7 @@ def test_keys_of_a_newer_version_are_kept(
     for path in parts:
         part(document, path)["copy"] = {"added": ["later", 1, None, True]}
     (tmp_path / "run" / "run.json").write_text(json.dumps(document))
-    assert main(["report", str(tmp_path / "run"), "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
+    again = json.loads(printed("report --json", tmp_path / "run"))
     for path in parts:
         shown, recorded = part(again, path), part(document, path)
         assert shown.keys() == recorded.keys(), path

@@ -11,7 +11,7 @@ import yaml
 
 from iobench.ask.submission import is_submission, read_submissions
 from iobench.base.errors import DatasetError
-from iobench.cli.main import main
+from tests.processes import printed, refused
 
 # Of a published run of v1.0: 18 hosts with 72 A100, 252,000 files, batches of 7, steps of 0.636 s.
 AU = [92.43413956972451, 91.98460154838743]
@@ -180,10 +180,9 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json", "csv", "markdown", "html"])
-def test_report_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_report_shows_them(tmp_path: Path, form: str) -> None:
     put(tmp_path / "box/run1", summary())
-    assert main(["report", str(tmp_path), "--format", form, "--details"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed("report --details --format", form, tmp_path)
     if form == "json":
         (one,) = json.loads(shown)["found"]
         assert one["runs"][0]["whole"][0] == pytest.approx(0.889386, rel=1e-5)
@@ -193,10 +192,7 @@ def test_report_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str], f
         assert "89.0 %" in shown
 
 
-@pytest.mark.parametrize("words", [["--rules", "mlperf"], ["--format", "trace"]])
-def test_what_it_can_not_show(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+@pytest.mark.parametrize("words", ["--rules mlperf", "--format trace"])
+def test_what_it_can_not_show(tmp_path: Path, words: str) -> None:
     put(tmp_path / "box/run1", summary())
-    assert main(["report", str(tmp_path), *words]) == 2
-    assert "results of MLPerf Storage" in capsys.readouterr().err
+    assert "results of MLPerf Storage" in refused(f"report {words}", tmp_path)
