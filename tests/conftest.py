@@ -22,7 +22,7 @@ from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.local.uring import refused
-from tests.processes import PATIENCE_S, in_process
+from tests.processes import PATIENCE_S
 from tests.servers.process import missing
 from tests.tiers import nothing_to_run, order, tier_of
 
@@ -35,8 +35,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 MakeDataset = Callable[..., tuple[Manifest, Path]]
-Call = Callable[..., tuple[int, str, str]]
-
 ENGINES = ("threads", "io_uring")
 """The values of ``reader.engine`` that name an engine."""
 
@@ -107,12 +105,6 @@ def same_environment() -> Iterator[None]:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update({k: v for k, v in before.items() if os.environ.get(k) != v})
-
-
-@pytest.fixture
-def call() -> Call:
-    """``call(*words)`` runs ``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
-    return in_process
 
 
 @pytest.fixture(scope="session", params=ENGINES)

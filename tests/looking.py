@@ -41,7 +41,6 @@ def look(objects: dict[str, bytes]) -> int:
         right = contents(storage, manifest, decode=False, check="content")
         assert [len(sample) for sample in right] == manifest.samples["size"].tolist()
         contents(storage, manifest)
-    except IobenchError as error:
-        assert "\n" not in str(error)  # noqa: PT017
+    except IobenchError:
         return 0
     return len(right)

@@ -20,7 +20,7 @@ from iobench.report.page.whole import page as html_of
 from iobench.report.record import sections
 from iobench.report.timeline import MAX_RANKS
 from tests.browser.pages import RUNS, Opened, recorded, reported, run_of, with_steps
-from tests.conftest import Call
+from tests.processes import in_process
 
 Open = Callable[..., Opened]
 
@@ -77,7 +77,6 @@ def test_the_timeline_is_zoomed_by_the_mouse(timeline: Opened) -> None:
     plot = page.locator(".timeline .u-over").first
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
-    assert box is not None
     middle = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + 0.25 * box["width"], middle)
     page.mouse.down()
@@ -186,11 +185,11 @@ def test_a_page_is_complete_without_scripts_and_moves_nothing(opened: Open) -> N
     assert moving.page.evaluate("() => document.getAnimations().length") == 0
 
 
-def test_the_figures_of_a_page_are_those_of_its_record(opened: Open, call: Call) -> None:
+def test_the_figures_of_a_page_are_those_of_its_record(opened: Open) -> None:
     directory = RUNS / "calibrated"
-    code, text, _ = call("report", directory, "--format", "html")
+    code, text, _ = in_process("report", directory, "--format", "html")
     assert code in (0, 3)
-    told = {kind: call("report", directory, "--format", kind)[1] for kind in ("json", "csv")}
+    told = {kind: in_process("report", directory, "--format", kind)[1] for kind in ("json", "csv")}
     shown = opened(text)
     for kind in ("json", "csv"):
         with shown.page.expect_download() as download:

@@ -182,7 +182,6 @@ def test_what_a_format_can_not_hold_is_refused(name: str, change: dict[str, Any]
     with pytest.raises(SpecError) as caught:
         plan_shards(made(format=name, **change))
     assert why in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "package"), [("hdf5", "h5py"), ("lmdb", "lmdb")])
@@ -194,7 +193,6 @@ def test_generating_names_the_extra(
         generate(made(format=name), LocalStorage(tmp_path / "x"), workers=0)
     assert f"'{package}'" in str(caught.value)
     assert f"[{name}]" in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "x").exists()
 
 
@@ -333,7 +331,6 @@ class TestMds:
         """As the copy in memory needs it, over which a loader is measured without its storage."""
         manifest, _ = make_dataset(format="mds", samples=25, samples_per_shard=10)
         found = index_file(manifest.part(np.array([2, 0])))
-        assert found is not None
         assert found[0] == "data/index.json"
         shards = json.loads(found[1])["shards"]
         assert [shard["raw_data"]["basename"] for shard in shards] == [

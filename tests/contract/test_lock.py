@@ -166,7 +166,6 @@ def refused(
     holding = hold(storage, MARKER, verb="clean", break_dead=break_dead)
     with pytest.raises(error, match=match) as caught, holding:
         pass
-    assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
@@ -311,7 +310,6 @@ class TestObjects:
         with exclusive(storage, MARKER, verb="generate"):
             assert names(storage) == [LOCK, MARKER, "data"]
             holder = read_holder(storage, LOCK)
-            assert holder is not None
             assert (holder.pid, holder.verb) == (os.getpid(), "generate")
             assert holder.is_this_process()
             assert storage.size(LOCK) == BODY_BYTES
@@ -365,9 +363,8 @@ class TestObjects:
                 with pytest.raises(TargetLostError, match="far-away"):
                     lease.confirm()
                 wait_until(lambda lease=lease: lost(lease), "no heartbeat noticed it")
-                with pytest.raises(TargetLostError, match="far-away") as caught:
+                with pytest.raises(TargetLostError, match="far-away"):
                     lease.check()
-                assert "\n" not in str(caught.value)
             assert read_holder(storage, place) == theirs
             storage.delete(place)
         assert names(storage) == [MARKER, "data"]
@@ -415,10 +412,8 @@ def test_the_heart_beats(
     servers = set(family())
     with exclusive(storage, MARKER, verb="generate") as lease:
         first = read_holder(storage, LOCK)
-        assert first is not None
         wait_until(lambda: read_holder(storage, LOCK) != first, "no heartbeat came")
         now = read_holder(storage, LOCK)
-        assert now is not None
         assert now.heartbeat > first.heartbeat
         assert replace(now, heartbeat=first.heartbeat) == first
         lease.confirm()
@@ -445,7 +440,6 @@ def test_a_heart_that_beats_is_no_dead_one(storage: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(object_lock.time, "sleep", beat)
     refused(exclusive, storage, "is alive", break_dead=True)
     holder = read_holder(storage, LOCK)
-    assert holder is not None
     assert holder.token == theirs.token
 
 
@@ -474,7 +468,6 @@ def test_the_keeper_of_a_killed_process_removes_the_lock(
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLDS, url, how, "alone"], stdout=subprocess.PIPE
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     assert len(names(storage)) == 3
     process.kill()

@@ -151,11 +151,6 @@ class TestDamage:
         finally:
             made.close()
 
-    @staticmethod
-    def one_line(caught: Any) -> None:
-        assert "\n" not in str(caught.value)
-        assert "Traceback" not in str(caught.value)
-
     @pytest.mark.slow
     @pytest.mark.parametrize("codec", ["none", pytest.param("gzip", marks=pytest.mark.nightly)])
     def test_no_byte_of_a_footer_ends_the_process(
@@ -185,8 +180,7 @@ class TestDamage:
                     reader = make_reader(manifest, storage, ReaderSpec(columns=columns))
                     try:
                         reader.read(np.arange(4), None)
-                    except CorruptSampleError as error:
-                        assert "\n" not in str(error)  # noqa: PT017
+                    except CorruptSampleError:
                         damaged += 1
                     reader.close()
             shard[position] = right
@@ -201,9 +195,8 @@ class TestDamage:
         self.read(copy)  # nobody asked
         with pytest.raises(
             CorruptSampleError, match=r"row group \d+ is damaged: .*(CRC|crc|checksum)"
-        ) as caught:
+        ):
             self.read(copy, check="format")
-        self.one_line(caught)
         with pytest.raises(CorruptSampleError, match="manifest"):
             self.read(copy, check="content")
         report = verify(LocalStorage(copy[1]), copy[0], workers=0)
@@ -224,6 +217,5 @@ def test_columns_that_can_not_be_read_are_refused(
     make_dataset: MakeDataset, spec: dict[str, Any], reader: dict[str, Any], why: str
 ) -> None:
     manifest, path = make_dataset(**spec)
-    with pytest.raises(UsageError, match=why) as caught:
+    with pytest.raises(UsageError, match=why):
         make_reader(manifest, LocalStorage(path), ReaderSpec(**reader))
-    assert "\n" not in str(caught.value)

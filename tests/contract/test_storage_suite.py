@@ -116,9 +116,8 @@ class StorageContract:
             lambda: storage.size("no"),
             lambda: storage.delete("no"),
         ):
-            with pytest.raises(StorageError, match="no") as caught:
+            with pytest.raises(StorageError, match="no"):
                 call()
-            assert "\n" not in str(caught.value)
 
     def test_deleted_is_gone(self, storage: Storage) -> None:
         put(storage, "x")

@@ -45,9 +45,8 @@ class TestMap:
         manifest, path = make_dataset(**TOKENS)
         with pytest.raises(ValidationError, match=r"reader\.direct"):
             ReaderSpec(mmap=True, direct=True)
-        with pytest.raises(UsageError, match=r"reader\.mmap=false") as caught:
+        with pytest.raises(UsageError, match=r"reader\.mmap=false"):
             make_reader(manifest, LocalStorage(path, direct=True), ReaderSpec(mmap=True))
-        assert "\n" not in str(caught.value)
 
     def test_what_is_no_local_directory_is_refused(self, make_dataset: MakeDataset) -> None:
         manifest, path = make_dataset(**TOKENS)

@@ -220,7 +220,6 @@ def test_damage_is_found_by_every_transport(
         with pytest.raises(CorruptSampleError) as caught:
             list(load(copy, way, reader={"check": check, "engine": engine}))
         assert f"sample 40 in shard {manifest.key(shard)}" in str(caught.value)
-        assert "\n" not in str(caught.value)
     assert sum(map(len, load(copy, way))) == 60  # nobody asked
     file.write_bytes(whole)
     assert sum(map(len, load(copy, way, reader={"check": "format"}))) == 60

@@ -16,7 +16,7 @@ from iobench.report.again import again_sections
 from iobench.report.sections import SourceLines
 from iobench.report.tried import by_hand
 from iobench.settings.workload import load_workload
-from tests.conftest import Call
+from tests.processes import in_process
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -27,17 +27,19 @@ Work = Callable[..., TrainingRecord]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory: ``small``, a dataset of 64 files."""
     monkeypatch.chdir(tmp_path)
     size = ("--set", "sample_size.mean=20kB", "--set", "format=files")
-    code, _, err = call("generate", "demo", "--to", "small", "--samples", "64", *size, "--quiet")
+    code, _, err = in_process(
+        "generate", "demo", "--to", "small", "--samples", "64", *size, "--quiet"
+    )
     assert code == 0, err
     return tmp_path
 
 
 @pytest.fixture
-def work(folder: Path, call: Call) -> Work:
+def work(folder: Path) -> Work:
     """``work(line)`` carries the commands of a line out, and returns the record of the last."""
 
     def run(line: str) -> TrainingRecord:
@@ -45,7 +47,7 @@ def work(folder: Path, call: Call) -> Work:
         for command in line.split("; "):
             words = shlex.split(command)
             assert words[0] == "iobench"
-            code, out, err = call(*words[1:])
+            code, out, err = in_process(*words[1:])
             assert code in (0, 3), err
         return TrainingRecord.model_validate_json(out)
 
@@ -54,7 +56,6 @@ def work(folder: Path, call: Call) -> Work:
 
 def advised(doc: TrainingRecord, of: str = "longer-run") -> str:
     """The commands that an advice of a run names."""
-    assert doc.job.verdict is not None
     (advice,) = (each for each in doc.job.verdict.advice if each.id == of)
     return advice.change[advice.change.index("iobench ") :]
 
@@ -77,8 +78,8 @@ def same_job(first: TrainingRecord, second: TrainingRecord, *but: str) -> None:
         )
 
 
-def test_a_longer_run_of_a_loader_on_scanned_data(work: Work, call: Call) -> None:
-    code, _, err = call("scan", "small/data", "--save", "small.yaml")
+def test_a_longer_run_of_a_loader_on_scanned_data(work: Work) -> None:
+    code, _, err = in_process("scan", "small/data", "--save", "small.yaml")
     assert code == 0, err
     flags = "--data small.manifest --origin small/data --accelerators 2"
     loader = f"--loader {LOADER} --loader-args divide=true --loader-args 'sleep=0.001'"
@@ -86,13 +87,10 @@ def test_a_longer_run_of_a_loader_on_scanned_data(work: Work, call: Call) -> Non
     first = work(f"iobench run demo {flags} {loader} {change} {' '.join(BARE)}")
     second = work(advised(first))
     same_job(first, second)
-    assert first.job.loader.user is not None
-    assert second.job.loader.user is not None
     assert second.job.loader.user.factory == first.job.loader.user.factory == LOADER
     assert second.job.loader.user.arguments == first.job.loader.user.arguments
     assert second.job.dataset.origin == first.job.dataset.origin
     assert second.job.dataset.id == first.job.dataset.id
-    assert second.job.verdict is not None
     assert not second.job.verdict.too_short
 
 
@@ -104,7 +102,6 @@ def test_a_longer_run_of_all_settings(work: Work, epochs: int) -> None:
     second = work(advised(first))
     same_job(first, second)
     assert second.job.repetitions[0].seed == first.job.repetitions[0].seed == 7
-    assert second.job.verdict is not None
     assert not second.job.verdict.too_short
     assert second.job.repetitions[0].steps <= 10 * 4  # and not many times as long as it must be
 
@@ -127,7 +124,6 @@ def test_a_run_that_python_began(folder: Path, work: Work, own: bool) -> None:
     line = advised(load_training(run.directory))
     second = work(f"{line} {' '.join(BARE)}")
     same_job(load_training(run.directory), second, "name")
-    assert second.job.verdict is not None
     assert not second.job.verdict.too_short
 
 
@@ -137,7 +133,6 @@ def test_other_data_as_it_is_advised(change: Any, work: Work) -> None:
     flags = "--set batch_size=8 --set accelerator.step_time=1ms --set loader.workers=1"
     first = work(f"iobench run demo --data small {flags} {' '.join(BARE)}")
     verdict = first.job.verdict
-    assert verdict is not None
     advice = [Advice(id=change, change="other data", basis="planted")]
     (item,) = by_hand(first.with_job(verdict=verdict.model_copy(update={"advice": advice})))
     second = work(item.basis[item.basis.index("iobench ") :])
@@ -151,12 +146,11 @@ def test_other_data_as_it_is_advised(change: Any, work: Work) -> None:
         assert after.spec.codec.startswith("zstd")
 
 
-def test_a_folder_is_scanned_for_a_loader(folder: Path, work: Work, call: Call) -> None:
+def test_a_folder_is_scanned_for_a_loader(folder: Path, work: Work) -> None:
     before = sorted(folder.joinpath("small/data").rglob("*"))
     flags = f"--loader {LOADER} --set accelerator.step_time=1ms"
     doc = work(f"iobench run demo --data small/data {flags} {' '.join(BARE)}")
     assert doc.job.dataset.samples == 64
-    assert doc.job.loader.user is not None
     assert doc.job.loader.user.files_outside == 0
     assert (doc.job.loader.user.files_inside or 0) >= 64
     assert sorted(folder.joinpath("small/data").rglob("*")) == before
@@ -167,19 +161,17 @@ def test_a_folder_is_scanned_for_a_loader(folder: Path, work: Work, call: Call) 
     assert again.job.dataset.id == doc.job.dataset.id
     assert len([*folder.glob("results/scanned/*.manifest")]) == 1
     # Without a loader of one's own, iobench reads the data itself, and asks for a scan.
-    code, _, err = call("run", "demo", "--data", "small/data", *BARE)
+    code, _, err = in_process("run", "demo", "--data", "small/data", *BARE)
     assert code != 0
     assert "iobench scan" in err
 
 
 @pytest.mark.parametrize("kind", ["generated", "scanned", "loader"])
-def test_a_job_from_the_specifications_on_its_page(
-    kind: str, folder: Path, work: Work, call: Call
-) -> None:
+def test_a_job_from_the_specifications_on_its_page(kind: str, folder: Path, work: Work) -> None:
     flags = "--set batch_size=8 --set accelerator.step_time=2ms --set loader.workers=1"
     place = "--data small"
     if kind == "scanned":
-        assert call("scan", "small/data", "--save", "small.yaml")[0] == 0
+        assert in_process("scan", "small/data", "--save", "small.yaml")[0] == 0
         place = "--data small.manifest --origin small/data"
     elif kind == "loader":
         flags = f"--loader {LOADER} --loader-args sleep=0.001 --set accelerator.step_time=2ms"
@@ -192,5 +184,4 @@ def test_a_job_from_the_specifications_on_its_page(
     same_job(first, second)
     assert second.job.dataset.id == first.job.dataset.id
     if kind == "loader":
-        assert second.job.loader.user is not None
         assert second.job.loader.user.arguments == {"sleep": "0.001"}

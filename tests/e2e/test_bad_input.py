@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import document, in_process, printed, refused
+from tests.processes import document, printed, refused
 
 Tree = dict[str, tuple[int, int, str]]
 
@@ -179,6 +179,16 @@ checkpoint llama3-8b --to new --set step_tim=1
 checkpoint llama3-8b --to new --fail-on blokked_s>1
 checkpoint llama3-8b --to thesis
 checkpoint llama3-1t --to new --ranks 1
+ab data --workload tiny.yaml --metric blocked_s
+ab data --workload tiny.yaml --max-rounds 201
+ab data --workload tiny.yaml --threshold 0
+ab data --workload tiny.yaml --fail-on much
+ab data --workload tiny.yaml --budget 0s
+ab data --workload tiny.yaml --accelerators 0
+ab data --workload tiny.yaml --seed=-1
+ab data --workload nosuch
+advise data --budget 1m
+advise data --data x
 sweep ./tiny.yaml --to new --sweep dataset.formt=tar
 sweep ./tiny.yaml --to new --sweep dataset.format=tar,zip
 sweep ./tiny.yaml --to new --sweep loader.workers=1 --sweep loader.workers=2
@@ -284,13 +294,6 @@ def test_a_flipped_bit_is_named(transport: str, data: Path, tmp_path: Path) -> N
     assert shard.name in recorded["error"]
     (damage,) = document(f"verify {data}", code=1)["damages"]
     assert (damage["shard"], damage["sample"]) == (f"data/{shard.name}", 0)
-
-
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    code, _, err = in_process("verify", tmp_path / "nowhere", "--debug")
-    assert code == 1
-    assert "Traceback (most recent call last)" in err
-    assert "DatasetError" in err
 
 
 # Disks

@@ -23,8 +23,8 @@ from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.lock import reading
-from tests.conftest import Call, MakeDataset
-from tests.processes import PATIENCE_S, Command, Ended, running, tmpfs, wait_until
+from tests.conftest import MakeDataset
+from tests.processes import PATIENCE_S, Command, Ended, in_process, running, tmpfs, wait_until
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -57,12 +57,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
 
 
 def document(
-    call: Call,
-    *words: object,
-    workload: str = "./tinyrun.yaml",
-    budget: tuple[str, str] = BUDGET,
+    *words: object, workload: str = "./tinyrun.yaml", budget: tuple[str, str] = BUDGET
 ) -> dict[str, Any]:
-    code, out, err = call("check", *words, "--workload", workload, *budget, "--quiet", "--json")
+    code, out, err = in_process(
+        "check", *words, "--workload", workload, *budget, "--quiet", "--json"
+    )
     assert (code, err) == (0, ""), (out, err)
     found = json.loads(out)
     record = TrainingRecord.model_validate(found)
@@ -77,9 +76,9 @@ def document(
     return found
 
 
-def test_data_is_made_measured_and_removed(call: Call, here: Path) -> None:
+def test_data_is_made_measured_and_removed(here: Path) -> None:
     (here / "storage" / "mine.txt").write_text("mine")
-    found = document(call, f"throttled+{here / 'storage'}?latency=1ms")
+    found = document(f"throttled+{here / 'storage'}?latency=1ms")
     assert 8 <= found["job"]["dataset"]["samples"] <= SAMPLES  # two batches at least
     assert found["storage"]["latency_s"] == 0.001
     assert [path.name for path in (here / "storage").iterdir()] == ["mine.txt"]
@@ -87,21 +86,19 @@ def test_data_is_made_measured_and_removed(call: Call, here: Path) -> None:
 
 @pytest.mark.nightly
 def test_data_on_s3_is_removed_too(
-    call: Call, here: Path, rclone_s3: S3Server, s3_environment: Mapping[str, str]
+    here: Path, rclone_s3: S3Server, s3_environment: Mapping[str, str]
 ) -> None:
-    document(call, rclone_s3.url("checked"), budget=AMPLE)
+    document(rclone_s3.url("checked"), budget=AMPLE)
     listed = rclone_s3.client().list_objects_v2(Bucket="iobench-tests", Prefix="checked/")
     assert listed.get("KeyCount", 0) == 0
 
 
-def test_a_dataset_that_is_there_is_read_and_stays(
-    call: Call, make_dataset: MakeDataset, here: Path
-) -> None:
+def test_a_dataset_that_is_there_is_read_and_stays(make_dataset: MakeDataset, here: Path) -> None:
     """Its workload is found by its name."""
     _, folder = make_dataset(samples=SAMPLES, format="tar")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     small = ("--set", "batch_size=4", "--set", "reader.crop=null", "--set", "epochs=1")
-    code, out, err = call("check", folder, *small, *BUDGET, "--quiet", "--json")
+    code, out, err = in_process("check", folder, *small, *BUDGET, "--quiet", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["job"]["workload"]["name"], found["storage"]["url"]) == ("demo", str(folder))
@@ -109,14 +106,14 @@ def test_a_dataset_that_is_there_is_read_and_stays(
     assert after == before
 
 
-def test_kept_data_is_named_and_whole(call: Call, here: Path) -> None:
+def test_kept_data_is_named_and_whole(here: Path) -> None:
     words = ("--workload", "./tinyrun.yaml", *BUDGET, "--keep-data")
-    code, out, _ = call("check", here / "storage", *words)
+    code, out, _ = in_process("check", here / "storage", *words)
     assert code == 0
     (data,) = (here / "storage").iterdir()
     assert str(data) in out
-    assert call("verify", data)[0] == 0
-    assert call("clean", data)[0] == 0
+    assert in_process("verify", data)[0] == 0
+    assert in_process("clean", data)[0] == 0
     assert list((here / "storage").iterdir()) == []
 
 
@@ -214,7 +211,7 @@ def test_data_that_own_workers_still_hold_is_removed_when_they_have_ended(
         os.close(end)
 
 
-def test_what_a_killed_check_has_left_is_named_by_the_next(call: Call, here: Path) -> None:
+def test_what_a_killed_check_has_left_is_named_by_the_next(here: Path) -> None:
     # The next checks ask for samples that have no room, so that nothing is measured.
     (here / "huge.yaml").write_text("{name: huge, samples: 9, sample_size: {mean: 900TiB}}")
     words = ("check", here / "storage", "--workload", "./tinyrun.yaml", *BUDGET)
@@ -223,20 +220,20 @@ def test_what_a_killed_check_has_left_is_named_by_the_next(call: Call, here: Pat
     with started(slow, folder=here) as process:
         wait_until(lambda: begun(here), "a shard")
         [left] = (here / "storage").iterdir()
-        assert str(left) not in call(*words)[2]  # it is in use
+        assert str(left) not in in_process(*words)[2]  # it is in use
         ended(process, signal.SIGKILL)
-    told = call(*words)[2]
+    told = in_process(*words)[2]
     assert f"iobench clean {left}" in told
-    assert call("clean", left)[0] == 0
+    assert in_process("clean", left)[0] == 0
     assert not left.exists()
-    assert str(left) not in call(*words)[2]
+    assert str(left) not in in_process(*words)[2]
 
 
 # What can't be checked: one line, and nothing is left
 
 
-def refused(call: Call, code: int, *words: object) -> str:
-    ended, out, err = call("check", *words, "--quiet")
+def refused(code: int, *words: object) -> str:
+    ended, out, err = in_process("check", *words, "--quiet")
     assert (ended, out, err.count("\n")) == (code, "", 1), err
     assert not Path("results").exists()
     return err
@@ -248,33 +245,31 @@ def small_disk(here: Path) -> Iterator[Path]:
         yield mount
 
 
-def test_a_disk_without_room(call: Call, small_disk: Path) -> None:
+def test_a_disk_without_room(small_disk: Path) -> None:
     words = (small_disk, "--workload", "./tinyrun.yaml", "--set", "batch_size=32", *BUDGET)
-    assert "4.00 MiB" in refused(call, 2, *words)
+    assert "4.00 MiB" in refused(2, *words)
     assert list(small_disk.iterdir()) == []
 
 
-def test_a_disk_that_others_fill(
-    call: Call, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_others_fill(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "SPACE_SHARE", 10.0)
     Path("tiny.yaml").write_text(DATASET.replace("samples: 64", "samples: 1000"))
     words = ("--workload", "./tinyrun.yaml", "--set", "batch_size=400", "--budget", "20min")
-    assert "--size" not in refused(call, 1, small_disk, *words)
+    assert "--size" not in refused(1, small_disk, *words)
     assert list(small_disk.iterdir()) == []
 
 
-def test_a_storage_too_slow_for_the_budget(call: Call, here: Path) -> None:
+def test_a_storage_too_slow_for_the_budget(here: Path) -> None:
     slow = f"throttled+{here / 'storage'}?write_bandwidth=100kB"
     words = ("--workload", "./tinyrun.yaml", "--set", "batch_size=32", *BUDGET)
-    assert "--budget" in refused(call, 2, slow, *words)
+    assert "--budget" in refused(2, slow, *words)
     assert list((here / "storage").iterdir()) == []
 
 
-def test_a_failure_names_the_record_that_is_kept(call: Call, here: Path) -> None:
+def test_a_failure_names_the_record_that_is_kept(here: Path) -> None:
     """The data is removed; the run so far is not."""
     bad = f"faulty+{here / 'storage'}?fail_every=6"
-    code, out, told = call("check", bad, "--workload", "./tinyrun.yaml", *BUDGET, "--quiet")
+    code, out, told = in_process("check", bad, "--workload", "./tinyrun.yaml", *BUDGET, "--quiet")
     assert (code, out, told.count("\n")) == (1, "", 1)
     (directory,) = (here / "results").iterdir()
     assert json.loads((directory / "run.json").read_text())["status"] == "failed"
@@ -282,6 +277,6 @@ def test_a_failure_names_the_record_that_is_kept(call: Call, here: Path) -> None
     assert list((here / "storage").iterdir()) == []
 
 
-def test_a_dataset_of_no_known_workload(call: Call, make_dataset: MakeDataset, here: Path) -> None:
+def test_a_dataset_of_no_known_workload(make_dataset: MakeDataset, here: Path) -> None:
     _, folder = make_dataset(name="mine", format="tar")
-    assert "--workload" in refused(call, 2, folder)
+    assert "--workload" in refused(2, folder)

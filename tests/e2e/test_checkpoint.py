@@ -20,8 +20,16 @@ from iobench.checkpoint import dcp_restore, saving
 from iobench.checkpoint.manifest import corrupt
 from iobench.checkpoint.stream import Stream
 from iobench.runner.tasks import checkpoint
-from tests.conftest import Call
-from tests.processes import PATIENCE_S, completed, document, printed, refused, running, wait_until
+from tests.processes import (
+    PATIENCE_S,
+    completed,
+    document,
+    in_process,
+    printed,
+    refused,
+    running,
+    wait_until,
+)
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -221,10 +229,9 @@ def test_a_target_without_a_lock_is_said_in_a_warning_and_in_the_record(
     tmp_path: Path,
     rclone_s3: S3Server,
     s3_environment: Mapping[str, str],
-    call: Call,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    code, out, err = call(
+    code, out, err = in_process(
         *("checkpoint", "resnet50", "--to", rclone_s3.url(), "--scale", "1/2048", "-n", "1"),
         *("--results", tmp_path / "results", "--quiet", "--json"),
     )

@@ -24,11 +24,11 @@ from PIL import Image
 
 from iobench.ask.compare.identity import identity, role_of
 from iobench.base import memory, pagecache
-from iobench.cli.main import VERBS, main, parse
+from iobench.cli.main import VERBS, parse
 from iobench.host.samples import read_samples
 from iobench.record.metrics import BY_NAME
 from iobench.record.run import RunRecord, load_run
-from tests.processes import completed, document, in_process, printed
+from tests.processes import completed, document, in_process, printed, refused
 
 Found = subprocess.CompletedProcess[str]
 
@@ -406,28 +406,22 @@ def test_fios_job_file_is_kept(ran: tuple[Found, Path]) -> None:
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
 
-def test_a_folder_of_files_is_sent_to_scan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_files_is_sent_to_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     for number in range(4):
         Path(f"photos/{number}.bin").write_bytes(bytes([number]) * 3000)
-    assert main(["run", "demo", "--data", "photos"]) == 1
-    assert "iobench scan photos" in re.sub(r"\S+/photos", "photos", capsys.readouterr().err)
-    assert main(["scan", "photos", "--save", "mine.yaml"]) == 0
-    capsys.readouterr()
-    assert main(["run", "demo", "--data", "mine.yaml"]) == 1
-    assert "mine.manifest" in capsys.readouterr().err
+    told = refused("run demo --data photos", code=1)
+    assert "iobench scan photos" in re.sub(r"\S+/photos", "photos", told)
+    printed("scan photos --save mine.yaml")
+    assert "mine.manifest" in refused("run demo --data mine.yaml", code=1)
     Path("other.yaml").write_text("{}")
-    assert main(["run", "demo", "--data", "other.yaml"]) == 1
-    assert re.search(r"iobench generate \S*other\.yaml --to", capsys.readouterr().err)
+    told = refused("run demo --data other.yaml", code=1)
+    assert re.search(r"iobench generate \S*other\.yaml --to", told)
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_labels_in_hdf5_are_no_samples(
-    tmp_path: Path, alone: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_in_hdf5_are_no_samples(tmp_path: Path, alone: bool) -> None:
     folder = tmp_path / "h5"
     folder.mkdir()
     with h5py.File(folder / "x.h5", "w") as file:
@@ -435,26 +429,22 @@ def test_labels_in_hdf5_are_no_samples(
             for number in range(7):
                 file.create_dataset(f"images/{number}", data=np.arange(900, dtype=np.uint8))
         file.create_dataset("labels", data=np.arange(7 * 9, dtype=np.int64).reshape(7, 9))
-    assert main(["scan", str(folder), "--save", str(tmp_path / "s.yaml")]) == 0
-    told = capsys.readouterr().out
+    told = printed(f"scan {folder} --save {tmp_path}/s.yaml")
     assert "7 samples in 1 shard" in told
     assert ("labels" in told.partition("note:")[2]) == (not alone)
 
 
-def test_a_bare_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bare_list_names_every_kind() -> None:
     from iobench.cli.verbs import KINDS
 
-    assert main(["list"]) == 0
-    told = capsys.readouterr().out
+    told = printed("list")
     assert [line[:-1] for line in told.splitlines() if line.endswith(":")] == list(KINDS)
     assert "iobench list instances" in told
 
 
-def test_one_is_not_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = str(tmp_path / "d")
-    assert main(["generate", "demo", "--to", place, "--samples", "1", "--workers", "1"]) == 0
-    assert main(["verify", place, "--workers", "1"]) == 0
-    told = capsys.readouterr().out
+def test_one_is_not_many(tmp_path: Path) -> None:
+    told = printed(f"generate demo --to {tmp_path}/d --samples 1 --workers 1")
+    told += printed(f"verify {tmp_path}/d --workers 1")
     assert "1 samples" not in told
     assert "in 1 sample and 1 shard at" in told
 
@@ -492,16 +482,13 @@ def test_a_runs_log_has_the_ranks_in_it(tmp_path: Path, make_dataset: Any) -> No
     }
 
 
-def test_the_log_goes_to_stderr_where_no_file_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["generate", "demo", "--to", str(tmp_path / "d"), "--samples", "2", "--workers", "1"]
-    assert main([*words, "--json", "--log-level", "info"]) == 0
-    told = capsys.readouterr()
-    assert {line["module"] for line in lines(told.err)} == {"iobench.data.generator.engine"}
-    assert main([*words, "--log-level", "warning"]) == 0
-    assert main(words) == 0
-    assert capsys.readouterr().err == ""
+def test_the_log_goes_to_stderr_where_no_file_is_named(tmp_path: Path) -> None:
+    words = ("generate", "demo", "--to", tmp_path / "d", "--samples", 2, "--workers", 1)
+    _, _, told = in_process(*words, "--json", "--log-level", "info")
+    assert {line["module"] for line in lines(told)} == {"iobench.data.generator.engine"}
+    for more in (("--log-level", "warning"), ()):
+        code, _, told = in_process(*words, *more)
+        assert (code, told) == (0, "")
     assert logging.getLogger("iobench").level == logging.NOTSET
 
 

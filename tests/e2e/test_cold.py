@@ -17,15 +17,13 @@ from typing import Any
 import pytest
 
 from iobench.base import pagecache
-from iobench.cli.main import main
 from iobench.data.generator import generate
 from iobench.host.fetched import probe
 from iobench.runner import cache
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
-from tests.conftest import Call
-from tests.processes import document, printed, read_by_workers, running, wait_until
+from tests.processes import document, in_process, printed, read_by_workers, running, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -72,9 +70,9 @@ def arguments(*settings: str) -> list[str]:
     return [*fixed, *(part for each in settings for part in ("--set", each))]
 
 
-def run(capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[int, dict[str, Any]]:
-    code = main([*arguments(*settings), "--json"])
-    return code, json.loads(capsys.readouterr().out)
+def run(*settings: str) -> tuple[int, dict[str, Any]]:
+    code, out, _ = in_process(*arguments(*settings), "--json")
+    return code, json.loads(out)
 
 
 def rules(doc: dict[str, Any]) -> list[str]:
@@ -115,11 +113,9 @@ def second_reader(home: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("setting", ["reader.direct=false", "loader.kind=torch-map"])
-def test_a_second_reader_during_the_epoch_makes_it_invalid(
-    home: Path, capsys: pytest.CaptureFixture[str], setting: str
-) -> None:
+def test_a_second_reader_during_the_epoch_makes_it_invalid(home: Path, setting: str) -> None:
     with second_reader(home):
-        code, doc = run(capsys, setting)
+        code, doc = run(setting)
     assert code == 3
     assert doc["validity"] == "invalid"
     assert rules(doc) == ["cache.cold-fetch"]
@@ -128,15 +124,12 @@ def test_a_second_reader_during_the_epoch_makes_it_invalid(
     )  # as it began, it was cold
     assert from_storage(doc)[0] < 0.99
     (result,) = (home / "results").iterdir()
-    assert main(["report", str(result)]) == 3
-    assert "cold reads" in capsys.readouterr().out
+    assert "cold reads" in printed("report", result, code=3)
 
 
-def test_a_second_reader_does_not_matter_to_direct_reads(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_reader_does_not_matter_to_direct_reads(home: Path) -> None:
     with second_reader(home):
-        code, doc = run(capsys, "reader.direct=true")
+        code, doc = run("reader.direct=true")
     assert (code, doc["validity"]) == (0, "valid")
     assert from_storage(doc)[0] >= 1
     assert pagecache.residency(shards(home)).ratio > 0.5  # it was there
@@ -150,19 +143,15 @@ def test_a_second_reader_does_not_matter_to_direct_reads(
         ["loader.kind=torch-map"],
     ],
 )
-def test_nobody_else_reads(
-    home: Path, capsys: pytest.CaptureFixture[str], settings: list[str]
-) -> None:
-    code, doc = run(capsys, *settings, "epochs=2", "accelerator.step_time=1ms")
+def test_nobody_else_reads(home: Path, settings: list[str]) -> None:
+    code, doc = run(*settings, "epochs=2", "accelerator.step_time=1ms")
     assert (code, doc["validity"]) == (0, "valid")
     shares = from_storage(doc)
     assert len(shares) == 2
     assert min(shares) >= 1
 
 
-def test_a_ceiling_that_a_cache_served_is_told(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ceiling_that_a_cache_served_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only while the fetch ceiling is measured does somebody fill the cache again at once."""
     prepare, calls = cache.prepare_cache, []
 
@@ -175,8 +164,8 @@ def test_a_ceiling_that_a_cache_served_is_told(
 
     monkeypatch.setattr(cache, "prepare_cache", and_warm)
     settings = arguments("reader.direct=false", "accelerator.step_time=1ms")
-    code = main([*settings, "--json", "--calibration", "0.1", "--no-ablations"])
-    doc = json.loads(capsys.readouterr().out)
+    code, out, _ = in_process(*settings, "--json", "--calibration", "0.1", "--no-ablations")
+    doc = json.loads(out)
     assert len(calls) == 2
     assert code == 3
     fetch = doc["job"]["ceilings"]["fetch"]
@@ -186,14 +175,12 @@ def test_a_ceiling_that_a_cache_served_is_told(
     assert rules(doc) == ["cache.cold-fetch"]
 
 
-def test_two_runs_over_one_dataset_feed_each_other(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_runs_over_one_dataset_feed_each_other(home: Path) -> None:
     """The other run lasts until this one is over, and each page is fetched by one of the two."""
     words = arguments("reader.direct=false", "epochs=1000")
     with running("", *words, "--results", "other", folder=home) as other:
         wait_until(lambda: read_by_workers(other.pid) > 0, "the other run does not read")
-        _, mine = run(capsys, "reader.direct=false", "epochs=2")
+        _, mine = run("reader.direct=false", "epochs=2")
         assert not other.ended()  # it was there all the time
         other.signal(signal.SIGINT)
         assert other.wait().code == 130
@@ -247,22 +234,20 @@ def mounted(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         )  # fmt: skip
 
 
-def test_an_image_in_the_page_cache_is_not_cold(
-    mounted: tuple[Path, str], tmp_path: Path, call: Call
-) -> None:
+def test_an_image_in_the_page_cache_is_not_cold(mounted: tuple[Path, str], tmp_path: Path) -> None:
     mount, device = mounted
     (tmp_path / "small.yaml").write_text(WORKLOAD)
     size = ("--set", "samples=64", "--set", "sample_size.mean=20kB")
-    assert call("generate", "demo", "--to", mount / "data", *size, "--quiet")[0] == 0
+    assert in_process("generate", "demo", "--to", mount / "data", *size, "--quiet")[0] == 0
     run = ("run", tmp_path / "small.yaml", "--data", mount / "data", "--repeat", 1)
     run += ("--calibration", "0s", "--no-ablations", "--results", tmp_path / "results", "--json")
     for direct in ("true", "false"):
-        code, out, err = call(*run, "--set", f"reader.direct={direct}", "--quiet")
+        code, out, err = in_process(*run, "--set", f"reader.direct={direct}", "--quiet")
         assert (code, err) == (0, ""), err
         found = json.loads(out)
         assert found["validity"] == "unknown"
         assert "cache.loop" in {each["rule"] for each in found["findings"]}
-    code, out, _ = call("doctor", mount, "--json")
+    code, out, _ = in_process("doctor", mount, "--json")
     assert code == 0
     assert "storage.loop" in {each["rule"] for each in json.loads(out)["findings"]}
     changed = subprocess.run(
@@ -270,7 +255,7 @@ def test_an_image_in_the_page_cache_is_not_cold(
     )
     if changed.returncode:
         return  # the file system of the image has no direct IO
-    code, out, err = call(*run, "--quiet")
+    code, out, err = in_process(*run, "--quiet")
     assert (code, err) == (0, ""), err
     found = json.loads(out)
     assert "cache.loop" not in {each["rule"] for each in found["findings"]}

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from iobench.cli.main import VERBS
 from iobench.record.published import DOCUMENTS, json_schema
-from tests.conftest import Call
+from tests.processes import in_process
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -32,13 +32,12 @@ MODEL = ("tests.networks:Tiny", "--set", "accelerator.threads=1")
 class Story:
     """Commands in their order. ``told``: the verbs that were given."""
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self) -> None:
         self.told: set[str] = set()
 
     def text(self, *words: object) -> str:
         self.told.add(str(words[0]))
-        code, out, err = self.call(*words, "--quiet")
+        code, out, err = in_process(*words, "--quiet")
         assert (code, err) == (0, ""), (words, out, err)
         assert out, words
         return out
@@ -78,11 +77,11 @@ def place(
 
 
 def test_every_verb(
-    call: Call, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
 ) -> None:
     """What reads no storage is told on local disk alone."""
     monkeypatch.chdir(tmp_path)
-    story, data, results = Story(call), f"{place}/data", tmp_path / "results"
+    story, data, results = Story(), f"{place}/data", tmp_path / "results"
     remote = place.startswith("s3://")
     made = story.document("generate", "demo", "--to", data, "--samples", SAMPLES)
     assert (made["samples"], made["written_samples"]) == (SAMPLES, SAMPLES)

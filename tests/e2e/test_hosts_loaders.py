@@ -62,7 +62,6 @@ def test_checkpoints_between_the_steps_of_two_hosts(data: Path, tmp_path: Path) 
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
     doc = record_of(tmp_path)
     study = doc.job.saves
-    assert study is not None
     assert study.ranks == 3
     assert [len(save.ranks) for save in study.saves] == [3] * 8  # 40 steps, a save after each 5
     assert [len(save.ranks) for save in study.alone] == [3] * 3
@@ -91,7 +90,6 @@ def test_a_loader_of_the_users_own_on_two_hosts(files: Path, tmp_path: Path) -> 
     assert repetition.samples == 2 * 96  # two epochs
     assert [each.rank for each in repetition.ranks] == [0, 1, 2]
     user = doc.job.loader.user
-    assert user is not None
     assert user.shared_samples == 0
     assert (user.compared_samples or 0) >= 3 * 8  # the first batches of the ranks of both hosts
 
@@ -113,7 +111,6 @@ def test_ranks_of_two_hosts_train_one_model(make_dataset: Any, tmp_path: Path) -
     assert {each.code for each in found} in ({0}, {3}), [each.err for each in found]
     doc = record_of(tmp_path)
     trained, repetition = doc.job.trained, doc.job.repetitions[0]
-    assert trained is not None
     assert trained.gradient_bytes == 4 * 98_600
     assert trained.exchange_s
     assert repetition.complete

@@ -182,7 +182,6 @@ def test_a_run_of_two_hosts_has_their_joint_curve_and_the_counters_of_each(
     (folder,) = (each.parent for each in (tmp_path / "r").glob("*/run.json"))
     doc = load_run(folder)
     assert isinstance(doc, TrainingRecord)
-    assert doc.job.curve is not None
     curve = doc.job.curve.curve
     assert [point.in_flight % 2 for point in curve.points] == [0] * len(curve.points)
     assert curve.points[0].in_flight == 2
@@ -190,5 +189,4 @@ def test_a_run_of_two_hosts_has_their_joint_curve_and_the_counters_of_each(
     assert doc.job.ceilings["storage_raw"].bytes_per_s
     (repetition,) = doc.job.repetitions
     for host in repetition.hosts:
-        assert host.resources is not None
         assert host.resources.wall_s > 0

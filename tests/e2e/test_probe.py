@@ -10,7 +10,8 @@ import pytest
 
 from iobench.host import fio
 from iobench.record.curve import StorageProbe
-from tests.conftest import Call, MakeDataset
+from tests.conftest import MakeDataset
+from tests.processes import in_process
 from tests.servers.s3 import rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -18,8 +19,8 @@ __all__ = ["rclone_s3", "s3_environment"]
 QUICK = ("--max-in-flight", 2, "--budget", "3s", "--quiet")
 
 
-def document(call: Call, *words: object) -> dict[str, Any]:
-    code, out, err = call("probe", *words, *QUICK, "--json")
+def document(*words: object) -> dict[str, Any]:
+    code, out, err = in_process("probe", *words, *QUICK, "--json")
     assert (code, err) == (0, ""), (out, err)
     found = json.loads(out)
     StorageProbe.model_validate(found)
@@ -45,12 +46,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("form", ["files", "tar"])
-def test_a_dataset_is_read_as_its_samples_lie(
-    call: Call, make_dataset: MakeDataset, form: str
-) -> None:
+def test_a_dataset_is_read_as_its_samples_lie(make_dataset: MakeDataset, form: str) -> None:
     manifest, folder = make_dataset(format=form)
     before = contents(folder)
-    found = document(call, folder)
+    found = document(folder)
     (curve,) = found["curves"]
     assert found["dataset"] == "demo"
     assert found["objects"] == manifest.shard_count
@@ -62,12 +61,12 @@ def test_a_dataset_is_read_as_its_samples_lie(
     assert contents(folder) == before
 
 
-def test_files_of_a_directory_are_read_in_requests_of_each_size(call: Call, tmp_path: Path) -> None:
+def test_files_of_a_directory_are_read_in_requests_of_each_size(tmp_path: Path) -> None:
     data = files(tmp_path / "data", 4, 4 << 20)
     files(tmp_path / "data", 0, 0)
     (data / "small").write_bytes(b"too small")
     before = contents(data)
-    found = document(call, f"throttled+{data}?latency=1ms", "--request", "4KiB,128KiB")
+    found = document(f"throttled+{data}?latency=1ms", "--request", "4KiB,128KiB")
     assert [curve["request_bytes"] for curve in found["curves"]] == [4096, 131072]
     assert found["large"]["request_bytes"] == 1 << 20
     assert found["large"]["order"] == "sequential"
@@ -83,11 +82,11 @@ def test_files_of_a_directory_are_read_in_requests_of_each_size(call: Call, tmp_
     assert contents(data) == before
 
 
-def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) -> None:
+def test_a_failure_of_one_curve_leaves_the_others(tmp_path: Path) -> None:
     url = f"faulty+{files(tmp_path / 'data', 2, 1 << 20)}?fail_at=1"
-    code, out, err = call("probe", url, *QUICK)
+    code, out, err = in_process("probe", url, *QUICK)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    found = document(call, url, "--request", "4KiB,8KiB")
+    found = document(url, "--request", "4KiB,8KiB")
     first, second = found["curves"]
     assert (first["points"], bool(first["not_measured"])) == ([], True)
     check_points(second)

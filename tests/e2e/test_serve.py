@@ -18,8 +18,8 @@ import pytest
 from iobench.host.requests import read_requests
 from iobench.record.run import RUN_FILE, ServingRecord, load_run
 from iobench.record.serving import SERVED_COLUMNS
-from tests.conftest import Call, MakeDataset
-from tests.processes import refused, running, wait_until
+from tests.conftest import MakeDataset
+from tests.processes import in_process, refused, running, wait_until
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -53,9 +53,9 @@ def asked(scenario: Path, tmp_path: Path) -> tuple[object, ...]:
     return ("serve", scenario, "--results", tmp_path / "results", *QUICK)
 
 
-def document(call: Call, *words: object) -> dict[str, Any]:
+def document(*words: object) -> dict[str, Any]:
     """The record, which a busy machine may have made INVALID: its client is late."""
-    code, out, err = call(*words, "--json")
+    code, out, err = in_process(*words, "--json")
     assert (code in (0, 3), err) == (True, ""), (code, out, err)
     found = json.loads(out)
     ServingRecord.model_validate(found)
@@ -80,10 +80,10 @@ def check_windows(found: dict[str, Any], results: Path) -> None:
 
 @pytest.mark.parametrize("form", ["files", "tar", "parquet"])
 def test_requests_are_answered(
-    call: Call, make_dataset: MakeDataset, asked: tuple[object, ...], tmp_path: Path, form: str
+    make_dataset: MakeDataset, asked: tuple[object, ...], tmp_path: Path, form: str
 ) -> None:
     _, folder = make_dataset(format=form)
-    found = document(call, *asked, "--data", folder, "--rate", 60)
+    found = document(*asked, "--data", folder, "--rate", 60)
     kinds = [trial["kind"] for trial in found["job"]["trials"]]
     assert kinds == ["repetition", "without-storage"]
     check_windows(found, tmp_path / "results")
@@ -94,31 +94,29 @@ def test_requests_are_answered(
 
 
 def test_s3(
-    call: Call, asked: tuple[object, ...], rclone_s3: S3Server, s3_environment: Mapping[str, str],
+    asked: tuple[object, ...], rclone_s3: S3Server, s3_environment: Mapping[str, str],
     tmp_path: Path, data: Path,
 ) -> None:  # fmt: skip
     place = rclone_s3.url(tmp_path.name)
-    assert call("generate", "demo", "--to", place, "--samples", 24, "--quiet")[0] == 0
-    found = document(call, *asked, "--data", place, "--rate", 60)
+    assert in_process("generate", "demo", "--to", place, "--samples", 24, "--quiet")[0] == 0
+    found = document(*asked, "--data", place, "--rate", 60)
     check_windows(found, tmp_path / "results")
     assert found["storage"]["scheme"] == "s3"
 
 
-def test_nfs(
-    call: Call, asked: tuple[object, ...], nfs_server: NfsServer, tmp_path: Path, data: Path
-) -> None:
+def test_nfs(asked: tuple[object, ...], nfs_server: NfsServer, tmp_path: Path, data: Path) -> None:
     shutil.copytree(data, nfs_server.root / tmp_path.name)
-    found = document(call, *asked, "--data", nfs_server.url(tmp_path.name), "--rate", 60)
+    found = document(*asked, "--data", nfs_server.url(tmp_path.name), "--rate", 60)
     check_windows(found, tmp_path / "results")
     assert found["storage"]["scheme"] == "nfs"
 
 
 def test_the_largest_rate_is_searched(
-    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path
+    asked: tuple[object, ...], data: Path, tmp_path: Path
 ) -> None:
     """One read of 25 ms at a time: about 40 requests/s."""
     found = document(
-        *(call, *asked, "--data", f"throttled+{data}?latency=25ms", "--find-max"),
+        *(*asked, "--data", f"throttled+{data}?latency=25ms", "--find-max"),
         *("--set", "reader.concurrency=1", "--limit", "1s", "--duration", "2s"),
     )
     job = found["job"]
@@ -129,11 +127,11 @@ def test_the_largest_rate_is_searched(
     check_windows(found, tmp_path / "results")
 
 
-def test_every_flag(call: Call, scenario: Path, data: Path, tmp_path: Path) -> None:
+def test_every_flag(scenario: Path, data: Path, tmp_path: Path) -> None:
     trace = tmp_path / "a: trace #1.jsonl"
     trace.write_text("".join(f'{{"timestamp": {20 * number}}}\n' for number in range(100)))
     found = document(
-        *(call, "serve", scenario, "--data", data, "--trace", trace, "--trace-format", "mooncake"),
+        *("serve", scenario, "--data", data, "--trace", trace, "--trace-format", "mooncake"),
         *("--rate", 80, "--limit", "30s", "--duration", "400ms", "--repeat", 2, "--seed", 5),
         *("--budget", "1min", "--set", "reader.direct=false", "--set", "batch_size=4"),
         *("--set", "batch_delay=5ms", "--set", "accelerators=2", "--set", "cache=any"),
@@ -148,39 +146,37 @@ def test_every_flag(call: Call, scenario: Path, data: Path, tmp_path: Path) -> N
 
 
 def test_without_a_rate_a_trace_has_its_own(
-    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path
+    asked: tuple[object, ...], data: Path, tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("timestamp\n" + "".join(f"{number / 40}\n" for number in range(400)))
-    found = document(call, *asked, "--data", data, "--trace", trace)
+    found = document(*asked, "--data", data, "--trace", trace)
     assert found["job"]["rate"] == pytest.approx(40)
 
 
 def test_a_report_computes_the_figures_again(
-    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path
+    asked: tuple[object, ...], data: Path, tmp_path: Path
 ) -> None:
-    found = document(call, *asked, "--data", data, "--rate", 60)
+    found = document(*asked, "--data", data, "--rate", 60)
     place = tmp_path / "results" / found["run_id"]
-    assert call("report", place, "--details")[0] in (0, 3)
-    again = json.loads(call("report", place, "--json")[1])
+    assert in_process("report", place, "--details")[0] in (0, 3)
+    again = json.loads(in_process("report", place, "--json")[1])
     assert again["job"] == found["job"]
     for form in ("csv", "markdown", "html", "openmetrics"):
-        assert call("report", place, "--format", form)[1]
-    assert call("report", place, "--format", "trace")[0] == 2
-    assert call("compare", place, place)[0] in (0, 2)
+        assert in_process("report", place, "--format", form)[1]
+    assert in_process("report", place, "--format", "trace")[0] == 2
+    assert in_process("compare", place, place)[0] in (0, 2)
     # Whoever changes a figure in the record alone is found.
     record = json.loads((place / RUN_FILE).read_text())
     record["job"]["trials"][0]["latency_p99_s"] /= 2
     (place / RUN_FILE).write_text(json.dumps(record))
-    changed = json.loads(call("report", place, "--json")[1])
+    changed = json.loads(in_process("report", place, "--json")[1])
     assert "record.changed" in {finding["rule"] for finding in changed["findings"]}
     assert changed["job"]["trials"] == found["job"]["trials"]
 
 
-def test_failed_reads_are_failed_requests(
-    call: Call, asked: tuple[object, ...], data: Path
-) -> None:
-    found = document(call, *asked, "--data", f"faulty+{data}?fail_every=5", "--rate", 100)
+def test_failed_reads_are_failed_requests(asked: tuple[object, ...], data: Path) -> None:
+    found = document(*asked, "--data", f"faulty+{data}?fail_every=5", "--rate", 100)
     (trial,) = (one for one in found["job"]["trials"] if one["kind"] == "repetition")
     assert 0 < trial["failed"] < trial["requests"] / 2
     assert trial["over"] == pytest.approx(trial["failed"] / trial["requests"])
@@ -189,9 +185,9 @@ def test_failed_reads_are_failed_requests(
 
 
 def test_storage_that_fails_always_is_one_line(
-    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path
+    asked: tuple[object, ...], data: Path, tmp_path: Path
 ) -> None:
-    code, out, err = call(*asked, "--data", f"faulty+{data}?short_every=1", "--rate", 60)
+    code, out, err = in_process(*asked, "--data", f"faulty+{data}?short_every=1", "--rate", 60)
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     (kept,) = (tmp_path / "results").iterdir()
@@ -234,10 +230,10 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line(
-    call: Call, asked: tuple[object, ...], data: Path, tmp_path: Path, name: str
+    asked: tuple[object, ...], data: Path, tmp_path: Path, name: str
 ) -> None:
     words, said = MISTAKES[name]
-    code, out, err = call(*asked, "--data", data, *words)
+    code, out, err = in_process(*asked, "--data", data, *words)
     assert (code, out) == (2, ""), err
     assert err.count("\n") == 1, err
     assert said in err
@@ -249,9 +245,9 @@ def test_a_training_is_no_scenario_and_the_other_way_round(data: Path) -> None:
     assert "resnet50-server" in refused(f"serve resnet50-serve --data {data} --rate 5")
 
 
-def test_a_condition_that_holds_ends_with_status_4(
-    call: Call, asked: tuple[object, ...], data: Path
-) -> None:
-    code, _, err = call(*asked, "--data", data, "--rate", 60, "--fail-on", "latency_p50_s>0.000001")
+def test_a_condition_that_holds_ends_with_status_4(asked: tuple[object, ...], data: Path) -> None:
+    code, _, err = in_process(
+        *asked, "--data", data, "--rate", 60, "--fail-on", "latency_p50_s>0.000001"
+    )
     assert code in (3, 4)
     assert "latency_p50_s" in err

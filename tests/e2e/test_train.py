@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from iobench.record.metrics import BY_NAME
 from iobench.record.run import load_training
 from iobench.settings.workload import Workload
 from tests.nvml import FakeGpu, FakeNvml
+from tests.processes import completed
 
 
 def asked_of_train(data: Path, *settings: str) -> list[str]:
@@ -74,41 +77,32 @@ def run_of(results: Path) -> Path:
     return next(path.parent for path in results.rglob("run.json"))
 
 
-def test_training_is_a_run_with_a_model(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["train", "tests.networks:Tiny", "--data", str(data), "--batch-size", "4"]
-    asked += ["--accelerators", "2", "-n", "1", "--no-ablations", "--calibration", "200ms", "-q"]
-    asked += ["--set", "max_steps=12", "--set", "accelerator.threads=1", "--set", "cache=any"]
-    asked += ["--set", "loader.workers=1", "--set", "accelerator.peak_flops=1e12"]
-    assert main([*asked, "--results", str(tmp_path)]) in (0, 3)
+def test_training_is_a_run_with_a_model(data: Path, tmp_path: Path) -> None:
+    asked = f"train tests.networks:Tiny --data {data} --results {tmp_path} --batch-size 4"
+    asked += " --accelerators 2 -n 1 --no-ablations --calibration 200ms --set max_steps=12"
+    asked += " --set accelerator.threads=1 --set cache=any --set loader.workers=1"
+    assert main([*asked.split(), "-q", "--set", "accelerator.peak_flops=1e12"]) in (0, 3)
     doc = load_training(run_of(tmp_path))
     trained, repetition = doc.job.trained, doc.job.repetitions[0]
-    assert trained is not None
     assert trained.model == "tests.networks:Tiny"
     assert trained.threads == 1
     assert trained.first_loss is not None
     assert repetition.steps == 24
-    assert repetition.busy_s is not None
     assert repetition.busy_s > 0
     assert doc.job.ceilings["accelerator"].samples_per_s
-    assert doc.job.verdict is not None
     assert doc.job.verdict.contention is not None
     assert doc.job.workload.reader.decode
     # Two ranks are two devices of a stated peak; what a GPU would count is not there, and why.
     work = doc.job.work
-    assert work is not None
     assert work.flops_per_sample
-    assert repetition.samples_per_s is not None
     assert repetition.mfu == pytest.approx(
         work.flops_per_sample * repetition.samples_per_s / 2e12, rel=1e-6
     )
     assert doc.metrics["mfu"].n == 1
     assert repetition.device_utilization_nvml is None
     assert repetition.not_measured["device_utilization_nvml"]
-    capsys.readouterr()
-    assert main(["report", str(run_of(tmp_path)), "--details"]) == 0
-    _, own = " ".join(capsys.readouterr().out.split()).split("GPU counters and model FLOPs")
+    told = " ".join(completed("report", run_of(tmp_path), "--details").stdout.split())
+    _, own = told.split("GPU counters and model FLOPs")
     assert BY_NAME["mfu"].label in own
     assert "1 TFLOP/s" in own
 
@@ -128,9 +122,7 @@ def test_ranks_train_one_model_together(odd: Path, tmp_path: Path) -> None:
     assert together(odd, tmp_path, "Tiny", "epochs=3") in (0, 3)
     doc = load_training(run_of(tmp_path))
     trained, repetition = doc.job.trained, doc.job.repetitions[0]
-    assert trained is not None
     assert trained.gradient_bytes == 4 * 98_600
-    assert trained.exchange_s is not None
     assert trained.exchange_s > 0
     assert repetition.complete
     assert repetition.samples == 3 * 41
@@ -145,10 +137,11 @@ def test_ranks_train_one_model_together(odd: Path, tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_rank_that_fails_ends_those_that_wait_for_its_gradients(
-    model: str, said: str, odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, said: str, odd: Path, tmp_path: Path
 ) -> None:
-    assert together(odd, tmp_path, model, "epochs=1000") == 1
-    lines = capsys.readouterr().err.strip().splitlines()
+    with redirect_stderr(io.StringIO()) as told:
+        assert together(odd, tmp_path, model, "epochs=1000") == 1
+    lines = told.getvalue().strip().splitlines()
     assert said in lines[-1]
     assert "Traceback" not in "".join(lines)
 
@@ -174,10 +167,7 @@ def test_a_recording_is_replayed_without_the_model(data: Path, tmp_path: Path) -
 
 
 def test_what_gpus_count_is_shown_apart_from_utilization(
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two GPUs, by a double of their driver: what they say is recorded and in each report."""
     gpus = [FakeGpu("GPU-1", busy=100, watts=600), FakeGpu("GPU-2", busy=60, watts=400)]
@@ -185,10 +175,10 @@ def test_what_gpus_count_is_shown_apart_from_utilization(
     monkeypatch.setattr(
         "iobench.runner.repetition.GpuWatch", lambda device, ranks: GpuWatch("cuda", 2, environ={})
     )
-    asked = ["run", "cosmoflow-h100", "--data", str(data), "-n", "1", "--no-ablations", "-q"]
-    asked += ["--calibration", "0s", "--set", "cache=any", "--set", "batch_size=4"]
-    asked += ["--set", "accelerator.step_time=60ms", "--set", "max_steps=25", "--json"]
-    assert main([*asked, "--results", str(tmp_path), "--set", "epochs=9"]) in (0, 3)
+    asked = f"run cosmoflow-h100 --data {data} --results {tmp_path} -n 1 --no-ablations --quiet"
+    asked += " --calibration 0s --set cache=any --set batch_size=4 --set epochs=9"
+    asked += " --set accelerator.step_time=60ms --set max_steps=25 --json"
+    assert main(asked.split()) in (0, 3)
     repetition = load_training(run_of(tmp_path)).job.repetitions[0]
     assert [each.uuid for each in repetition.devices] == ["GPU-1", "GPU-2"]
     assert repetition.device_utilization_nvml == pytest.approx(0.8)
@@ -197,13 +187,10 @@ def test_what_gpus_count_is_shown_apart_from_utilization(
     assert repetition.sm_clock_mhz == pytest.approx(1980)
     assert repetition.mfu is None
     assert set(repetition.not_measured) >= {"mfu"}
-    shown = {}
     for medium in ("text", "html"):
-        capsys.readouterr()
-        asked = ["report", str(run_of(tmp_path)), "--details", "--format", medium]
-        assert main(asked) == 0
-        shown[medium] = capsys.readouterr().out
-    for text in shown.values():
+        shown = completed("report", run_of(tmp_path), "--details", "--format", medium)
+        assert shown.returncode == 0
+        text = shown.stdout
         assert "GPU counters and model FLOPs" in text
         assert "1,980 MHz" in text
         assert "SM activity" in text

@@ -118,10 +118,8 @@ def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
     (directory,) = results.iterdir()
     doc = load_training(directory)
     facts = doc.job.watched
-    assert facts is not None
     assert (facts.ranks, facts.world, doc.job.accelerators) == ([0, 1], 2, 2)
     assert doc.job.repetitions[0].steps == 2 * 2 * 12
     assert [rank.rank for rank in doc.job.repetitions[0].ranks] == [0, 1]
-    assert doc.job.loader.user is not None
     assert doc.job.loader.user.samples == 2 * 192
     assert main(["report", str(directory)]) == 0

@@ -24,7 +24,7 @@ from iobench.runner.calibration import copies
 from iobench.settings.workload import load_workload
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
-from tests.conftest import Call
+from tests.processes import in_process
 
 LARGE = 64 << 20  # from this size on, a reader looks whether a sample is there
 
@@ -113,7 +113,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("name", "larger"), ROWS)
 def test_a_workload_runs_at_its_own_sizes(
-    name: str, larger: tuple[str, ...], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, larger: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = load_workload(name)
     dataset = workload.dataset
@@ -133,7 +133,7 @@ def test_a_workload_runs_at_its_own_sizes(
     change.append("accelerator.step_time=5ms" if emulated else "accelerator.warm_up=1ms")
     if dataset in SMALL_BATCHES:
         change.append(f"batch_size={SMALL_BATCHES[dataset]}")
-    code, out, err = call(
+    code, out, err = in_process(
         *("run", name, "--data", tmp_path / "data", "--results", tmp_path / "results"),
         *("-n", "1", "--calibration", "50ms", "--no-ablations", "--quiet", "--json"),
         *(word for setting in change for word in ("--set", setting)),

@@ -24,8 +24,7 @@ from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save
-from tests.conftest import Call
-from tests.processes import mounted
+from tests.processes import in_process, mounted
 
 
 def dataset(root: Path, **changes: Any) -> Path:
@@ -39,7 +38,7 @@ def files(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["bind", "tmpfs"])
-def test_a_mount_point_is_not_crossed(call: Call, tmp_path: Path, how: str) -> None:
+def test_a_mount_point_is_not_crossed(tmp_path: Path, how: str) -> None:
     """Not even one of the same file system, over a folder of ours, with names of ours."""
     root = dataset(tmp_path / "d", format="files")
     folder, victim = root / "data/000000", tmp_path / "victim"
@@ -48,16 +47,16 @@ def test_a_mount_point_is_not_crossed(call: Call, tmp_path: Path, how: str) -> N
     shard = next(folder.iterdir()).name
     with mounted(*options, on=folder):
         (folder / shard).write_text("precious")
-        code, out, err = call("clean", root)
+        code, out, err = in_process("clean", root)
         assert (code, err) == (0, "")
         assert "data/000000" in out.splitlines()[-1]
         assert (folder / shard).read_text() == "precious"
         assert files(root) == [".iobench-dataset", f"data/000000/{shard}"]
-    assert call("clean", root)[0] == 0  # the marker stayed, so the rest can go
+    assert in_process("clean", root)[0] == 0  # the marker stayed, so the rest can go
     assert not root.exists()
 
 
-def test_a_mount_point_among_checkpoints(call: Call, tmp_path: Path) -> None:
+def test_a_mount_point_among_checkpoints(tmp_path: Path) -> None:
     root = CheckpointRoot.open(str(tmp_path / "c"))
     root.claim()
     for step in (1, 2):
@@ -68,19 +67,19 @@ def test_a_mount_point_among_checkpoints(call: Call, tmp_path: Path) -> None:
     for name in ("checkpoint.json", "rank-0000.pt"):
         (victim / name).write_text("precious")
     with mounted("--bind", str(victim), on=hidden):
-        code, out, _ = call("clean", tmp_path / "c")
+        code, out, _ = in_process("clean", tmp_path / "c")
         assert code == 0
         assert "step-00000001" in out.splitlines()[-1]
         assert (tmp_path / "c" / ".iobench-checkpoints").exists()
         assert not (tmp_path / "c" / "step-00000002").exists()
     assert len(files(victim)) == 2
-    assert call("clean", tmp_path / "c")[0] == 0
+    assert in_process("clean", tmp_path / "c")[0] == 0
     assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("place", ["/", "FOLDER"])
 def test_a_place_that_is_not_ours_is_refused_without_a_look_into_it(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Nothing has to be listed to see that there is no marker."""
     (tmp_path / "model.safetensors").write_text("precious")
@@ -89,7 +88,7 @@ def test_a_place_that_is_not_ours_is_refused_without_a_look_into_it(
         raise StorageError(f"cannot list {self.root}: {os.strerror(errno.EACCES)}")
 
     monkeypatch.setattr(LocalStorage, "list", unlisted)
-    code, out, err = call("clean", place.replace("FOLDER", str(tmp_path)))
+    code, out, err = in_process("clean", place.replace("FOLDER", str(tmp_path)))
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert files(tmp_path) == ["model.safetensors"]
 
@@ -99,9 +98,7 @@ MARKERS = (".iobench-dataset", ".iobench-checkpoints", ".iobench-weights")
 
 @pytest.mark.parametrize("marker", MARKERS)
 @pytest.mark.parametrize("what", ["fifo", "folder"])
-def test_a_marker_that_is_no_file_is_one_line(
-    call: Call, tmp_path: Path, marker: str, what: str
-) -> None:
+def test_a_marker_that_is_no_file_is_one_line(tmp_path: Path, marker: str, what: str) -> None:
     root = tmp_path / "d"
     root.mkdir()
     (os.mkfifo if what == "fifo" else os.mkdir)(root / marker)
@@ -118,26 +115,24 @@ def test_a_marker_that_is_no_file_is_one_line(
         )
     )[marker]
     for words in commands:
-        code, out, err = call(*words)
+        code, out, err = in_process(*words)
         assert code in (1, 2), words
         assert (out, err.count("\n")) == ("", 1), (words, err)
     assert [path.name for path in root.iterdir()] == [marker]
 
 
-def test_a_journal_entry_and_a_layout_record_that_are_pipes(call: Call, tmp_path: Path) -> None:
+def test_a_journal_entry_and_a_layout_record_that_are_pipes(tmp_path: Path) -> None:
     root = dataset(tmp_path / "d")
     (root / "layouts" / "litdata").mkdir(parents=True)
     os.mkfifo(root / "layouts" / "litdata" / "layout.json")
-    code, out, _ = call("clean", root)
+    code, out, _ = in_process("clean", root)
     assert code == 0
     assert files(root) == ["layouts/litdata/layout.json"]
     assert "layouts/litdata/layout.json" in out
 
 
 @pytest.mark.parametrize("format", ["files", "tar"])
-def test_a_marker_that_claims_ten_thousand_million_samples(
-    call: Call, tmp_path: Path, format: str
-) -> None:
+def test_a_marker_that_claims_ten_thousand_million_samples(tmp_path: Path, format: str) -> None:
     root = tmp_path / "d"
     root.mkdir()
     (root / ".iobench-dataset").write_text(
@@ -146,13 +141,13 @@ def test_a_marker_that_claims_ten_thousand_million_samples(
     )
     (root / "data").mkdir()
     (root / "data" / "mine.txt").write_text("x")
-    code, out, err = call("clean", root)
+    code, out, err = in_process("clean", root)
     assert (code, err) == (0, "")
     assert files(root) == ["data/mine.txt"]
     assert "data/mine.txt" in out
 
 
-def test_a_file_system_without_locks(call: Call, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: Any) -> None:
     """A lock object keeps nothing from being removed, and nothing of it is left."""
 
     def no_flock(fd: int, operation: int) -> None:
@@ -160,17 +155,17 @@ def test_a_file_system_without_locks(call: Call, tmp_path: Path, monkeypatch: An
 
     monkeypatch.setattr(fcntl, "flock", no_flock)
     root = tmp_path / "d"
-    assert call("generate", "demo", "--to", root, "--samples", 4)[0] == 0
+    assert in_process("generate", "demo", "--to", root, "--samples", 4)[0] == 0
     assert sorted(os.listdir(root)) == [
         ".iobench-dataset", "data", "manifest.json", "samples.arrow", "shards.arrow"
     ]  # fmt: skip
-    assert call("verify", root)[0] == 0
-    assert call("clean", root)[0] == 0
+    assert in_process("verify", root)[0] == 0
+    assert in_process("clean", root)[0] == 0
     assert not root.exists()
     study = ("checkpoint", "resnet50", "--to", root, "--scale", "1/2048", "--repeat", 1)
-    assert call(*study, "--results", tmp_path / "r", "--keep-data")[0] == 0
+    assert in_process(*study, "--results", tmp_path / "r", "--keep-data")[0] == 0
     assert sorted(os.listdir(root)) == [".iobench-checkpoints", "step-00000001"]
-    assert call("clean", root)[0] == 0
+    assert in_process("clean", root)[0] == 0
     assert not root.exists()
 
 
@@ -178,7 +173,7 @@ def test_a_file_system_without_locks(call: Call, tmp_path: Path, monkeypatch: An
 
 
 @pytest.mark.parametrize("name", [".tmpn0FUIS", ".metadata.tmp", "rank-0000.pt.part"])
-def test_what_a_library_left_in_a_step_is_ours(call: Call, tmp_path: Path, name: str) -> None:
+def test_what_a_library_left_in_a_step_is_ours(tmp_path: Path, name: str) -> None:
     root = CheckpointRoot.open(str(tmp_path / "c"))
     root.claim()
     step = tmp_path / "c" / "step-00000001"
@@ -186,12 +181,12 @@ def test_what_a_library_left_in_a_step_is_ours(call: Call, tmp_path: Path, name:
     (step / name).write_bytes(b"x" * 1000)
     assert root.partial() == [root.step(1)]
     assert root.latest() is None
-    code, out, _ = call("clean", tmp_path / "c", "--json")
+    code, out, _ = in_process("clean", tmp_path / "c", "--json")
     assert (code, json.loads(out)["foreign"]) == (0, [])
     assert not (tmp_path / "c").exists()
 
 
-def test_what_a_user_put_beside_it_stays_and_is_named(call: Call, tmp_path: Path) -> None:
+def test_what_a_user_put_beside_it_stays_and_is_named(tmp_path: Path) -> None:
     root = CheckpointRoot.open(str(tmp_path / "c"))
     root.claim()
     step = tmp_path / "c" / "step-00000001"
@@ -200,7 +195,7 @@ def test_what_a_user_put_beside_it_stays_and_is_named(call: Call, tmp_path: Path
     for name in (*strange, ".tmpn0FUIS"):
         (step / name).write_bytes(b"x")
     (tmp_path / "c" / ".tmpn0FUIS").write_bytes(b"x")
-    _, out, _ = call("clean", tmp_path / "c")
+    _, out, _ = in_process("clean", tmp_path / "c")
     left = sorted([*(f"step-00000001/{name}" for name in strange), ".tmpn0FUIS"])
     assert files(tmp_path / "c") == left
     assert all(name in out for name in left)
@@ -234,7 +229,7 @@ def test_every_name_that_a_writer_uses_is_known(tmp_path: Path, writer: str) -> 
 
 
 def test_an_unfinished_layout_goes_and_a_strangers_file_in_it_stays(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from iobench.load.libraries.base import Source
     from iobench.load.libraries.lit import LitData
@@ -265,7 +260,7 @@ def test_an_unfinished_layout_goes_and_a_strangers_file_in_it_stays(
     (part / "chunk-mine" / "x.bin").write_text("precious")
     mine = ["layouts/litdata.part/chunk-mine/x.bin", "layouts/litdata.part/mine.doc"]
     assert clean(root, dry_run=True).foreign == mine
-    code, out, _ = call("clean", root)
+    code, out, _ = in_process("clean", root)
     assert code == 0
     assert files(root) == mine
     assert all(name in out for name in mine)

@@ -211,13 +211,11 @@ def test_a_save_that_ends_after_ctrl_c_is_recorded_and_stays(
     assert record.status == "interrupted"
     assert [save.step for save in record.job.saves] == [1, INTERRUPTED]
     latest = CheckpointRoot.open(plan.url).latest()
-    assert latest is not None
     assert latest.number == INTERRUPTED
 
 
 def test_saves_alone_that_were_interrupted_are_kept(plan: StudyPlan) -> None:
     with saving_to(Mixed(plan=plan, every=10), Hosts(), break_lock=False) as saver:
-        assert saver is not None
         with pytest.raises(KeyboardInterrupt):
             saver.alone(Observer(), Budget())
         assert [save.step for save in saver.study.alone] == [1, INTERRUPTED]

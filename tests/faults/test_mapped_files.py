@@ -4,7 +4,6 @@ file.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -18,7 +17,6 @@ import psutil
 import pytest
 
 from iobench.base.errors import IobenchError, StorageError, WorkerError
-from iobench.cli.main import main
 from iobench.data.generator import generate
 from iobench.load import make_loader, make_reader
 from iobench.record.manifest import Manifest
@@ -30,7 +28,7 @@ from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.observers import on_steps
 from tests.phases import phase
-from tests.processes import loader_workers
+from tests.processes import document, loader_workers
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -154,26 +152,10 @@ def changing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_while(changing: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
-    code = main(
-        [
-            "run",
-            "./job.yaml",
-            "--data",
-            "throttled+data?latency=60ms",
-            "--repeat",
-            "2",
-            "--calibration",
-            "0",
-            "--json",
-        ]
-    )
-    return code, json.loads(capsys.readouterr().out)
+RUN = "run job.yaml --data throttled+data?latency=60ms --repeat 2 --calibration 0"
 
 
-def test_a_shard_replaced_by_its_own_bytes(
-    changing: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shard_replaced_by_its_own_bytes(changing: Path) -> None:
     victim = changing / "data" / "data" / "changing-000003.tar"
 
     ended = threading.Event()
@@ -187,17 +169,15 @@ def test_a_shard_replaced_by_its_own_bytes(
 
     writer = threading.Thread(target=replace, daemon=True)
     writer.start()
-    code, doc = run_while(changing, capsys)
+    doc = document(RUN, code=3)
     ended.set()
     writer.join()
-    assert code == 3
     assert doc["validity"] == "invalid"
-    assert doc["job"]["dataset"]["changed"] == ["data/changing-000003.tar"]  # type: ignore[index]
-    assert "data.changed" in [finding["rule"] for finding in doc["findings"]]  # type: ignore[index, attr-defined]
+    assert doc["job"]["dataset"]["changed"] == ["data/changing-000003.tar"]
+    assert "data.changed" in [finding["rule"] for finding in doc["findings"]]
 
 
-def test_data_that_stays(changing: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, doc = run_while(changing, capsys)
-    assert code == 0
+def test_data_that_stays(changing: Path) -> None:
+    doc = document(RUN)
     assert doc["validity"] == "valid"
-    assert doc["job"]["dataset"]["changed"] == []  # type: ignore[index]
+    assert doc["job"]["dataset"]["changed"] == []

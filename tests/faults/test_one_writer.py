@@ -18,8 +18,7 @@ import pytest
 from iobench.base.errors import MissingObjectError
 from iobench.storage import open_storage
 from iobench.storage.locks.objects import is_lock_name
-from tests.conftest import Call
-from tests.processes import paused, race, wait_until
+from tests.processes import in_process, paused, race, wait_until
 from tests.servers.s3 import S3Server, s3_environment, swift_s3
 
 __all__ = ["s3_environment", "swift_s3"]
@@ -84,71 +83,67 @@ def refused(ended: tuple[int, str, str]) -> None:
     assert "is in use by" in err, ended
 
 
-def whole(call: Call, place: str) -> None:
-    assert call("verify", place)[0] == 0
+def whole(place: str) -> None:
+    assert in_process("verify", place)[0] == 0
     assert not any(map(is_lock_name, names(place)))
 
 
 @pytest.mark.parametrize("other", ["generate", "clean"])
 def test_while_a_dataset_is_generated(
-    call: Call, place: str, tmp_path: Path, nothing_left: set[int], other: str
+    place: str, tmp_path: Path, nothing_left: set[int], other: str
 ) -> None:
     with paused(WRITING, *generate(place), folder=tmp_path) as first:
-        refused(call(*(generate(place) if other == "generate" else ("clean", place))))
+        refused(in_process(*(generate(place) if other == "generate" else ("clean", place))))
         code, _, err = first.end()
         assert code == 0, err
-    whole(call, place)
+    whole(place)
 
 
 @pytest.mark.parametrize("other", ["generate", "clean", "load"])
 def test_while_weights_are_generated(
-    call: Call, place: str, tmp_path: Path, nothing_left: set[int], other: str
+    place: str, tmp_path: Path, nothing_left: set[int], other: str
 ) -> None:
     words = ("generate", "qwen3-0.6b-weights", "--layers", 1, "--vocabulary", 64, "--quiet", "--to")
     others = {"generate": (*words, place), "clean": ("clean", place), "load": ("load", place)}
-    assert call(*words, place)[0] == 0
+    assert in_process(*words, place)[0] == 0
     with paused("iobench.serve.generate:_require_same", *words, place, folder=tmp_path) as first:
-        refused(call(*others[other]))
+        refused(in_process(*others[other]))
         code, _, err = first.end()
         assert code == 0, err
-    code, _, err = call("clean", place)
+    code, _, err = in_process("clean", place)
     assert (code, err) == (0, "")
     assert names(place) == []
 
 
-def test_a_dataset_that_is_being_generated_is_not_read(
-    call: Call, place: str, tmp_path: Path
-) -> None:
+def test_a_dataset_that_is_being_generated_is_not_read(place: str, tmp_path: Path) -> None:
     with paused(WRITING, *generate(place), folder=tmp_path) as first:
         for words in (("run", "demo", "--data", place, *QUICK), ("verify", place)):
-            code, out, err = call(*words)
+            code, out, err = in_process(*words)
             assert (code, out, err.count("\n")) == (1, "", 1), err  # it has no manifest yet
         assert first.end()[0] == 0
-    whole(call, place)
+    whole(place)
 
 
-def test_while_a_dataset_is_read(
-    call: Call, place: str, tmp_path: Path, nothing_left: set[int]
-) -> None:
+def test_while_a_dataset_is_read(place: str, tmp_path: Path, nothing_left: set[int]) -> None:
     """Nobody removes it, other readers are welcome, and each finds the other in its record."""
-    assert call(*generate(place))[0] == 0
+    assert in_process(*generate(place))[0] == 0
     run = ("run", "demo", "--data", place, *QUICK, "--results", tmp_path / "r", "--json")
     with paused(READING, *run, folder=tmp_path) as first:
-        refused(call("clean", place))
-        assert call(*generate(place))[:2] == (0, f"{nothing_to_do(call, place)}")
-        code, out, err = call(*run)
+        refused(in_process("clean", place))
+        assert in_process(*generate(place))[:2] == (0, f"{nothing_to_do(place)}")
+        code, out, err = in_process(*run)
         assert code == 0, err
         assert shared_with(out) == [str(first.process.pid)]
         code, out, err = first.end()
         assert code == 0, err
     assert shared_with(out) == []  # the other one was gone when it looked again
-    code, _, err = call("clean", place)
+    code, _, err = in_process("clean", place)
     assert (code, err) == (0, "")
     assert names(place) == []
 
 
-def nothing_to_do(call: Call, place: str) -> str:
-    code, out, err = call(*generate(place))
+def nothing_to_do(place: str) -> str:
+    code, out, err = in_process(*generate(place))
     assert (code, err) == (0, "")
     assert out.startswith("nothing to do")
     return out
@@ -161,25 +156,23 @@ def shared_with(document: str) -> list[str]:
     return [text.partition("process ")[2].split()[0].rstrip(",") for text in found]
 
 
-def test_while_a_dataset_is_removed(call: Call, place: str, tmp_path: Path) -> None:
-    assert call(*generate(place))[0] == 0
+def test_while_a_dataset_is_removed(place: str, tmp_path: Path) -> None:
+    assert in_process(*generate(place))[0] == 0
     with paused("iobench.data.generator.cleaner:_clean", "clean", place, folder=tmp_path) as first:
-        refused(call(*generate(place)))
-        refused(call("clean", place))
-        refused(call("verify", place))
-        refused(call("run", "demo", "--data", place, *QUICK, "--results", tmp_path / "r"))
+        refused(in_process(*generate(place)))
+        refused(in_process("clean", place))
+        refused(in_process("verify", place))
+        refused(in_process("run", "demo", "--data", place, *QUICK, "--results", tmp_path / "r"))
         assert first.end()[0] == 0
     assert names(place) == []
 
 
-def test_while_checkpoints_are_saved(
-    call: Call, place: str, tmp_path: Path, nothing_left: set[int]
-) -> None:
+def test_while_checkpoints_are_saved(place: str, tmp_path: Path, nothing_left: set[int]) -> None:
     study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/512", "--repeat", 2, "--quiet",
              "--results", tmp_path / "r", "--json")  # fmt: skip
     with paused(SAVING, *study, folder=tmp_path) as first:
-        refused(call(*study))
-        refused(call("clean", place))
+        refused(in_process(*study))
+        refused(in_process("clean", place))
         code, _, err = first.end()
         assert code == 0, err
     assert names(place) == []
@@ -193,37 +186,37 @@ def sweep(root: Path, results: Path) -> tuple[object, ...]:
             "--repeat", 1, "--calibration", 0, "--results", results)  # fmt: skip
 
 
-def test_sweeps_on_one_data_root(call: Call, tmp_path: Path) -> None:
+def test_sweeps_on_one_data_root(tmp_path: Path) -> None:
     """Who comes while data is generated is refused. Who comes later shares it, and leaves it."""
     root, results = tmp_path / "data", tmp_path / "r"
     with paused(WRITING, *sweep(root, results), folder=tmp_path) as first:
-        code, _, err = call(*sweep(root, results))
+        code, _, err = in_process(*sweep(root, results))
         assert (code, "is in use by" in err) == (1, True), err
         assert first.end()[0] == 0
     assert list(root.iterdir()) == []
     with paused(TRYING, *sweep(root, results), folder=tmp_path) as first:
-        code, _, err = call(*sweep(root, results))
+        code, _, err = in_process(*sweep(root, results))
         assert (code, "not removed" in err) == (0, True), err
         assert len(list(root.iterdir())) == 1
         assert first.end()[0] == 0
     assert list(root.iterdir()) == []
 
 
-def test_one_sweep_goes_on_in_one_process(call: Call, tmp_path: Path) -> None:
+def test_one_sweep_goes_on_in_one_process(tmp_path: Path) -> None:
     results = tmp_path / "r"
     with paused(TRYING, *sweep(tmp_path / "data", results), folder=tmp_path) as first:
         (directory,) = results.iterdir()
-        refused(call("sweep", "--resume", directory))
+        refused(in_process("sweep", "--resume", directory))
         assert first.end()[0] == 0
     assert (
-        call("sweep", "--resume", directory)[0] == 0
+        in_process("sweep", "--resume", directory)[0] == 0
     )  # nothing is left to do, and nobody is there
 
 
 @pytest.mark.parametrize("loop", range(LOOPS))
 @pytest.mark.parametrize("group", [False, True], ids=["killed", "killed with its group"])
 def test_a_killed_writer_keeps_nobody_out(
-    call: Call, place: str, tmp_path: Path, group: bool, loop: int
+    place: str, tmp_path: Path, group: bool, loop: int
 ) -> None:
     with paused(WRITING, *generate(place), folder=tmp_path) as first:
         others = first.process.children()
@@ -231,13 +224,13 @@ def test_a_killed_writer_keeps_nobody_out(
         for number in others if group else ():
             with suppress(ProcessLookupError):  # it dies with its parent
                 os.kill(number, signal.SIGKILL)
-        code, _, err = call(*generate(place))
+        code, _, err = in_process(*generate(place))
         assert code == 0, err
-    whole(call, place)
+    whole(place)
 
 
 @pytest.mark.parametrize("loop", range(LOOPS))
-def test_a_race_to_generate(call: Call, place: str, tmp_path: Path, loop: int) -> None:
+def test_a_race_to_generate(place: str, tmp_path: Path, loop: int) -> None:
     """One generates it; the other is refused, or comes when it is complete."""
     ended = race(generate(place), generate(place), folder=tmp_path)
     assert sorted(one.code for one in ended) in ([0, 0], [0, 2]), ended
@@ -245,15 +238,13 @@ def test_a_race_to_generate(call: Call, place: str, tmp_path: Path, loop: int) -
         if one.code:
             refused((one.code, one.out, one.err))
     assert sum(one.out.startswith("generated") for one in ended) == 1, ended
-    whole(call, place)
+    whole(place)
 
 
 @pytest.mark.parametrize("loop", range(LOOPS))
-def test_a_race_between_generate_and_clean(
-    call: Call, place: str, tmp_path: Path, loop: int
-) -> None:
+def test_a_race_between_generate_and_clean(place: str, tmp_path: Path, loop: int) -> None:
     """Either the dataset is whole or it is gone; never is a part of it taken for a whole one."""
-    assert call(*generate(place))[0] == 0
+    assert in_process(*generate(place))[0] == 0
     first, second = race(generate(place), ("clean", place), folder=tmp_path)
     assert first.code in (0, 2), first
     assert second.code in (0, 2), second
@@ -262,15 +253,15 @@ def test_a_race_between_generate_and_clean(
     assert 0 in (first.code, second.code), (first, second)
     left = names(place)
     if "manifest.json" in left:
-        whole(call, place)
+        whole(place)
     else:
         assert left == []
         assert second.code == 0
 
 
 @pytest.mark.parametrize("loop", range(LOOPS))
-def test_a_race_between_clean_and_run(call: Call, place: str, tmp_path: Path, loop: int) -> None:
-    assert call(*generate(place))[0] == 0
+def test_a_race_between_clean_and_run(place: str, tmp_path: Path, loop: int) -> None:
+    assert in_process(*generate(place))[0] == 0
     run = ("run", "demo", "--data", place, *QUICK, "--results", tmp_path / "r")
     first, second = race(run, ("clean", place), folder=tmp_path)
     failed = [one for one in (first, second) if one.code]
@@ -278,7 +269,7 @@ def test_a_race_between_clean_and_run(call: Call, place: str, tmp_path: Path, lo
     assert all(one.err.count("\n") == 1 for one in failed), failed
     if second.code:
         refused((second.code, second.out, second.err))
-        whole(call, place)
+        whole(place)
     else:
         assert names(place) == []
 

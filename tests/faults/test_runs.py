@@ -138,7 +138,6 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
     (directory,) = (tmp_path / "r").iterdir()
     assert str(directory) in str(caught.value)
     found = load_training(directory).job.find_max
-    assert found is not None
     assert [f"trying {point.accelerators} accelerator" for point in found.points] == [
         title.removesuffix("s") for title in tried[:2]
     ]
@@ -264,7 +263,6 @@ def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(
         run_phase(phase(manifest, HangsAndFails(path)))
     assert not caught.value.outcome.complete
     pressed = caught.value.__cause__
-    assert pressed is not None
     assert "this rank fails" in str(pressed.__context__)
 
 

@@ -27,8 +27,7 @@ from iobench.base.errors import MissingObjectError
 from iobench.storage import open_storage
 from iobench.storage.locks import held, object_lock
 from iobench.storage.locks.objects import is_lock_name
-from tests.conftest import Call
-from tests.processes import Command, Ended, wait_until
+from tests.processes import Command, Ended, in_process, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, s3_environment, swift_s3
 
@@ -238,25 +237,20 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("verb", ["clean", "generate"])
 def test_who_was_suspended_deletes_nothing(
-    call: Call,
-    place: Place,
-    verb: str,
-    tmp_path: Path,
-    short_waits: None,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, verb: str, tmp_path: Path, short_waits: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At one step after the other, spread over all that the command makes or removes."""
     generate = (*words("generate", place.near, workers=1), "--break-lock")
     made: dict[str, bytes] = {}
 
     def made_anew() -> None:
-        ended = call(*generate)
+        ended = in_process(*generate)
         if place.kind == "local":
             # The kernel keeps this lock for a stopped process, and nobody breaks it. A user may
             # remove the directory all the same.
             assert ended[0] == 2, ended
             shutil.rmtree(place.near)
-            ended = call(*generate)
+            ended = in_process(*generate)
         assert ended[0] == 0, ended
         made.update(place.rows())
 
@@ -265,7 +259,7 @@ def test_who_was_suspended_deletes_nothing(
     # (see SECURITY.md), so there is one thread, which waits for its answer then.
     monkeypatch.setattr("iobench.data.generator.cleaner._DELETES", 1)
     loops = LOOPS[place.kind] // 2
-    ended = call(*generate)
+    ended = in_process(*generate)
     assert ended[0] == 0, ended
     for loop in range(loops):
         if verb == "generate":
@@ -277,7 +271,7 @@ def test_who_was_suspended_deletes_nothing(
         assert made, (at, first)  # it was stopped
         left = place.rows()
         assert left == made, (at, first, made.keys() - left.keys(), left.keys() - made.keys())
-        assert call("verify", place.near)[0] == 0, (at, first)
+        assert in_process("verify", place.near)[0] == 0, (at, first)
         # It may have done nothing yet, or have removed the rest of a directory that is gone.
         assert (first.code, first.err.count("\n")) in ((0, 0), (1, 1)), (at, first)
         if verb == "clean" and place.kind != "local":

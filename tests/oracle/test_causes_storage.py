@@ -203,9 +203,7 @@ def test_what_of_the_storage_is_spent(
         # An epoch of 4 s includes 0.2 s until all connections of S3 are busy.
         read = doc.metrics["read_bytes_per_s"].median
         assert read == pytest.approx(cause.limit.bytes_per_s, rel=0.1)
-        assert doc.job.curve is not None
         plateau = doc.job.curve.curve.plateau_bytes_per_s
-        assert plateau is not None
         assert plateau.value == pytest.approx(cause.limit.bytes_per_s, rel=0.05)
     changed = apply_overrides(job, first_advice(doc).settings)
     alone = {"repetitions": 2, "calibration_s": 0, "ablations": False}
@@ -290,5 +288,4 @@ def test_a_verdict_rests_on_what_lasts_after_a_burst(tmp_path: Path, make_datase
     verdict = verdict_of(doc)
     assert verdict.measured_samples_per_s == pytest.approx(150, rel=0.1)
     assert verdict.headroom == pytest.approx(0.6, rel=0.1)
-    assert verdict.fed is not None
     assert (verdict.fed.accelerators, verdict.fed.basis) == (0, "run")

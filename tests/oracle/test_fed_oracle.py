@@ -61,14 +61,10 @@ def test_a_search_finds_ten_times_the_demand(
         max_steps=20,
     )
     search = doc.job.find_max
-    assert search is not None
     told = [(each.accelerators, each.accelerator_utilization_steady) for each in search.points]
     assert search.accelerators in (10, 11), told
     found = verdict_of(doc).fed
-    assert found is not None
     assert (found.basis, found.accelerators) == ("find-max", search.accelerators)
-    assert found.low is not None
-    assert found.high is not None
     assert found.low <= 11
     assert found.high >= 10
 
@@ -135,7 +131,6 @@ def test_the_interval_of_real_runs_covers_the_truth(
         results = tmp_path / str(seed)
         doc, _ = ran(results, url, calibration_s=0.3, seed=seed, max_steps=10, **job)
         found = verdict_of(doc).fed
-        assert found is not None
         truth = int(rate / 0.9 / 100)
         assert found.low is not None, found
         answers.append((seed, truth, found.low, found.accelerators, found.high, found.basis))

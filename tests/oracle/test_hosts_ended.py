@@ -102,7 +102,6 @@ def check_interrupted(net: Hosts, folder: Path, job: Job) -> None:
     assert all(each.code for each in ended)
     wait_until(lambda: not net.left(), "processes are left on a host")
     doc = record(folder)
-    assert doc is not None
     assert doc.status == "interrupted", [each.err[-1500:] for each in ended]
 
 

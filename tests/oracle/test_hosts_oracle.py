@@ -216,7 +216,6 @@ def test_one_warm_host_among_cold_ones_makes_the_run_invalid(
         assert found is None
         assert doc.validity != "invalid"
     else:
-        assert found is not None
         assert found.level == "invalid"
         assert "host 1 (h1)" in found.evidence
         assert "host 0 (h0)" not in found.evidence
@@ -292,7 +291,6 @@ def test_a_barrier_costs_one_round_trip(tmp_path: Path, delay_s: float) -> None:
         doc = cluster.run("--repeat", 1, *step, by_torchrun=True)
     (repetition,) = doc.job.repetitions
     waits_s = [each.sync_s * len(repetition.ranks) / repetition.steps for each in repetition.ranks]
-    assert doc.job.barrier_s is not None
     print(f"round trip {1e3 * trip_s:.2f} ms, barrier {1e3 * doc.job.barrier_s:.2f} ms")
     print(f"waits in a step of the run: {[f'{1e3 * each:.2f} ms' for each in waits_s]}")
     assert trip_s == pytest.approx(2 * delay_s, rel=0.25)
@@ -309,8 +307,6 @@ def test_the_offset_of_a_clock_is_found_within_its_error(tmp_path: Path, ahead_s
         cluster = Cluster(net, str(tmp_path / "data"), tmp_path)
         doc = cluster.run("--repeat", 1, by_torchrun=True)
     host = doc.job.hosts[1]
-    assert host.offset_s is not None
-    assert host.offset_error_s is not None
     print(f"offset {host.offset_s:.9f} s, error {1e6 * host.offset_error_s:.1f} us")
     assert abs(host.offset_s - ahead_s) <= host.offset_error_s
     assert host.offset_error_s < 0.01

@@ -55,7 +55,6 @@ def test_a_load_takes_the_bytes_over_the_bandwidth(model: Path, tmp_path: Path) 
     assert found.ready_s == pytest.approx(job.bytes / BANDWIDTH, rel=0.03)
     assert found.bottleneck == ["storage"]
     share = storage_share(found)
-    assert share is not None
     assert share.value > 0.9
     assert found.read_amplification == pytest.approx(1, rel=0.001)
 
@@ -67,7 +66,6 @@ def test_replicas_share_one_link_and_one_read_cures_it(model: Path, tmp_path: Pa
     assert storm.ready_s == pytest.approx(3 * alone, rel=0.05)
     assert cure.ready_s == pytest.approx(alone, rel=0.05)
     for each, expected in ((storm, 3 * alone), (cure, alone)):
-        assert each.promised_s is not None
         assert each.promised_s.value == pytest.approx(expected, rel=0.08)
         assert each.kept
     assert cure.read_amplification == pytest.approx(1 / 3, rel=0.01)
@@ -107,8 +105,6 @@ def test_a_copy_has_paid_after_its_time_over_what_it_saves(model: Path, tmp_path
         to = str(place / "copy")
         job = loaded(throttled(model), tmp_path, copy_to=to).job
     copied, alone = job.copied, job.bytes / BANDWIDTH
-    assert copied is not None
     assert copied.copy_s == pytest.approx(alone, rel=0.1)
     assert copied.ready_s is not None
-    assert copied.starts is not None
     assert copied.starts.value == pytest.approx(alone / (alone - copied.ready_s), rel=0.1)

@@ -95,9 +95,6 @@ def test_the_largest_rate_is_the_planted_one(tmp_path: Path, make_dataset: Any) 
         tmp_path, url, find_max=True, seconds=4, limit=0.05, reader={"concurrency": 4}
     )
     found = doc.job.found
-    assert found is not None
-    assert found.low is not None
-    assert found.high is not None
     truth = _largest(first(doc).storage_p50_s or 0.02, readers=4, limit_s=0.05)
     assert found.low <= 1.1 * truth
     assert found.high >= truth / 1.1
@@ -180,5 +177,4 @@ def test_the_bottleneck_is_the_planted_one(tmp_path: Path, make_dataset: Any, na
     options, scenario, bottleneck = PLANTED[name]
     url = f"throttled+{make_dataset(**FILES)[1]}{options}"
     doc, _ = answered(tmp_path, url, rate=50, seconds=4, repetitions=4, limit=0.5, **scenario)
-    assert doc.job.verdict is not None
     assert doc.job.verdict.bottleneck == bottleneck

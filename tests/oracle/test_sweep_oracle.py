@@ -144,7 +144,6 @@ def test_the_shard_size_follows_from_latency_and_bandwidth(
             loader={"workers": 1},
         )
     found = recommend(read_sweep(tmp_path), TuningTarget(dataset_bytes=1e12))
-    assert found.shard is not None
     assert found.shard.fit.latency_s == pytest.approx(0.02, rel=0.15)
     assert found.shard.fit.bytes_per_s == pytest.approx(5e6, rel=0.15)
     assert found.shard.fit.trusted
@@ -185,7 +184,6 @@ def test_reads_in_flight_against_latency_give_what_was_promised(
     tried = kept(job, 3.5)
     assert tried.id == "concurrency"
     [setting] = tried.settings
-    assert job.verdict is not None
     [advice] = [each for each in job.verdict.advice if each.settings == [setting]]
     assert advice.found == tried.found
 
@@ -205,7 +203,6 @@ def test_where_the_bandwidth_is_spent_no_setting_is_tried(
     _, data = make_dataset(format="files", samples=160, sample_size={"mean": 100_000})
     much: dict[str, Any] = {"reader": {"concurrency": 8}, "loader": {"workers": 2}}
     job = confirmed(tmp_path, f"throttled+{data}?bandwidth=20MB", **much)
-    assert job.verdict is not None
     assert job.verdict.bottleneck == "storage"
     assert job.confirmations == []
     assert job.no_confirmations

@@ -104,7 +104,6 @@ def test_jitter_costs_what_the_slowest_of_each_step_takes(measure: Measure) -> N
     # A barrier after each step: as long as its slowest rank. One at the end: the slowest rank.
     synced_s, free_s = own_s[:, 1:].max(axis=0).sum(), own_s[:, 1:].sum(axis=1).max()
     assert synced_s > 1.05 * free_s
-    assert synced.accelerator_utilization is not None
     assert free.accelerator_utilization is not None
     said = 0.04 * (STEPS - 1) / synced_s
     assert synced.accelerator_utilization == pytest.approx(said, rel=0.03)

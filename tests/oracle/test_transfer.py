@@ -144,5 +144,4 @@ def test_a_large_model_learns(
         accelerator.step(batch, 0)
     facts = accelerator.facts()
     assert facts.first_loss is not None
-    assert facts.last_loss is not None
     assert facts.last_loss < 0.9 * facts.first_loss

@@ -244,8 +244,6 @@ def test_decompression_binds(tmp_path: Path, make_dataset: Any) -> None:
     assert 0.3 < prep / _unpacked_per_s(root) < 4  # another library may be faster, not by an order
     assert median(doc, "accelerator_utilization_sustained") < 0.6
     verdict = verdict_of(doc)
-    assert verdict.prep_stall is not None
-    assert verdict.fetch_stall is not None
     assert verdict.prep_stall > verdict.fetch_stall
 
 
@@ -311,8 +309,6 @@ def test_a_disk_at_the_kernels_speed(
     )
     judged(doc, "storage")
     for repetition in doc.job.repetitions:
-        assert repetition.residency_before is not None
-        assert repetition.read_bytes_per_s is not None
         assert repetition.residency_before <= (0 if direct else 0.01)
         assert 0.7 * LIMIT <= repetition.read_bytes_per_s <= 1.1 * LIMIT
     if not direct:

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import Call
 from tests.processes import in_process
 
 RULE = "record.changed"
@@ -92,16 +91,16 @@ CHANGES: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-def told(call: Call, path: Path) -> dict[str, Any]:
-    code, out, err = call("report", path, "--json")
+def told(path: Path) -> dict[str, Any]:
+    code, out, err = in_process("report", path, "--json")
     assert (code, err) == (0, ""), err
     found: dict[str, Any] = json.loads(out)
     return found
 
 
-def test_a_run_as_it_was_written_is_valid(runs: tuple[Path, Path], call: Call) -> None:
+def test_a_run_as_it_was_written_is_valid(runs: tuple[Path, Path]) -> None:
     for path in runs:
-        found = told(call, path)
+        found = told(path)
         assert found["validity"] == "valid"
         assert RULE not in [each["rule"] for each in found["findings"]]
         rows = {name: pq.read_metadata(path / name).num_rows for name in found["files"]}
@@ -110,41 +109,39 @@ def test_a_run_as_it_was_written_is_valid(runs: tuple[Path, Path], call: Call) -
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_was_changed_is_told(
-    change: str, run: Path, runs: tuple[Path, Path], call: Call
-) -> None:
+def test_what_was_changed_is_told(change: str, run: Path, runs: tuple[Path, Path]) -> None:
     CHANGES[change](run, runs[1])
-    found = told(call, run)
+    found = told(run)
     assert found["validity"] == "unknown"
     [finding] = [each for each in found["findings"] if each["rule"] == RULE]
     assert finding["level"] == "unknown"
     for form in ("text", "html", "markdown", "csv", "github", "openmetrics"):
-        code, out, _ = call("report", run, "--format", form)
+        code, out, _ = in_process("report", run, "--format", form)
         assert code == 0
         if form in ("text", "html", "markdown"):
             assert RULE in out
 
 
 def test_verbs_that_read_the_record_alone_know_of_other_events(
-    run: Path, runs: tuple[Path, Path], call: Call
+    run: Path, runs: tuple[Path, Path]
 ) -> None:
     shutil.copy(runs[1] / "events.parquet", run)
-    code, out, err = call("compare", run.parent, "--over-time", "small", "--json")
+    code, out, err = in_process("compare", run.parent, "--over-time", "small", "--json")
     assert code == 0, err
     assert "unknown" in out
 
 
-def test_events_that_are_gone_are_told(run: Path, call: Call) -> None:
+def test_events_that_are_gone_are_told(run: Path) -> None:
     (run / "events.parquet").unlink()
-    code, out, err = call("report", run)
+    code, out, err = in_process("report", run)
     assert code == 0
     assert "events.parquet" in err
     assert out
 
 
-def test_a_digest_of_another_name_leads_nowhere(run: Path, call: Call, tmp_path: Path) -> None:
+def test_a_digest_of_another_name_leads_nowhere(run: Path, tmp_path: Path) -> None:
     digest = {"rows": 1, "xxh3": "0" * 16}
     document(run, lambda record: record["files"].update({"../../x": digest, "/etc/passwd": digest}))
-    assert told(call, run)["validity"] == "valid"
+    assert told(run)["validity"] == "valid"
     document(run, lambda record: record["files"].update({"events.parquet": {"rows": -1}}))
-    assert call("report", run)[0] == 1
+    assert in_process("report", run)[0] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,17 +109,14 @@ def test_own_datasets(generated: Data, data: Any) -> None:
     storage = stored_as({**objects, victim: bad})
     report = verify(storage, manifest, workers=0)
     assert report.ok == (bad == objects[victim])
-    assert all("\n" not in str(damage) for damage in report.damages)
     try:
         found = contents(storage, manifest, decode=False, check="content")
-    except IobenchError as error:
-        assert "\n" not in str(error)  # noqa: PT017
+    except IobenchError:
+        pass
     else:
         assert found == samples
-    try:
+    with suppress(IobenchError):
         contents(storage, manifest)  # decoded, and nobody asked for checks
-    except IobenchError as error:
-        assert "\n" not in str(error)  # noqa: PT017
 
 
 @QUICK

@@ -135,7 +135,6 @@ def check_refused(storage: Any, key: str) -> None:
     for call in refused(storage, key):
         with pytest.raises(StorageError) as caught:
             call()
-        assert "\n" not in str(caught.value)
         assert "\0" not in str(caught.value)
         assert SECRET.decode() not in str(caught.value)
     if isinstance(storage, Replacing):
@@ -261,9 +260,8 @@ def test_no_link_leads_out(how: str, local: LocalStorage, tmp_path: Path) -> Non
             lambda: storage.read_into(key, 0, memory, once=True),  # noqa: B023
             lambda: storage.size(key),  # noqa: B023
         ):
-            with pytest.raises(StorageError) as caught:
+            with pytest.raises(StorageError):
                 call()
-            assert "\n" not in str(caught.value)
     for call in (
         lambda: local.local_path(key),
         lambda: local.evict([key]),

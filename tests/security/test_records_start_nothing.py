@@ -17,7 +17,6 @@ import pytest
 
 from iobench.record.run import load_training
 from iobench.record.sweep import Sweep, SweepPoint, load_sweep, save_sweep
-from tests.conftest import Call
 from tests.pairs import pairs
 from tests.processes import in_process
 
@@ -102,9 +101,9 @@ def planted(home: Path, workload: dict[str, Any], **job: Any) -> Path:
     return home / "run"
 
 
-def refused(call: Call, *words: object) -> None:
+def refused(*words: object) -> None:
     """The verb ends in one line, which says what is to be named again."""
-    code, out, err = call(*words)
+    code, out, err = in_process(*words)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "--set" in err
     assert any(key in err for key in ("loader.factory", "loader.args", "accelerator.model"))
@@ -112,17 +111,17 @@ def refused(call: Call, *words: object) -> None:
 
 @pytest.mark.parametrize("kind", CODE)
 @pytest.mark.parametrize("side", ["A", "B", "its workload"])
-def test_ab(kind: str, side: str, call: Call, made: Path, home: Path) -> None:
+def test_ab(kind: str, side: str, made: Path, home: Path) -> None:
     run = planted(home, CODE[kind](home))
     [clean] = (made / "runs").iterdir()
     places = {"A": (run,), "B": (clean, run), "its workload": (run, made / "data")}[side]
     more = ("--set-b", "reader.concurrency=2", "--budget", "5s", "--results", home / "results")
-    refused(call, "ab", *places, *more)
+    refused("ab", *places, *more)
     assert not (home / "results").exists()
 
 
 @pytest.mark.parametrize("kind", CODE)
-def test_advise_confirm(kind: str, call: Call, home: Path) -> None:
+def test_advise_confirm(kind: str, home: Path) -> None:
     rate = load_training(home / "run").job.repetitions[0].samples_per_s
     assert rate is not None
     ceilings = {
@@ -132,7 +131,7 @@ def test_advise_confirm(kind: str, call: Call, home: Path) -> None:
         "loader": {"by": "loader", "samples_per_s": rate * 90},
     }
     run = planted(home, CODE[kind](home), ceilings=ceilings, no_confirmations="")
-    refused(call, "advise", run, "--confirm", "--budget", "5s", "--results", home / "results")
+    refused("advise", run, "--confirm", "--budget", "5s", "--results", home / "results")
     assert not (home / "results").exists()
 
 
@@ -198,20 +197,20 @@ def named_file(home: Path, code: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("kind", "where", "word"), pairs(list(CODE), list(SWEPT), ["--resume", "--confirm"])
 )
-def test_sweep(kind: str, where: str, word: str, call: Call, made: Path, home: Path) -> None:
+def test_sweep(kind: str, where: str, word: str, made: Path, home: Path) -> None:
     folder = swept(home, made / "data", **SWEPT[where](home, CODE[kind](home)))
     before = (folder / "sweep.json").read_bytes()
-    refused(call, "sweep", word, folder, "--results", home / "results")
+    refused("sweep", word, folder, "--results", home / "results")
     assert (folder / "sweep.json").read_bytes() == before
 
 
-def test_a_sweep_reads_what_was_checked(call: Call, made: Path, home: Path) -> None:
+def test_a_sweep_reads_what_was_checked(made: Path, home: Path) -> None:
     """Each point names a dataset in the file; the sweep's own dataset is read."""
     folder = swept(home, made / "data")
     points = load_sweep(folder).points
     elsewhere = [point.model_copy(update={"data": str(home / "elsewhere")}) for point in points]
     save_sweep(folder, load_sweep(folder).model_copy(update={"points": elsewhere}))
-    code, _, err = call("sweep", "--resume", folder, "--quiet")
+    code, _, err = in_process("sweep", "--resume", folder, "--quiet")
     assert code == 0, err
     found = load_sweep(folder)
     assert {point.data for point in found.points} == {str(made / "data")}
@@ -240,14 +239,14 @@ READING = {
 
 
 @pytest.mark.parametrize(("verb", "kind"), list(zip(READING, cycle(CODE), strict=False)))
-def test_verbs_that_only_read_records(kind: str, verb: str, call: Call, home: Path) -> None:
+def test_verbs_that_only_read_records(kind: str, verb: str, home: Path) -> None:
     planted(home, CODE[kind](home))
     (home / "small.yaml").write_text(WORKLOAD)
-    code, _, err = call(*READING[verb])
+    code, _, err = in_process(*READING[verb])
     assert code in (0, 2, 3), err  # what is asserted of all is in ``home``
 
 
-def test_a_recording_of_steps_names_its_model_only(call: Call, made: Path, home: Path) -> None:
+def test_a_recording_of_steps_names_its_model_only(made: Path, home: Path) -> None:
     steps = [0.001, 0.001]
     recording = {
         "schema_version": "1", "model": "evil_module:make", "batch_size": 2, "device_kind": "cuda",
@@ -258,7 +257,9 @@ def test_a_recording_of_steps_names_its_model_only(call: Call, made: Path, home:
         WORKLOAD.replace('{kind: "null"}', "{kind: recorded, steps: steps.json}")
     )
     run = ("run", "small.yaml", "--data", made / "data", "--results", home / "results")
-    code, _, err = call(*run, "--repeat", 1, "--calibration", "0s", "--no-ablations", "--quiet")
+    code, _, err = in_process(
+        *run, "--repeat", 1, "--calibration", "0s", "--no-ablations", "--quiet"
+    )
     assert code == 0, err
     [directory] = (home / "results").iterdir()
     named = load_training(directory).job.workload.accelerator.name
@@ -270,7 +271,7 @@ def test_a_recording_of_steps_names_its_model_only(call: Call, made: Path, home:
 
 
 def test_code_that_the_user_names_again_runs(
-    call: Call, made: Path, home: Path, tmp_path_factory: pytest.TempPathFactory
+    made: Path, home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The refusal says the words with which the record is repeated."""
     run = planted(
@@ -279,16 +280,16 @@ def test_code_that_the_user_names_again_runs(
     )  # fmt: skip
     words = ("ab", run, made / "data", "--data", made / "data", "--max-rounds", 4, "--quiet")
     results = ("--results", home / "results", "--if-inconclusive", "pass")
-    refused(call, *words, *results)
+    refused(*words, *results)
     again = ["--set", "loader.factory=tests.planted_loaders:of_files"]
-    refused(call, *words, *results, *again)
+    refused(*words, *results, *again)
     again += ["--set", "loader.args.workers=0"]
-    refused(call, *words, *results, *again, "--set-a", "loader.args.divide=true")
-    code, _, err = call(*words, *results, *again, "--set", "loader.args.divide=false")
+    refused(*words, *results, *again, "--set-a", "loader.args.divide=true")
+    code, _, err = in_process(*words, *results, *again, "--set", "loader.args.divide=false")
     assert code == 0, err
 
 
-def test_a_sweep_whose_code_is_named_again_goes_on(call: Call, made: Path, home: Path) -> None:
+def test_a_sweep_whose_code_is_named_again_goes_on(made: Path, home: Path) -> None:
     code = {"loader": {"kind": "user", "factory": "tests.planted_loaders:of_files"}}
     folder = swept(
         home, made / "data", overrides=overrides(code), axes={"loader.args.workers": [0]},
@@ -296,11 +297,11 @@ def test_a_sweep_whose_code_is_named_again_goes_on(call: Call, made: Path, home:
         default={"loader.args.workers": 0},
     )  # fmt: skip
     factory = ("--set", "loader.factory=tests.planted_loaders:of_files")
-    refused(call, "sweep", "--resume", folder)
-    refused(call, "sweep", "--resume", folder, *factory)
+    refused("sweep", "--resume", folder)
+    refused("sweep", "--resume", folder, *factory)
     other = ("--set", "loader.factory=tests.planted_loaders:nothing")
-    assert call("sweep", "--resume", folder, *other, "--set", "loader.args.workers=0")[0] == 2
-    done, _, err = call(
+    assert in_process("sweep", "--resume", folder, *other, "--set", "loader.args.workers=0")[0] == 2
+    done, _, err = in_process(
         "sweep", "--resume", folder, *factory, "--set", "loader.args.workers=0", "--quiet"
     )
     assert done == 0, err

@@ -73,9 +73,8 @@ def test_a_file_that_does_harm_is_named_and_the_next_one_is_read(
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(sandbox, "SANDBOX_S", 1.0 if find is forever else 60.0)
-            with pytest.raises(DatasetError, match=f"a cannot be read: {why}") as caught:
+            with pytest.raises(DatasetError, match=f"a cannot be read: {why}"):
                 child.samples(window(bad), "a", len(bad))
-        assert "\n" not in str(caught.value)
         found = child.samples(window(), "a", len(DATA))
         assert (found.offset.tolist(), found.size.tolist()) == ([0], [100])
 

@@ -49,11 +49,7 @@ def saved(folder: Path, **changed: Any) -> Path:
     ],
 )
 def test_a_sweep_goes_to_no_url_by_itself(
-    word: str,
-    root: str,
-    listener: Listener,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    word: str, root: str, listener: Listener, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = saved(tmp_path / "s", data_root=root.format(url=listener.url))
     results = ("--results", str(tmp_path / "results"))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.base.errors import IobenchError
 from iobench.cli.main import main
 from iobench.data.generator import generate
 from iobench.data.scan import save, scan
@@ -359,16 +360,14 @@ def test_a_shard_of_another_size_is_named(change: int | None, lies: tuple[Any, M
     key = manifest.key(13)
     rewrite(storage, key, change)
     storage.close()
-    with pytest.raises(Exception, match=key) as caught:
+    with pytest.raises(IobenchError, match=key):
         check_shards(manifest, storage)
-    assert "\n" not in str(caught.value)
     report = verify(storage, manifest, workers=0)
     assert {damage.shard for damage in report.damages} == {key}
     assert report.unreadable == ()
     reader = make_reader(manifest, storage, ReaderSpec(decode=False))
     if change is not None and change > 0:
         return  # what follows a sample is none of the reader's business
-    with pytest.raises(Exception, match=key) as caught:
+    with pytest.raises(IobenchError, match=key):
         reader.read(np.array([13]), None)
-    assert "\n" not in str(caught.value)
     reader.close()

@@ -50,6 +50,12 @@ MISTAKES = (
     "checkpoint llama3-8b --to new --writer torch-nocrc --async",
     "cost results/calibrated --instance g5.2xlrge",
     "compare results/calibrated results/throttled --metric samples",
+    "plan demo --set cache=hot",
+    "plan demo --set workers=4",
+    "plan demo --set loader.concurrency=4",
+    "plan demo --format jsn",
+    "run demo --data x --repaet 3",
+    "compare results --by nosuch",
     "plan ./mine.yaml",
     "plan ./list.yaml",
     "plan demo --set loader.kind=webdataset",  # the package is not installed
@@ -70,6 +76,7 @@ MISTAKES = (
     "cost results/calibrated --host-price-per-hour 0",
     "size demo --accelerators 0",
     "whatif results/calibrated --storage-bandwidth 0x",
+    "whatif results/calibrated --latency long",
     "probe data --request 1",
     "probe data --max-in-flight 0",
     "report results/calibrated --fail-on 'samples_per_s'",
@@ -108,7 +115,18 @@ MISTAKES = (
     "report results/calibrated -o thesis",
     "load nowhere",
     "load empty",
+    "run demo --data=",
+    "run demo --data ''",
+    "report ''",
+    "run demo --data 'throttled+?latency=1ms'",
     # flags that do not go together
+    "--quiet run demo",
+    "report x --json --html",
+    "report x --format=csv --json",
+    "whatif x --nic 3GB/s",
+    "run demo --data x --checkpoint-every 3",
+    "run demo --data x --loader a:b --confirm",
+    "train resnet18 --record x --data y",
     "load empty --copy-to s3://bucket/copy",
     "generate demo --to new --layers 2",
     "run demo --data data --checkpoint llama3-8b",
@@ -388,7 +406,6 @@ def verdicts() -> str:
     texts = []
     for name, changes in VERDICTS.items():
         verdict = build_run(**changes).job.verdict
-        assert verdict is not None
         lines = [f"{name}: {verdict.bottleneck}", *textwrap.wrap(verdict.sentence, 98)]
         lines += textwrap.wrap(
             verdict.explanation, 94, initial_indent="   ", subsequent_indent="   "

@@ -14,7 +14,8 @@ import pytest
 from cyclopts.argument import Argument
 
 from iobench.cli.flags import WHOLE_HELP, names_of, requirements
-from iobench.cli.main import VERBS, main, program
+from iobench.cli.main import VERBS, program
+from tests.processes import completed, in_process, printed, refused
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -49,13 +50,8 @@ def test_what_a_flag_needs_or_can_not_be_beside_is_a_flag_of_its_verb(verb: str)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_help_shows_what_matters_first_and_the_whole_help_every_flag(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = {}
-    for word in ("--help", "--help-all"):
-        assert main([verb, word]) == 0
-        shown[word] = capsys.readouterr().out
+def test_a_help_shows_what_matters_first_and_the_whole_help_every_flag(verb: str) -> None:
+    shown = {word: printed(f"{verb} {word}") for word in ("--help", "--help-all")}
     for name, flag in flags_of(verb).items():
         line = re.compile(rf"^│[ *]+(\w+ )?{name}(?![\w-])", re.MULTILINE)
         assert line.search(shown["--help-all"]), name
@@ -64,10 +60,9 @@ def test_a_help_shows_what_matters_first_and_the_whole_help_every_flag(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_help_shows_first_what_must_be_given_and_with_the_output_how_it_is_shown(
-    verb: str, capsys: pytest.CaptureFixture[str]
+    verb: str,
 ) -> None:
-    assert main([verb, "--help"]) == 0
-    first, _, output = capsys.readouterr().out.partition("─ output ─")
+    first, _, output = printed(f"{verb} --help").partition("─ output ─")
     required = [
         line.startswith("│ *") for line in first.splitlines() if re.match("│ .  ?[-A-Z]", line)
     ]
@@ -76,78 +71,28 @@ def test_a_help_shows_first_what_must_be_given_and_with_the_output_how_it_is_sho
     assert "--details" not in first
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("run demo --data x --checkpoint-every 3", "--checkpoint-every can only be used with"),
-        ("run demo --data x --loader a:b --confirm", "--confirm can't be used with --loader"),
-        ("train resnet18 --record x --data y", "--data can't be used with --record"),
-        (f"whatif {GOLDEN}/calibrated --latency long", "--latency: 'long' is not a duration"),
-        (f"compare {GOLDEN} --by nosuch", "none of them has this key"),
-        ("whatif x --nic 3GB/s", "--nic can only be used with --hosts"),
-        ("run demo --data x --repeat 0", "--repeat. Must be >= 1"),
-        ("run demo --data x --repaet 3", "Did you mean --repeat"),
-        ("plan demo --format jsn", 'Did you mean "json"?'),
-        ("--quiet run demo", "--quiet"),
-        ("runn demo", 'Did you mean "run"?'),
-        ("report x --json --html", "--json and --html are two formats"),
-        ("report x --format=csv --json", "--format=csv and --json are two formats"),
-        ("run demo --data=", "--data= has no value"),
-        ("run demo --data ''", "the word after --data is empty"),
-        ("report ''", "a word is empty"),
-        ("run demo --data throttled+?latency=1ms", "a directory or URL is empty"),
-        ("run demo --data throttled+/x?bandwidth=fast", "bandwidth: 'fast' is not a size"),
-        ("run demo --data x --set loader.workers=a", "must be a whole number, but is 'a'"),
-        ("run demo --data x --set cache=hot", "must be 'cold', 'warm' or 'any', but is 'hot'"),
-        ("run demo --data x --set workers=4", "did you mean 'loader.workers'?"),
-        ("run demo --data x --set loader.concurrency=4", "did you mean 'reader.concurrency'?"),
-        ("probe . --request 4q", "--request: '4q' is not a size"),
-    ],
-)
-def test_a_wrong_command_is_told_in_one_line(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main(shlex.split(words))
-    out, err = capsys.readouterr()
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert told in err
-
-
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_output_goes_to_a_file_as_it_went_to_stdout(
-    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["report", str(GOLDEN / "calibrated"), "--format", form]
-    assert main(words) == 0
-    shown = capsys.readouterr().out
+def test_output_goes_to_a_file_as_it_went_to_stdout(form: str, tmp_path: Path) -> None:
+    words = ("report --format", form, GOLDEN / "calibrated")
     file = tmp_path / "out"
     file.write_text("what was there before")
-    assert main([*words, "-o", str(file)]) == 0
-    assert capsys.readouterr().out == ""
-    assert file.read_text(encoding="utf-8") == shown
+    assert printed(*words, "-o", file) == ""
+    assert file.read_text(encoding="utf-8") == printed(*words)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_output_that_cannot_be_written_is_told_before_anything_is_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_that_cannot_be_written_is_told_before_anything_is_done(tmp_path: Path) -> None:
     made = tmp_path / "data"
     for place in (tmp_path, tmp_path / "no" / "file", "x\0y"):
-        words = ["generate", "demo", "--to", str(made), "--samples", "1", "--output", str(place)]
-        assert main(words) == 2
-        told = capsys.readouterr()
-        assert (told.out, told.err.count("\n")) == ("", 1)
+        assert refused("generate demo --samples 1 --to", made, "--output", place)
         assert not made.exists()
 
 
 @pytest.mark.parametrize("target", ["file", "nothing"])
-def test_no_document_is_written_through_a_link(
-    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_document_is_written_through_a_link(target: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("before")
     (tmp_path / "link").symlink_to(target)
-    assert main(["list", "codecs", "-o", str(tmp_path / "link")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert refused("list codecs -o", tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir() if path.is_file()] == [
         ("file", "before"), *([("link", "before")] if target == "file" else [])
@@ -164,7 +109,7 @@ def test_no_document_is_written_through_a_link(
     ],
 )
 def test_no_document_replaces_what_iobench_has_written(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = ("manifest.json", "samples.arrow", "shards.arrow")
     for each in (
@@ -176,32 +121,24 @@ def test_no_document_replaces_what_iobench_has_written(
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     monkeypatch.chdir((tmp_path / name).parent)
     for place in (tmp_path / name, (tmp_path / name).name):
-        assert main(["list", "codecs", "-o", str(place)]) == 2
-        told = capsys.readouterr()
-        assert (told.out, told.err.count("\n")) == ("", 1)
-        assert Path(name).name in told.err
+        assert Path(name).name in refused("list codecs -o", place)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    # A file that is not there yet is nobody's.
-    assert main(["list", "codecs", "-o", "page.html"]) == 0
+    assert printed("list codecs -o page.html") == ""  # not there yet, so it is nobody's
 
 
-def test_a_full_disk_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "codecs", "-o", "/dev/full"]) == 1
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    assert "/dev/full" in told.err
+def test_a_full_disk_names_the_file() -> None:
+    assert "/dev/full" in refused("list codecs -o /dev/full", code=1)
 
 
 @pytest.mark.slow
 def test_a_demos_document_is_alone_on_standard_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    quick = ("--samples", 40, "-n", 1, "--calibration", "0s")
     monkeypatch.chdir(tmp_path)
-    words = ["demo", "--samples", "40", "-n", "1", "--calibration", "0s", "--format", "csv"]
-    assert main([*words, "-o", "out.csv"]) == 0
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "generated" in told.err
+    told = completed("demo", *quick, "--format", "csv", "-o", "out.csv")
+    assert (told.returncode, told.stdout) == (0, "")
+    assert "generated" in told.stderr
     rows = (tmp_path / "out.csv").read_text().splitlines()
     assert len({row.count(",") for row in rows if '"' not in row}) == 1
 
@@ -209,24 +146,23 @@ def test_a_demos_document_is_alone_on_standard_output(
 def test_a_verb_that_fails_leaves_the_output_of_before(tmp_path: Path) -> None:
     file = tmp_path / "out"
     file.write_text("before")
-    assert main(["report", str(tmp_path / "nosuch"), "-o", str(file)]) == 1
+    assert refused("report", tmp_path / "nosuch", "-o", file, code=1)
     assert file.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert main(["list", "codecs", "-o", "/dev/null"]) == 0
+    assert printed("list codecs -o /dev/null") == ""
 
 
 # Completion
 
 
 def test_a_file_with_a_hostile_name_is_no_completion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "workloads").mkdir()
     (tmp_path / "workloads" / "x'; touch pwned; '.yaml").write_text("")
     (tmp_path / "workloads" / "mine.yaml").write_text("")
     monkeypatch.chdir(tmp_path)
-    assert main(["__complete", "run", ""]) == 0
-    told = capsys.readouterr().out.splitlines()
+    told = in_process("__complete", "run", "")[1].splitlines()
     assert {"mine", "resnet50-h100"} <= set(told)
     assert "pwned" not in str(told)
 
@@ -242,12 +178,9 @@ def test_a_file_with_a_hostile_name_is_no_completion(
         (["report", "x", "--format", "m"], ["markdown", "mlperf"]),
     ],
 )
-def test_bash_completes(
-    typed: list[str], expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--completion", "bash"]) == 0
+def test_bash_completes(typed: list[str], expected: list[str], tmp_path: Path) -> None:
     script = tmp_path / "iobench.bash"
-    script.write_text(capsys.readouterr().out)
+    script.write_text(in_process("--completion", "bash")[1])
     (tmp_path / "iobench").write_text(f'#!/bin/sh\nexec {sys.executable} -m iobench "$@"\n')
     (tmp_path / "iobench").chmod(0o755)
     ask = (
@@ -266,11 +199,8 @@ def test_bash_completes(
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_scripts_of_other_shells(
-    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--completion", shell]) == 0
-    text = capsys.readouterr().out
+def test_the_scripts_of_other_shells(shell: str, tmp_path: Path) -> None:
+    text = in_process("--completion", shell)[1]
     assert "calibration" in text
     if shutil.which(shell):
         script = tmp_path / "script"
@@ -283,15 +213,13 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> No
     file = tmp_path / "out"
     file.write_text("before")
     file.chmod(mode)
-    assert main(["list", "codecs", "-o", str(file)]) == 0
+    assert printed("list codecs -o", file) == ""
     assert "zstd" in file.read_text()
     assert file.stat().st_mode & 0o7777 == mode
 
 
 @pytest.mark.parametrize("word", ["--resume", "--confirm"])
-def test_a_flag_that_would_change_a_sweep_is_named(
-    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flag_that_would_change_a_sweep_is_named(word: str, tmp_path: Path) -> None:
     """Before, --accelerators, --seed and --calibration were accepted and had no effect."""
     changes = (
         ["--samples", "9"],
@@ -303,22 +231,19 @@ def test_a_flag_that_would_change_a_sweep_is_named(
         *([["--repeat", "5"]] if word == "--resume" else []),
     )
     for change in changes:
-        assert main(["sweep", word, str(tmp_path / "sweep"), *change]) == 2, change
-        told = capsys.readouterr().err
+        told = refused("sweep", word, tmp_path / "sweep", *change)
         assert (change[0] in told, word in told) == (True, True), change
 
 
 def test_the_commands_of_a_demo_can_be_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     results = "my results; $(touch x)"
-    assert main(["demo", "--samples", "0", "--results", results]) == 2  # nothing is generated
-    told = capsys.readouterr().err
+    told = in_process("demo", "--samples", 0, "--results", results)[2]  # nothing is generated
     (tmp_path / "demo-data").mkdir()
     (tmp_path / "demo-data" / "manifest.json").write_text("{}")
-    assert main(["demo", "--results", results]) == 1
-    told += capsys.readouterr().err
+    told += in_process("demo", "--results", results)[2]
     commands = [line.removeprefix("$ ") for line in told.splitlines() if line.startswith("$ ")]
     assert [shlex.split(command)[1] for command in commands] == ["generate", "run"]
     assert results in shlex.split(commands[1])

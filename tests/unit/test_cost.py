@@ -115,11 +115,7 @@ def ranked(*given: tuple[TrainingRecord, Machine], terms: Terms | None = None) -
 
 
 def options(
-    doc: TrainingRecord,
-    terms: Terms | None = None,
-    *,
-    hosts: int = 1,
-    instance: Instance = MACHINE,
+    doc: TrainingRecord, terms: Terms | None = None, *, hosts: int = 1, instance: Instance = MACHINE
 ) -> list[Option]:
     """On demand first, if there is such a price, then spot."""
     found = ranked((doc, ((hosts, instance),)), terms=terms).options
@@ -400,9 +396,7 @@ def test_cost_as_a_user_calls_it(both: list[str]) -> None:
 
 
 def test_what_is_wrong_is_said_in_one_line(
-    both: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    both: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, rows in {
         "euro": "type,usd_per_hour,currency\ng5.2xlarge,1,EUR\n",

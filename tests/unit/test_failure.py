@@ -17,8 +17,8 @@ import pytest
 from iobench.base.errors import DatasetError, IobenchError, UsageError
 from iobench.cli import failure
 from iobench.cli import list as verb
-from iobench.cli.main import main
 from tests.hostile import HOSTILE, RAW, check, run
+from tests.processes import refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,12 +131,11 @@ def test_a_log_follows_no_link(
     assert victim.read_text() == "mine"
 
 
-def test_debug_keeps_the_exit_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_debug_keeps_the_exit_code(tmp_path: Path) -> None:
     for words, code in ((["plan", "nosuch"], 2), (["verify", str(tmp_path / "no")], 1)):
-        assert main(words) == code
-        assert "Traceback" not in capsys.readouterr().err
-        assert main([*words, "--debug"]) == code
-        assert "Traceback" in capsys.readouterr().err
+        assert refused(*words, code=code)
+        ended, _, told = run(*words, "--debug")
+        assert (ended, "Traceback" in told) == (code, True)
 
 
 @pytest.mark.parametrize(
@@ -159,15 +158,11 @@ def test_numbers_beyond_all_sense(words: tuple[str, ...]) -> None:
         check(run(*words[:-1], f"{words[-1]}={number}"), (2,), (words, number[:9]))
 
 
-def test_a_package_that_is_missing_is_named(
-    fails: Fail, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_package_that_is_missing_is_named(fails: Fail, tmp_path: Path) -> None:
     fails(ModuleNotFoundError("No module named 'torch._C'", name="torch._C"))
-    assert main(["list"]) == 1
-    said = capsys.readouterr().err
+    said = refused("list", code=1)
     assert "torch" in said
     assert sys.executable in said
-    assert said.count("\n") == 1
     assert logs(tmp_path) == []
 
 
@@ -175,7 +170,7 @@ def test_a_module_of_our_own_that_is_missing_is_an_internal_error(
     fails: Fail, tmp_path: Path
 ) -> None:
     fails(ModuleNotFoundError("No module named 'iobench.x'", name="iobench.x"))
-    assert main(["list"]) == 70
+    assert run("list")[0] == 70
     assert len(logs(tmp_path)) == 1
 
 
@@ -195,18 +190,11 @@ def test_all_that_is_needed_is_known() -> None:
     ],
 )
 def test_shared_memory_that_can_not_be_written_is_named(
-    fails: Fail,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    error: OSError | str,
+    fails: Fail, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError | str
 ) -> None:
     missing = tmp_path / "shm"
     monkeypatch.setattr(failure, "SHARED_MEMORY", str(missing))
     if isinstance(error, str):
         error = OSError(errno.EROFS, "Read-only file system", str(missing / "pym-1"))
     fails(error)
-    assert main(["list"]) == 1
-    said = capsys.readouterr().err
-    assert f"{missing}, " in said
-    assert said.count("\n") == 1
+    assert f"{missing}, " in refused("list", code=1)

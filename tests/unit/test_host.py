@@ -12,6 +12,7 @@ import pytest
 
 from iobench.base import cgroup, memory
 from iobench.host import host, resources
+from tests.processes import document
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -108,26 +109,21 @@ def test_what_is_available_is_what_is_left_below_the_groups_limit(tmp_path: Path
 
 
 def test_everything_that_asks_for_memory_gets_one_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group that has little memory: buffers, plans and --memory-multiple all know it."""
     from iobench.base import buffers
     from iobench.base.errors import NoMemoryError
-    from iobench.cli.main import main
 
     monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda root=None: 64 << 20)
     monkeypatch.setattr(cgroup, "memory_left_bytes", lambda root=None: 48 << 20)
     assert buffers.available() == 48 << 20
     with pytest.raises(NoMemoryError):
         buffers.private(100 << 20)
-    assert main(["plan", "demo", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["memory_bytes"] == 64 << 20
-    assert main(["plan", "resnet50", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["memory_available_bytes"] == 48 << 20
-    words = ["generate", "demo", "--to", str(tmp_path / "d"), "--memory-multiple", "0.01"]
-    assert main([*words, "--json", "--workers", "1"]) == 0
-    made = json.loads(capsys.readouterr().out)["sample_bytes"]
-    assert made == pytest.approx(0.01 * (64 << 20), rel=0.2)
+    assert document("plan demo")["memory_bytes"] == 64 << 20
+    assert document("plan resnet50")["memory_available_bytes"] == 48 << 20
+    made = document(f"generate demo --to {tmp_path}/d --memory-multiple 0.01 --workers 1")
+    assert made["sample_bytes"] == pytest.approx(0.01 * (64 << 20), rel=0.2)
 
 
 def test_fingerprint_is_json_and_holds_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,6 @@ def test_storage_is_the_bottleneck_where_a_load_without_it_is_fast() -> None:
     assert (found.bottleneck, found.n, found.ready_s) == (["storage"], 3, 2.05)
     assert found.gains["storage"].value == pytest.approx(10)
     share = storage_share(found)
-    assert share is not None
     assert share.value == pytest.approx(0.9)
     assert found.read_amplification == 1
     assert doc.metrics["ready_s"].median == 2.05
@@ -145,8 +144,6 @@ def test_the_fastest_loader_is_best_only_if_that_is_significant(
     mapped = each_round(*other, loader="mmap", read_bytes=None)
     job = record(BASE + mapped, spec={"loaders": ["direct", "mmap"]}).job
     assert (job.best, job.significant) == ("direct", significant)
-    assert job.gain is not None
-    assert job.gain.low is not None
     assert (job.gain.low > 1.05) is significant
 
 
@@ -163,7 +160,6 @@ def test_replicas_share_the_link_and_what_is_found_is_beside_what_was_promised()
     four = each_round(8.0, 8.1, 8.05, replicas=4)
     spec = {"replicas": [1, 4]}
     found = of(record(BASE + four, spec=spec, plain=plain(0.5e9) + plain(0.5e9, 4)), replicas=4)
-    assert found.promised_s is not None
     assert found.promised_s.value == pytest.approx(8.0)
     assert found.kept is True
     slower = each_round(16.0, 16.1, 16.05, replicas=4)
@@ -176,7 +172,6 @@ def test_replicas_that_share_a_page_cache_are_promised_the_time_of_one() -> None
     four = each_round(2.0, 2.1, 2.2, replicas=4, residency_after=1.0)
     doc = record(one + four, spec={"replicas": [1, 4]}, plain=plain(0.5e9) + plain(0.5e9, 4))
     found = of(doc, replicas=4)
-    assert found.promised_s is not None
     assert (found.promised_s.value, found.kept) == (2.05, True)
 
 
@@ -184,12 +179,9 @@ def test_a_copy_has_paid_after_its_time_over_what_a_start_saves() -> None:
     near = [trial(number, 1.0, copy_s=copy_s) for number, copy_s in enumerate((10.0, 11.0, 10.5))]
     far = each_round(3.0, 3.2, 3.1)
     copied = record(far + near, copied={"to": "/nvme"}).job.copied
-    assert copied is not None
-    assert copied.starts is not None
     assert copied.starts.value == pytest.approx(5.0)
     assert (copied.copy_s, copied.ready_s, copied.never) == (10.5, 1.0, False)
     never = record([*BASE, trial(0, 4.0, copy_s=10.0)], copied={"to": "/nvme"}).job.copied
-    assert never is not None
     assert (never.starts, never.never) == (None, True)
 
 

@@ -35,11 +35,7 @@ def fake(
 
 
 def watched(
-    clock: Clock,
-    device: str | None = "cuda",
-    ranks: int = 1,
-    seconds: float = 3.0,
-    **environ: str,
+    clock: Clock, device: str | None = "cuda", ranks: int = 1, seconds: float = 3.0, **environ: str
 ) -> tuple[list[DeviceUse], str]:
     watch = GpuWatch(device, ranks, clock=clock, environ=environ)
     watch.begin()

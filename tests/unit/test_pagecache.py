@@ -77,9 +77,8 @@ def test_files_of_an_overlay_are_looked_at_by_mincore(
 @pytest.mark.parametrize("call", [pagecache.evict, pagecache.residency])
 def test_a_missing_file_is_one_clear_line(tmp_path: Path, call: object) -> None:
     assert callable(call)
-    with pytest.raises(StorageError, match=r"gone.*No such file") as caught:
+    with pytest.raises(StorageError, match=r"gone.*No such file"):
         call([tmp_path / "gone"])
-    assert "\n" not in str(caught.value)
 
 
 def test_importing_it_does_not_import_torch() -> None:

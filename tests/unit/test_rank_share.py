@@ -66,8 +66,6 @@ def test_slices_of_all_ranks_are_the_tensor(name: str) -> None:
             continue
         assert parts[0].start == 0
         for before, after in pairwise(parts):
-            assert before is not None
-            assert after is not None
             assert before.stop == after.start
         assert parts[-1] is not None
         assert parts[-1].stop == tensor.shape[parts[0].axis]

@@ -24,8 +24,6 @@ def test_the_answer_is_between_the_rates_of_its_interval(largest: float) -> None
     search = RateSearch(least=0.2, most=5_000)
     searched(search, largest)
     found = search.found()
-    assert found.low is not None
-    assert found.high is not None
     assert found.low <= largest < found.high <= CLOSE * found.low + 1e-9
     assert found.bound == ""
 

@@ -69,7 +69,6 @@ def test_text_becomes_values(tmp_path: Path) -> None:
 def test_values_that_are_none(name: str, value: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_storage("s3://bucket/x", options={name: value})
-    assert "\n" not in str(caught.value)
     assert caught.value.remedy
 
 
@@ -92,9 +91,8 @@ def test_a_time_out_above_the_deadline() -> None:
     ],
 )
 def test_places_that_are_none(url: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError):
         open_storage(url)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,6 @@ VERDICTS: dict[str, tuple[Callable[[], ServingRecord], bool | None, str]] = {
 def test_the_bottleneck_is_what_brings_most_if_it_is_left_out(name: str) -> None:
     build, holds, bottleneck = VERDICTS[name]
     verdict = build().job.verdict
-    assert verdict is not None
     assert verdict.bottleneck == bottleneck
     if holds is not None:
         assert verdict.holds is holds
@@ -183,7 +182,6 @@ def test_the_bottleneck_is_what_brings_most_if_it_is_left_out(name: str) -> None
 def test_a_limit_that_some_repetitions_hold_is_inconclusive() -> None:
     trials = [build_trial(seed=1), build_trial(seed=2, read_s=0.018), build_trial(seed=3)]
     verdict = build_serving(trials).job.verdict
-    assert verdict is not None
     assert verdict.holds is None
 
 

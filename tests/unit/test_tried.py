@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import InterruptedRun, IobenchError
-from iobench.cli.main import main
 from iobench.data.generator import generate
 from iobench.judge.promise import answer, gain_of, told_again, with_found
 from iobench.judge.rebuild import conclude
@@ -35,6 +34,7 @@ from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import Workload
 from iobench.storage.local.storage import LocalStorage
+from tests.processes import in_process, refused
 from tests.unit.conftest import build_run
 
 
@@ -238,9 +238,8 @@ def test_a_change_that_fails_is_left_out(
     assert found.answer == "inconclusive"
 
 
-def test_a_run_without_ceilings_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "demo", "--data", str(data), "--confirm", "--calibration", "0s"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_a_run_without_ceilings_is_refused(data: Path) -> None:
+    assert refused("run demo --confirm --calibration 0s --data", data)
 
 
 # The advice of an earlier run
@@ -272,14 +271,12 @@ def earlier(recorded: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(recorded, tmp_path / "first" / recorded.name))
 
 
-def test_an_earlier_run_is_repeated_with_its_advice(
-    earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_earlier_run_is_repeated_with_its_advice(earlier: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in earlier.iterdir()}
     new = tmp_path / "new"
-    code = main(["advise", str(earlier), "--confirm", "--results", str(new), "--json"])
+    code, out, _ = in_process("advise", earlier, "--confirm", "--results", new, "--json")
     assert {path.name: path.read_bytes() for path in earlier.iterdir()} == before
-    doc = TrainingRecord.model_validate(json.loads(capsys.readouterr().out))
+    doc = TrainingRecord.model_validate(json.loads(out))
     [found] = doc.job.confirmations
     assert (found.id, found.promised_by) == ("concurrency", earlier.name)
     # Three times the rate of the reads; what else the run did takes its time as before.
@@ -290,51 +287,30 @@ def test_an_earlier_run_is_repeated_with_its_advice(
 
 
 def test_a_dataset_that_is_gone_or_another_one_is_refused(
-    earlier: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    earlier: Path, tmp_path: Path, data: Path
 ) -> None:
-    words = ["advise", str(earlier), "--confirm", "--results", str(tmp_path / "new")]
+    words = ("advise", earlier, "--confirm", "--results", tmp_path / "new", "--data")
     other = tmp_path / "other"
     spec = {"name": "demo", "samples": 12, "sample_size": {"mean": 20_000}, "format": "files"}
     generate(build(DatasetSpec, spec, where="here"), LocalStorage(other), workers=0)
-    assert main([*words, "--data", str(other)]) == 1
-    assert main([*words, "--data", str(tmp_path / "gone")]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 2
+    assert refused(*words, other, code=1)
+    assert refused(*words, tmp_path / "gone", code=1)
     assert not (tmp_path / "new").exists()
 
 
-def test_an_address_in_a_record_is_not_contacted(
-    earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_address_in_a_record_is_not_contacted(earlier: Path, tmp_path: Path) -> None:
     path = earlier / "run.json"
     record = json.loads(path.read_text())
     record["job"]["dataset"]["location"] = "s3://bucket/data?endpoint=http://127.0.0.1:1"
     record["job"]["workload"]["storage"] = {"endpoint": "http://127.0.0.1:1"}
     path.write_text(json.dumps(record))
-    words = ["advise", str(earlier), "--confirm", "--results", str(tmp_path / "new")]
-    assert main(words) == 2
+    words = ("advise", earlier, "--confirm", "--results", tmp_path / "new")
+    assert refused(*words)
     # The user names the data, and the record alone names the endpoint.
-    assert main([*words, "--data", "s3://bucket/data"]) == 2
+    assert refused(*words, "--data", "s3://bucket/data")
     record["job"]["dataset"]["location"] = None
     path.write_text(json.dumps(record))
-    assert main(words) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 3
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--set", "reader.concurrency=9", "--confirm"],
-        ["--budget", "0s", "--confirm"],
-        ["--budget", "1m"],
-        ["--data", "x"],
-    ],
-)
-def test_flags_that_do_not_fit_are_refused(
-    words: list[str], recorded: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["advise", str(recorded), *words]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert refused(*words)
 
 
 # What is kept by chance

@@ -256,12 +256,11 @@ def test_a_trial_apart_that_fails_says_why(trial: Trial) -> None:
     with Apart() as apart:
         with pytest.raises(IobenchError, match="NotANumber"):
             apart.measure(with_accelerator(trial, model="tests.networks:NotANumber"))
-        with pytest.raises(IobenchError) as found:
+        with pytest.raises(IobenchError):
             apart.measure(trial.model_copy(update={"data": f"{trial.data}/none"}))
         with pytest.raises(IobenchError, match="ended with -9"):
             apart.measure(with_accelerator(trial, model="tests.networks:KillsItsParent"))
         assert apart.measure(trial).document.status == "ok"
-    assert "\n" not in str(found.value)
 
 
 @pytest.mark.slow

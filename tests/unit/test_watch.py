@@ -78,7 +78,6 @@ class Planted:
 
 
 def leaves_record(directory: Path | None) -> TrainingRecord:
-    assert directory is not None
     record = load_training(directory)
     assert rebuild(record, read_events(directory / EVENTS_FILE)).changed == ()
     return record
@@ -346,9 +345,8 @@ def test_ranks_of_one_launch_share_a_directory(
 
 @pytest.mark.parametrize("loader", [5, None])
 def test_what_is_no_loader_is_refused(loader: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError):
         iobench.watch(loader, results=tmp_path)
-    assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
