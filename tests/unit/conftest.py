@@ -4,11 +4,10 @@ events from plain rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 
 from iobench.judge.figures.metrics import summarise
 from iobench.judge.rebuild import conclude
@@ -187,13 +186,3 @@ def build_run(
     told += [each.change for each in doc.job.verdict.advice] if doc.job.verdict else []
     assert long_sentences(told) == []
     return doc
-
-
-@pytest.fixture(scope="session")
-def make_run() -> Callable[..., TrainingRecord]:
-    return build_run
-
-
-@pytest.fixture(scope="session")
-def make_events() -> Callable[[Sequence[dict[str, Any]]], dict[str, np.ndarray]]:
-    return build_events

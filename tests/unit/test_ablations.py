@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from iobench.judge.figures.ablations import How, gain, in_flight_of, rate_of, wi
 from iobench.judge.rebuild import rebuild
 from iobench.record.training import Epoch
 from iobench.record.verdict import AblatedStage, Ablation, AblationRound
-
-Build = Callable[..., Any]
+from tests.unit.conftest import build_events, build_run
 
 
 def steps(count: int, each_s: float, *, fill_s: float = 0.0, **more: Any) -> list[dict[str, Any]]:
@@ -99,22 +97,22 @@ def with_head(count: int, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_batches_in_flight_at_the_start_make_no_short_phase_faster(make_events: Build) -> None:
+def test_batches_in_flight_at_the_start_make_no_short_phase_faster() -> None:
     """Leaving out a stage that costs nothing brings nothing, however short that phase is."""
     how = How(round_steps=4, together=False, in_flight=8)
-    base, short = make_events(with_head(40)), make_events(with_head(12))
+    base, short = build_events(with_head(40)), build_events(with_head(12))
     in_flight = in_flight_of(how, base, short)
     assert in_flight == 8
     assert rate_of(base, how, in_flight=in_flight) == pytest.approx(100.0)
     assert rate_of(short, how, in_flight=in_flight) == pytest.approx(100.0)
     # A phase that is too short for that is compared without its first round alone.
-    assert in_flight_of(how, base, make_events(with_head(11))) == 0
-    assert in_flight_of(how, base, make_events([])) == 0
+    assert in_flight_of(how, base, build_events(with_head(11))) == 0
+    assert in_flight_of(how, base, build_events([])) == 0
     faster, rate = rate_of(short, how), rate_of(base, how)
     assert faster / rate > 1.15
 
 
-def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events: Build) -> None:
+def test_rebuild_computes_the_gains_from_the_events() -> None:
     rows = []
     for number in range(3):
         more = {"repetition": number}
@@ -124,7 +122,7 @@ def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events
         AblationRound(repetition=n, samples_per_s=1.0, base_samples_per_s=7.0, seconds=2.0)
         for n in range(3)
     ]
-    doc = make_run(repetitions=3, workload={"epochs": 1, "loader": {"workers": 2}}).with_job(
+    doc = build_run(repetitions=3, workload={"epochs": 1, "loader": {"workers": 2}}).with_job(
         ablations=[
             Ablation(stage="storage", rounds=unknown),
             Ablation(stage="prep", rounds=unknown),  # without events: stays as recorded
@@ -133,7 +131,7 @@ def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events
     )
     for repetition in doc.job.repetitions:
         repetition.epochs = [Epoch(epoch=0, startup_s=0.0)]
-    again = {each.stage: each for each in rebuild(doc, make_events(rows)).job.ablations}
+    again = {each.stage: each for each in rebuild(doc, build_events(rows)).job.ablations}
     gains = {stage: each.gain for stage, each in again.items()}
     assert gains["storage"].value == pytest.approx(2.0)
     assert gains["storage"].n == 3

@@ -4,7 +4,6 @@ run is that of test_verdict.py: demand 2,000, storage 4,000, prep 6,000, loader 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ from iobench.judge.promise import in_order
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Advice, Confirmation, ConfirmationRound, Estimate, Verdict
+from tests.unit.conftest import build_run
 from tests.unit.test_causes import DEMANDED, SLOW, curve, run_curve, verdict_on, without
-
-Build = Callable[..., TrainingRecord]
 
 PACKED = {"shards": 60, "samples": 60_000}
 SPENT = run_curve(
@@ -30,10 +28,10 @@ def verdict_of(doc: TrainingRecord) -> Verdict:
     return doc.job.verdict
 
 
-def spent(make_run: Build, **changes: Any) -> TrainingRecord:
+def spent(**changes: Any) -> TrainingRecord:
     """Operations are spent, on shards of 1,000 samples that are read at random."""
     slow = SLOW | {"workload": {"reader": {"concurrency": 2, "access": "random"}}}
-    return make_run(
+    return build_run(
         **slow | {"dataset": PACKED, "curve": SPENT, "ablations": without(storage=(2.0, 2.1))}
         | changes
     )  # fmt: skip
@@ -47,9 +45,9 @@ def tried(setting: str, promised: Estimate, *rates: tuple[float, float]) -> Conf
     return Confirmation(change="c", settings=[setting], promised=promised, rounds=rounds)
 
 
-def test_a_free_setting_that_was_tried_and_kept_stands_before_new_hardware(make_run: Build) -> None:
+def test_a_free_setting_that_was_tried_and_kept_stands_before_new_hardware() -> None:
     """Faster storage could bring 2.05 x. The setting brought 1.94 x, and costs nothing."""
-    doc = spent(make_run)
+    doc = spent()
     assert [each.id for each in verdict_of(doc).advice] == ["pack", "faster-storage"]
     setting = verdict_of(doc).advice[0].settings[0]
     kept = tried(setting, Estimate(value=2.02), (776, 400), (770, 398), (782, 402))
@@ -89,11 +87,11 @@ def test_what_is_free_stands_first_if_it_brings_enough(
     ],
 )
 def test_a_map_of_the_files_is_given_up_where_reads_get_more(
-    mapped: bool, own: float, gain: float | None, make_run: Build
+    mapped: bool, own: float, gain: float | None
 ) -> None:
     """A random sample out of shards takes one read of 400/s, or three page faults."""
     found = verdict_of(
-        make_run(
+        build_run(
             accelerators=1,
             rates={"storage_raw": own, "fetch": 133.3, "accelerator": 1000},
             measured=133.3,
@@ -111,12 +109,10 @@ def test_a_map_of_the_files_is_given_up_where_reads_get_more(
 
 @pytest.mark.parametrize("stage", ["storage", "prep", "fill", "sync", "checkpoint"])
 @pytest.mark.parametrize("gain", [(6.0, 7.0), 6.5])
-def test_no_promise_exceeds_what_the_accelerators_demand(
-    stage: str, gain: Any, make_run: Build
-) -> None:
+def test_no_promise_exceeds_what_the_accelerators_demand(stage: str, gain: Any) -> None:
     """A round without the stage began beside other load: 6.5 x of 395 is more than 2,000."""
     rates = {"fetch": 5000, "prep": 400} if stage == "prep" else SLOW["rates"]
-    found = verdict_on(make_run, **SLOW | {"rates": rates}, ablations=without(**{stage: gain}))
+    found = verdict_on(**SLOW | {"rates": rates}, ablations=without(**{stage: gain}))
     promises = [each for each in found.advice if each.predicted_gain is not None]
     assert promises
     for each in promises:
@@ -128,12 +124,9 @@ def test_no_promise_exceeds_what_the_accelerators_demand(
 @pytest.mark.parametrize(
     ("spent_by", "smaller"), [(SPENT, False), (run_curve(curve(200, 400, 401, 400)), True)]
 )
-def test_smaller_row_groups_are_as_many_reads(
-    spent_by: Any, smaller: bool, make_run: Build
-) -> None:
+def test_smaller_row_groups_are_as_many_reads(spent_by: Any, smaller: bool) -> None:
     """Where operations are spent, a smaller row group costs as much as a larger one."""
     doc = spent(
-        make_run,
         curve=spent_by,
         dataset=PACKED | {"blocks": True},
         repetition={"bytes_read": 30_000_000_000},
@@ -142,9 +135,9 @@ def test_smaller_row_groups_are_as_many_reads(
     assert ("block_size" in found.remedy) is smaller
 
 
-def test_an_upper_bound_is_not_broken_from_below(make_run: Build) -> None:
+def test_an_upper_bound_is_not_broken_from_below() -> None:
     """At most 2.05 x was promised, by what leaving the storage out brought; 1.5 x was found."""
-    doc = spent(make_run)
+    doc = spent()
     first = verdict_of(doc).advice[0]
     assert first.at_most
     promise = Estimate(value=first.predicted_gain or 0, low=first.low, high=first.high)
@@ -156,13 +149,11 @@ def test_an_upper_bound_is_not_broken_from_below(make_run: Build) -> None:
     assert found.answer == "not kept"
 
 
-def test_a_further_change_is_promised_no_more_than_the_run_without_its_storage(
-    make_run: Build,
-) -> None:
+def test_a_further_change_is_promised_no_more_than_the_run_without_its_storage() -> None:
     """109 of 292 samples/s. Without the storage it were 231, by test; twice the bandwidth is 214,
     so after that no storage brings more than 1.08 x.
     """
-    doc = make_run(
+    doc = build_run(
         accelerators=1,
         rates={"storage_raw": 107, "fetch": 107, "prep": 1200, "loader": 2000, "accelerator": 292},
         measured=107,
@@ -185,12 +176,9 @@ FILL = {"fill": (1.38, 1.42), "storage": (0.98, 1.02)}
 
 
 @pytest.mark.parametrize(("persistent", "says"), [(True, False), (False, True)])
-def test_data_of_a_loader_of_the_users_own_is_what_it_is(
-    persistent: bool, says: bool, make_run: Build
-) -> None:
+def test_data_of_a_loader_of_the_users_own_is_what_it_is(persistent: bool, says: bool) -> None:
     """Longer epochs are no change that its user can make; workers that stay are a setting."""
     found = verdict_on(
-        make_run,
         measured=1400,
         au=0.7,
         loader={"kind": "user"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from iobench.report.answer import answer
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen
+from tests.unit.conftest import build_run
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = [
@@ -23,8 +23,6 @@ RECORDS = [
 LINES, COLUMNS = 30, 80
 WHERE = 4
 """Lines that say where the results are."""
-
-Build = Callable[..., TrainingRecord]
 
 
 def text_of(doc: TrainingRecord) -> str:
@@ -40,10 +38,8 @@ def test_the_answer_fits_on_one_screen(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("raw", "rows"), [(900.0, 1), (9000.0, 2)])
-def test_the_best_of_the_storage_is_no_less_than_what_is_read(
-    make_run: Build, raw: float, rows: int
-) -> None:
-    text = text_of(make_run(rates={"storage_raw": raw, "fetch": 1500.0}, au=0.5, measured=1000))
+def test_the_best_of_the_storage_is_no_less_than_what_is_read(raw: float, rows: int) -> None:
+    text = text_of(build_run(rates={"storage_raw": raw, "fetch": 1500.0}, au=0.5, measured=1000))
     assert text.count("  storage, ") == rows
     assert "storage, as it is read" in text
 
@@ -57,18 +53,18 @@ def test_the_best_of_the_storage_is_no_less_than_what_is_read(
     ],
 )
 def test_the_bottleneck_is_named_and_marked(
-    make_run: Build, rates: dict[str, float], au: float, title: str, marked: str
+    rates: dict[str, float], au: float, title: str, marked: str
 ) -> None:
-    doc = make_run(rates=rates, au=au, measured=2000 * au)
+    doc = build_run(rates=rates, au=au, measured=2000 * au)
     lines = text_of(doc).splitlines()
     assert lines[0].endswith(f": {title}") or f"{lines[0]} {lines[1].strip()}".endswith(title)
     found = [line.split("  ")[1] for line in lines if line.endswith("< bottleneck")]
     assert found == [marked] * bool(marked)
 
 
-def test_what_an_undecided_storage_feeds_is_a_range(make_run: Build) -> None:
+def test_what_an_undecided_storage_feeds_is_a_range() -> None:
     """It may be to blame, or deliver enough for 14: 0 is not what it could feed."""
-    doc = make_run(rates={"fetch": 9000.0}, au=0.5, measured=1000, accelerators=1)
+    doc = build_run(rates={"fetch": 9000.0}, au=0.5, measured=1000, accelerators=1)
     fed = doc.job.verdict.fed.model_copy(update={"accelerators": 0, "low": 0, "high": 14})
     changed = {"bottleneck": "undecided", "starved": True, "fed": fed}
     doc = doc.with_job(verdict=doc.job.verdict.model_copy(update=changed))

@@ -4,7 +4,6 @@ test_verdict.py: demand 2,000, storage 4,000, prep 6,000, loader 8,000.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,8 +17,7 @@ from iobench.record.verdict import AblatedStage as Stage
 from iobench.record.verdict import Ablation, Estimate, RunCurve, Verdict
 from tests import curves
 from tests.curves import point
-
-Build = Callable[..., Any]
+from tests.unit.conftest import build_run
 
 
 def without(**gains: float | tuple[float, float]) -> list[Ablation]:
@@ -50,8 +48,8 @@ def run_curve(mine: StorageCurve, large: StorageCurve | None = None) -> RunCurve
     return RunCurve(curve=conclude_curve(mine, large), large=large)
 
 
-def verdict_on(make_run: Build, **changes: Any) -> Verdict:
-    found = make_run(**changes).job.verdict
+def verdict_on(**changes: Any) -> Verdict:
+    found = build_run(**changes).job.verdict
     assert isinstance(found, Verdict)
     return found
 
@@ -75,9 +73,9 @@ def verdict_on(make_run: Build, **changes: Any) -> Verdict:
     ],
 )
 def test_the_largest_gain_that_is_told_from_noise_binds(
-    make_run: Build, gains: dict[str, Any], bottleneck: str, also: list[Stage]
+    gains: dict[str, Any], bottleneck: str, also: list[Stage]
 ) -> None:
-    found = verdict_on(make_run, measured=1000, au=0.5, ablations=without(**gains))
+    found = verdict_on(measured=1000, au=0.5, ablations=without(**gains))
     assert (found.bottleneck, found.also) == (bottleneck, also)
     assert found.starved is True
     assert found.basis == "tested"
@@ -121,7 +119,6 @@ COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
     ],
 )
 def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_left_out(
-    make_run: Build,
     times: dict[str, float],
     gains: dict[str, Any],
     rates: dict[str, Any],
@@ -131,7 +128,6 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
     rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
     rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
     found = verdict_on(
-        make_run,
         measured=1000,
         au=0.5,
         rates=rates,
@@ -149,16 +145,13 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
 @pytest.mark.parametrize(
     ("queued_s", "bottleneck"), [(0.0, "storage"), (6.0, "storage"), (9.2, "prep")]
 )
-def test_waits_for_a_core_are_no_preparing(
-    make_run: Build, queued_s: float, bottleneck: str
-) -> None:
+def test_waits_for_a_core_are_no_preparing(queued_s: float, bottleneck: str) -> None:
     """Objects can't be cached, and the host is busy: of the batch's time it computes a part."""
     rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
     rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
     times = {"fetch_s": 25.0, "prep_s": 30.0}
     facts = {"fetches": 10, "fetch_wall_s": 10.0, "fetch_cpu_s": 0.6, "fetch_queued_s": queued_s}
     found = verdict_on(
-        make_run,
         measured=1000,
         au=0.5,
         loader={"kind": "user", "user": facts},
@@ -182,14 +175,14 @@ MADE = {"fetches": 10, "fetch_wall_s": 10.0, "wait_s": 10.0}
     ],
 )
 def test_a_small_gain_of_storage_does_not_explain_a_large_loss(
-    make_run: Build, gains: dict[str, Any], bottleneck: str
+    gains: dict[str, Any], bottleneck: str
 ) -> None:
     facts = MADE | {"fetch_cpu_s": 9.5}
     loader = {"kind": "user", "user": facts}
-    found = verdict_on(make_run, measured=200, au=0.1, loader=loader, ablations=without(**gains))
+    found = verdict_on(measured=200, au=0.1, loader=loader, ablations=without(**gains))
     assert found.bottleneck == bottleneck
     if bottleneck != "prep":
-        own = verdict_on(make_run, measured=200, au=0.1, ablations=without(**gains))
+        own = verdict_on(measured=200, au=0.1, ablations=without(**gains))
         assert own.bottleneck == found.bottleneck
 
 
@@ -205,12 +198,12 @@ def test_a_small_gain_of_storage_does_not_explain_a_large_loss(
     ],
 )
 def test_batches_that_are_made_and_not_here_are_the_loader(
-    make_run: Build, hand_over_s: float, storage: tuple[float, float], bottleneck: str
+    hand_over_s: float, storage: tuple[float, float], bottleneck: str
 ) -> None:
     """The rank receives a batch itself, so that no ceiling without the step explains the rate."""
     loader = {"kind": "user", "user": MADE | {"hand_over_s": hand_over_s, "fetch_cpu_s": 9.5}}
     gains = without(storage=storage, prep=(0.9, 1.1), accelerator=(1.2, 1.6))
-    found = verdict_on(make_run, measured=1000, au=0.5, loader=loader, ablations=gains)
+    found = verdict_on(measured=1000, au=0.5, loader=loader, ablations=gains)
     assert found.bottleneck == bottleneck
 
 
@@ -237,45 +230,40 @@ def test_batches_that_are_made_and_not_here_are_the_loader(
     ],
 )
 def test_advice_on_a_loader_of_the_users_follows_what_its_workers_did(
-    make_run: Build, facts: dict[str, Any], says: str
+    facts: dict[str, Any], says: str
 ) -> None:
     loader = {"kind": "user", "user": MADE | facts}
     gains = without(storage=(1.0, 1.01), prep=(4.0, 5.0))
-    found = verdict_on(
-        make_run, measured=200, au=0.1, workers=4, prep=300, loader=loader, ablations=gains
-    )
+    found = verdict_on(measured=200, au=0.1, workers=4, prep=300, loader=loader, ablations=gains)
     assert found.bottleneck == "prep"
     assert says in found.advice[0].change
 
 
 @pytest.mark.parametrize(("au", "bottleneck"), [(0.96, "accelerator"), (0.6, "undecided")])
-def test_no_gain_is_only_the_accelerator_where_it_hardly_waits(
-    make_run: Build, au: float, bottleneck: str
-) -> None:
+def test_no_gain_is_only_the_accelerator_where_it_hardly_waits(au: float, bottleneck: str) -> None:
     left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02), accelerator=(1.1, 1.3))
-    found = verdict_on(make_run, measured=2000 * au, au=au, ablations=left_out)
+    found = verdict_on(measured=2000 * au, au=au, ablations=left_out)
     assert found.bottleneck == bottleneck
     assert [advice.id for advice in found.advice] == (
         ["none"] if bottleneck == "accelerator" else []
     )
 
 
-def test_a_faster_accelerator_that_brings_more_than_all_waiting_binds(make_run: Build) -> None:
+def test_a_faster_accelerator_that_brings_more_than_all_waiting_binds() -> None:
     left_out = without(storage=(0.98, 1.03), accelerator=(1.9, 2.1))
-    found = verdict_on(make_run, measured=1840, au=0.92, ablations=left_out)
+    found = verdict_on(measured=1840, au=0.92, ablations=left_out)
     assert (found.bottleneck, found.starved) == ("accelerator", False)
 
 
-def test_by_elimination_the_loader(make_run: Build) -> None:
+def test_by_elimination_the_loader() -> None:
     left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02))
-    found = verdict_on(make_run, rates={"loader": 800}, measured=790, au=0.4, ablations=left_out)
+    found = verdict_on(rates={"loader": 800}, measured=790, au=0.4, ablations=left_out)
     assert found.bottleneck == "loader"
 
 
-def test_not_starved_and_yet_the_storage_binds(make_run: Build) -> None:
+def test_not_starved_and_yet_the_storage_binds() -> None:
     """Busy 72 % of the time where 70 % are required: 1.37 x is there for faster storage."""
     found = verdict_on(
-        make_run,
         rates={"fetch": 1460, "storage_raw": 1500},
         measured=1440,
         au=0.72,
@@ -290,9 +278,9 @@ def test_not_starved_and_yet_the_storage_binds(make_run: Build) -> None:
     assert (found.advice[0].low, found.advice[0].high) == (1.34, 2000 / 1440)
 
 
-def test_stages_that_share_the_cpu(make_run: Build) -> None:
+def test_stages_that_share_the_cpu() -> None:
     """2 cores, each stage takes them all: 2,600 and 2,000 alone are 1,130 together."""
-    doc = make_run(
+    doc = build_run(
         rates={"fetch": 2600, "prep": 2000},
         measured=1130,
         au=0.565,
@@ -326,8 +314,8 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
     assert verdict(judge(doc.with_job(ceilings=ceilings))).bottleneck == "prep"
 
 
-def test_preparation_that_takes_the_cpu_is_named_itself(make_run: Build) -> None:
-    doc = make_run(
+def test_preparation_that_takes_the_cpu_is_named_itself() -> None:
+    doc = build_run(
         rates={"fetch": 9000, "prep": 1000},
         measured=980,
         au=0.49,
@@ -341,7 +329,7 @@ def test_preparation_that_takes_the_cpu_is_named_itself(make_run: Build) -> None
     assert found.bottleneck == "prep"
 
 
-def test_ranks_that_wait_for_each_other(make_run: Build) -> None:
+def test_ranks_that_wait_for_each_other() -> None:
     """Three ranks wait for rank 2; without the barrier the other ranks are 1.7 x as fast. Without
     storage the slow rank is as fast as they are, so that leaving it out gains more.
     """
@@ -358,7 +346,6 @@ def test_ranks_that_wait_for_each_other(make_run: Build) -> None:
         for rank in range(4)
     ]
     found = verdict_on(
-        make_run,
         accelerators=4,
         measured=1400,
         au=0.35,
@@ -370,10 +357,9 @@ def test_ranks_that_wait_for_each_other(make_run: Build) -> None:
 
 
 @pytest.mark.parametrize("tested", [True, False])
-def test_half_of_the_time_in_saves(make_run: Build, *, tested: bool) -> None:
+def test_half_of_the_time_in_saves(*, tested: bool) -> None:
     """100 steps of 0.1 s that never wait, and two saves of 5 s."""
     found = verdict_on(
-        make_run,
         measured=1000,
         au=0.995,
         repetition={
@@ -389,13 +375,12 @@ def test_half_of_the_time_in_saves(make_run: Build, *, tested: bool) -> None:
 
 
 @pytest.mark.parametrize("cause", ["warm", "resident"])
-def test_a_cache_that_served_the_reads_is_not_storage(make_run: Build, cause: str) -> None:
+def test_a_cache_that_served_the_reads_is_not_storage(cause: str) -> None:
     changes: dict[str, Any] = (
         {"workload": {"cache": "warm"}, "residency": 1.0} if cause == "warm" else {"residency": 0.9}
     )
     for left_out in ([], without(storage=(2.0, 2.2), prep=(0.9, 1.0))):
         found = verdict_on(
-            make_run,
             rates={"storage_raw": 650, "fetch": 600},
             measured=580,
             au=0.29,
@@ -423,9 +408,8 @@ DEMANDED = 2000 / 395
 """No change can bring more: then the accelerators have all that they take."""
 
 
-def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has(make_run: Build) -> None:
+def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has() -> None:
     found = verdict_on(
-        make_run,
         **SLOW,
         curve=run_curve(curve(*LATENT)),
         ablations=without(storage=(4.9, 5.1), prep=(0.99, 1.01)),
@@ -437,38 +421,36 @@ def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has(make_r
     assert advice.low < 4.0 < advice.high < 4.2
 
 
-def test_operations_are_spent_and_bytes_are_not(make_run: Build) -> None:
+def test_operations_are_spent_and_bytes_are_not() -> None:
     """400 reads/s of 100 kB, however many are in flight, and 200 MB/s of large ones."""
     spent = run_curve(
         curve(200, 400, 401, 400), curve(50, 51, 50, size=4_000_000, order="sequential")
     )
     left_out = without(storage=(4.8, 5.2))
-    found = verdict_on(make_run, **SLOW, curve=spent, ablations=left_out)
+    found = verdict_on(**SLOW, curve=spent, ablations=left_out)
     assert (found.bottleneck, found.storage_bound) == ("storage", "operations")
     assert [advice.id for advice in found.advice] == ["pack", "faster-storage"]
     packed = {advice.id: advice for advice in found.advice}["pack"]
     assert packed.settings == []
     assert (packed.predicted_gain or 0) <= 5.2
-    in_shards = verdict_on(
-        make_run, **(SLOW | {"dataset": {"shards": 60}}), curve=spent, ablations=left_out
-    )
+    in_shards = verdict_on(**(SLOW | {"dataset": {"shards": 60}}), curve=spent, ablations=left_out)
     assert "pack" not in [advice.id for advice in in_shards.advice]
 
 
-def test_small_requests_tell_operations_but_not_how_much_packing_brings(make_run: Build) -> None:
+def test_small_requests_tell_operations_but_not_how_much_packing_brings() -> None:
     """Files of 100 kB: there is nothing larger to read, but 4 KiB come no more often."""
     spent = run_curve(curve(200, 400, 401, 400), curve(200, 400, 401, 400, size=4096))
-    found = verdict_on(make_run, **SLOW, curve=spent, ablations=without(storage=(4.8, 5.2)))
+    found = verdict_on(**SLOW, curve=spent, ablations=without(storage=(4.8, 5.2)))
     assert found.storage_bound == "operations"
     advice = found.advice[0]
     assert (advice.id, advice.low, advice.high) == ("pack", 1.0, DEMANDED)
 
 
-def test_bandwidth_is_spent(make_run: Build) -> None:
+def test_bandwidth_is_spent() -> None:
     spent = run_curve(
         curve(200, 400, 401, 400), curve(5, 10, 10, 10, size=4_000_000, order="sequential")
     )
-    found = verdict_on(make_run, **SLOW, curve=spent, ablations=without(storage=(4.8, 5.2)))
+    found = verdict_on(**SLOW, curve=spent, ablations=without(storage=(4.8, 5.2)))
     assert (found.bottleneck, found.storage_bound) == ("storage", "bandwidth")
     (advice,) = found.advice
     assert (advice.id, advice.low, advice.high) == ("faster-storage", 4.8, DEMANDED)
@@ -482,9 +464,9 @@ def test_bandwidth_is_spent(make_run: Build) -> None:
         {"repetition": {"steps": 8}, "measured": 100, "au": 0.05},
     ],
 )
-def test_a_run_that_is_too_short_says_so(make_run: Build, changes: dict[str, Any]) -> None:
+def test_a_run_that_is_too_short_says_so(changes: dict[str, Any]) -> None:
     for left_out in ([], without(storage=(4.8, 5.2))):
-        found = verdict_on(make_run, **changes, ablations=left_out)
+        found = verdict_on(**changes, ablations=left_out)
         assert found.bottleneck == "undecided"
         assert "iobench " in found.too_short
         (advice,) = found.advice

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from iobench.judge.figures.windows import pooled
 from iobench.judge.rebuild import rebuild
 from iobench.record.training import Ceiling, CeilingDetails, CeilingWindow
-
-Build = Callable[..., Any]
+from tests.unit.conftest import build_events, build_run
 
 
 def ceiling_of(*rates: float | None, seconds: float = 1.0) -> Ceiling:
@@ -34,7 +30,7 @@ def test_one_window_has_no_interval_and_none_has_no_rate() -> None:
     assert pooled(none) == none
 
 
-def test_rebuild_rates_each_window_by_its_own_events(make_run: Build, make_events: Build) -> None:
+def test_rebuild_rates_each_window_by_its_own_events() -> None:
     rows = [
         {
             "phase": "calibrate.fetch",
@@ -51,8 +47,8 @@ def test_rebuild_rates_each_window_by_its_own_events(make_run: Build, make_event
     ceiling = ceiling_of(1.0, 2.0).model_copy(update={"by": "reader"})
     for window in ceiling.details.windows:
         window.cpu_s = 0.011
-    doc = make_run().with_job(ceilings={"fetch": ceiling})
-    fetch = rebuild(doc, make_events(rows)).job.ceilings["fetch"]
+    doc = build_run().with_job(ceilings={"fetch": ceiling})
+    fetch = rebuild(doc, build_events(rows)).job.ceilings["fetch"]
     rates = [window.samples_per_s for window in fetch.details.windows]
     assert rates == [pytest.approx(100.0), pytest.approx(50.0)]
     assert fetch.samples_per_s == pytest.approx(75.0)

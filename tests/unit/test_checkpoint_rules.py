@@ -25,7 +25,8 @@ from iobench.judge.checkpoint.rules import (
     written,
 )
 from iobench.judge.rules_data import RuleOutcome
-from iobench.record.run import CheckpointRecord, TrainingRecord
+from iobench.record.run import CheckpointRecord
+from tests.unit.conftest import build_run
 
 GB = 10**9
 PASSES, FAILS, UNKNOWN = "passes", "fails", "unknown"
@@ -176,12 +177,9 @@ def test_a_rule_and_a_record(
     ],
 )
 def test_how_saves_slow_loads_down(
-    make_run: Callable[..., TrainingRecord],
-    quiet: dict[str, Any] | None,
-    reading_s: float | None,
-    expected: str,
+    quiet: dict[str, Any] | None, reading_s: float | None, expected: str
 ) -> None:
-    doc = make_run(repetition={"read_s": reading_s, "bytes_read": GB})
+    doc = build_run(repetition={"read_s": reading_s, "bytes_read": GB})
     alone = None if quiet is None else doc.job.repetitions[0].model_copy(update=quiet)
     both = study(saves=[save()], alone=[save()]).checkpoints
     assert result(contention(doc.with_job(quiet=alone, saves=both))) == expected
@@ -200,15 +198,12 @@ def test_how_saves_slow_loads_down(
     ],
 )
 def test_how_loads_slow_saves_down(
-    make_run: Callable[..., TrainingRecord],
-    loaded_s: float | None,
-    alone_s: float | None,
-    expected: str,
+    loaded_s: float | None, alone_s: float | None, expected: str
 ) -> None:
     loaded, alone = (
         save(blocked_s=0.5, accepted_s=end_s, durable_s=end_s) for end_s in (loaded_s, alone_s)
     )
-    doc = make_run(repetition={"read_s": 1.0, "bytes_read": GB})
+    doc = build_run(repetition={"read_s": 1.0, "bytes_read": GB})
     both = study(saves=[loaded], alone=[alone]).checkpoints
     found = contention(doc.with_job(quiet=doc.job.repetitions[0], saves=both))
     assert result(found) == expected

@@ -7,7 +7,6 @@ for 2,000 samples/s of 100 kB, storage delivers 4,000, preparation 6,000, the lo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 
@@ -17,9 +16,8 @@ from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.training import Ceiling, CeilingDetails
 from iobench.record.verdict import Estimate, RunCurve, Verdict
+from tests.unit.conftest import build_run
 from tests.unit.test_fed import curve_of
-
-Build = Callable[..., TrainingRecord]
 
 
 def verdict_of(doc: TrainingRecord) -> Verdict:
@@ -29,14 +27,14 @@ def verdict_of(doc: TrainingRecord) -> Verdict:
 # The bottleneck
 
 
-def test_accelerators_fed_are_a_property_of_the_storage(make_run: Build) -> None:
+def test_accelerators_fed_are_a_property_of_the_storage() -> None:
     """100,000 reads/s in all, 8 in flight for each rank, which takes 0.9 x 500 samples/s: how many
     it could feed does not depend on how many ranks asked. With so few reads in flight it feeds
     fewer than these.
     """
     could = set()
     for ranks in (1, 2, 4, 8):
-        doc = make_run(
+        doc = build_run(
             accelerators=ranks,
             rates={"fetch": 400 * ranks, "prep": 1e5, "loader": 1e5},
             measured=400 * ranks,
@@ -54,9 +52,9 @@ def test_accelerators_fed_are_a_property_of_the_storage(make_run: Build) -> None
     assert could == {math.floor(100_000 / (0.9 * 500))}
 
 
-def test_ceilings_that_cannot_be_told_apart_name_no_single_stage(make_run: Build) -> None:
+def test_ceilings_that_cannot_be_told_apart_name_no_single_stage() -> None:
     """A tenth between prep and fetch, and windows that scatter by as much."""
-    doc = make_run(
+    doc = build_run(
         rates={"storage_raw": 3000, "fetch": 1100, "prep": 1000},
         measured=950,
         au=0.48,
@@ -73,11 +71,11 @@ def test_ceilings_that_cannot_be_told_apart_name_no_single_stage(make_run: Build
 # What if
 
 
-def test_a_model_is_not_corrected_by_another_stages_error(make_run: Build) -> None:
+def test_a_model_is_not_corrected_by_another_stages_error() -> None:
     """The CPU was overestimated; with steps of 5 times the length the accelerators are fed at 600
     samples/s, whatever the CPU does.
     """
-    doc = make_run(
+    doc = build_run(
         accelerators=3,
         rates={"storage_raw": 9000, "fetch": 2600, "prep": 2000},
         measured=1130,
@@ -89,9 +87,9 @@ def test_a_model_is_not_corrected_by_another_stages_error(make_run: Build) -> No
     assert found.corrected_samples_per_s in (None, pytest.approx(600))
 
 
-def test_workers_that_take_turns_are_modelled_as_that(make_run: Build) -> None:
+def test_workers_that_take_turns_are_modelled_as_that() -> None:
     """Fetch 1,000 and prep 1,200 in turns are 545. Reads of half the latency: 750."""
-    doc = make_run(
+    doc = build_run(
         rates={"storage_raw": 9000, "fetch": 1000, "prep": 1200, "loader": None},
         measured=545,
         au=0.27,

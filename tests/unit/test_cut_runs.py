@@ -13,14 +13,14 @@ from iobench.judge.promise import shown
 from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Estimate
 from iobench.report.answer import answer
+from tests.unit.conftest import build_run
 from tests.unit.test_causes import without
 
-Build = Callable[..., TrainingRecord]
 Cut = Callable[..., TrainingRecord]
 
 
 @pytest.fixture
-def cut(make_run: Build) -> Cut:
+def cut() -> Cut:
     """``fill``: share of each repetition, of ``steps`` steps, after which ``busy`` is the share of
     the rest in which the accelerator works.
     """
@@ -31,7 +31,7 @@ def cut(make_run: Build) -> Cut:
         whole = busy * (1 - fill)
         rank = {"rank": 0, "wall_s": 10.0, "fill_s": 10 * fill, "busy_s": 10 * whole}
         rates = {"fetch": 4000, "prep": 860, "accelerator": 1000} | changes.pop("rates", {})
-        return make_run(
+        return build_run(
             accelerators=1,
             measured=1000 * whole,
             au=whole,

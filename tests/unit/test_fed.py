@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from iobench.record.verdict import Estimate, Fed, FedAt, RunCurve
 from tests import curves
 from tests.curves import point
 from tests.unit.conftest import build_events, build_run
-
-Build = Callable[..., TrainingRecord]
 
 PUBLISHED = Path(__file__).parent.parent / "published" / "unet3d_h100_411_ranks.npz"
 SIZE = 100_000
@@ -61,27 +58,27 @@ def fed(doc: TrainingRecord, bottleneck: Bottleneck = "prep") -> Fed:
     return feeding.fed(replace(judge(doc), decision=Decision(bottleneck=bottleneck)))
 
 
-def test_the_plateau_over_the_required_demand(make_run: Build) -> None:
+def test_the_plateau_over_the_required_demand() -> None:
     """Two accelerators of 1,000 samples/s at 90 %: 5,000 samples/s feed five of them."""
-    found = fed(with_curve(make_run(), curve_of(5000.0)))
+    found = fed(with_curve(build_run(), curve_of(5000.0)))
     assert (found.accelerators, found.basis) == (5, "plateau")
     assert found.low == 5  # 4,750 / 900
     assert found.high == 5
     assert found.reads_in_flight == 8  # 5,000/s x 1 ms is five, and eight was tried
-    wide = fed(with_curve(make_run(), curve_of(5000.0, spread=0.1)))
+    wide = fed(with_curve(build_run(), curve_of(5000.0, spread=0.1)))
     assert (wide.low, wide.accelerators, wide.high) == (4, 5, 6)
 
 
-def test_the_jobs_own_reader_says_what_its_reads_in_flight_bring(make_run: Build) -> None:
+def test_the_jobs_own_reader_says_what_its_reads_in_flight_bring() -> None:
     """The fetch ceiling is that of the same reads, in a longer time: both figures come from it."""
-    found = fed(with_curve(make_run(rates={"fetch": 3000.0}), curve_of(5000.0), in_flight=2.0))
+    found = fed(with_curve(build_run(rates={"fetch": 3000.0}), curve_of(5000.0), in_flight=2.0))
     assert (found.today, found.accelerators) == (3, 5)
-    more = fed(with_curve(make_run(rates={"fetch": 7000.0}), curve_of(5000.0), in_flight=2.0))
+    more = fed(with_curve(build_run(rates={"fetch": 7000.0}), curve_of(5000.0), in_flight=2.0))
     assert (more.today, more.accelerators) == (7, 7)
 
 
-def test_the_fetch_ceiling_stands_in_with_its_interval(make_run: Build) -> None:
-    doc = make_run(rates={"fetch": 4000.0})
+def test_the_fetch_ceiling_stands_in_with_its_interval() -> None:
+    doc = build_run(rates={"fetch": 4000.0})
     plain = fed(doc)
     assert (plain.accelerators, plain.low, plain.high, plain.basis) == (4, None, None, "fetch")
     windows = Estimate(value=4000.0, low=3500.0, high=4600.0, n=5)
@@ -90,19 +87,19 @@ def test_the_fetch_ceiling_stands_in_with_its_interval(make_run: Build) -> None:
     assert (found.low, found.accelerators, found.high) == (3, 4, 5)
 
 
-def test_a_search_wins_over_every_model(make_run: Build) -> None:
+def test_a_search_wins_over_every_model() -> None:
     search = FindMax(required_accelerator_utilization=0.9, accelerators=7, low=6, high=8, points=[])
-    found = fed(with_curve(make_run(find_max=search), curve_of(11_000.0)))
+    found = fed(with_curve(build_run(find_max=search), curve_of(11_000.0)))
     assert (found.low, found.accelerators, found.high) == (6, 7, 8)
     assert found.basis == "find-max"
     ended = search.model_copy(update={"bound": "the dataset has too few samples"})
-    found = fed(with_curve(make_run(find_max=ended), curve_of(11_000.0)))
+    found = fed(with_curve(build_run(find_max=ended), curve_of(11_000.0)))
     assert (found.low, found.accelerators, found.high) == (6, 7, None)
 
 
-def test_starved_ranks_are_more_than_the_storage_feeds(make_run: Build) -> None:
+def test_starved_ranks_are_more_than_the_storage_feeds() -> None:
     """The curve says 5, but two accelerators starve because of the storage."""
-    doc = with_curve(make_run(measured=1400.0, au=0.7), curve_of(5000.0))
+    doc = with_curve(build_run(measured=1400.0, au=0.7), curve_of(5000.0))
     found = fed(doc, "storage")
     assert (found.accelerators, found.low, found.high, found.today) == (1, 1, 1, 1)
     assert found.potential is None
@@ -113,8 +110,8 @@ def test_starved_ranks_are_more_than_the_storage_feeds(make_run: Build) -> None:
     assert other.accelerators == 5
 
 
-def test_a_cache_says_nothing_about_the_storage(make_run: Build) -> None:
-    judged = judge(with_curve(make_run(), curve_of(5000.0)))
+def test_a_cache_says_nothing_about_the_storage() -> None:
+    judged = judge(with_curve(build_run(), curve_of(5000.0)))
     cached = replace(judged.evidence, cached="memory served the reads")
     found = feeding.fed(replace(judged, evidence=cached))
     assert found.accelerators is None
@@ -143,15 +140,15 @@ def test_starved_by_storage_and_fed_exclude_each_other(
     assert found.high is None or found.high >= found.accelerators
 
 
-def test_sizes_use_the_plateau_unless_something_was_measured(make_run: Build) -> None:
-    plain = conclude(with_curve(make_run(), curve_of(5000.0)))
+def test_sizes_use_the_plateau_unless_something_was_measured() -> None:
+    plain = conclude(with_curve(build_run(), curve_of(5000.0)))
     supply = delivered(judge(plain))
     assert supply.value == pytest.approx(5000.0)
     assert supply.low < 5000 < (supply.high or 0)
     search = FindMax(required_accelerator_utilization=0.9, accelerators=4, low=3, high=4, points=[])
-    found = delivered(judge(conclude(with_curve(make_run(find_max=search), curve_of(11_000.0)))))
+    found = delivered(judge(conclude(with_curve(build_run(find_max=search), curve_of(11_000.0)))))
     assert (found.value, found.low, found.high) == (3600.0, 2700.0, 4500.0)
-    starved = make_run(measured=1400.0, au=0.7, rates={"fetch": 1450.0})
+    starved = build_run(measured=1400.0, au=0.7, rates={"fetch": 1450.0})
     slow = delivered(judge(conclude(with_curve(starved, curve_of(5000.0)))))
     assert slow.value == pytest.approx(1400.0)
 
@@ -191,9 +188,9 @@ def test_merged_rows_have_no_step_times() -> None:
     assert step_times(build_events(rows), round_steps=1) == []
 
 
-def test_more_ranks_are_limited_by_the_storage_too(make_run: Build) -> None:
+def test_more_ranks_are_limited_by_the_storage_too() -> None:
     """In step, 64 ranks lose 5 %, but storage for 55 of them does not feed 64."""
-    doc = make_run(
+    doc = build_run(
         accelerators=1,
         measured=970.0,
         au=0.97,

@@ -6,7 +6,7 @@ samples/s, of which 900 are required.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,9 +25,8 @@ from iobench.record.verdict import (
 )
 from iobench.report.run import sections
 from iobench.report.sections import Table
+from tests.unit.conftest import build_run
 from tests.unit.test_causes import curve, run_curve, without
-
-Build = Callable[..., TrainingRecord]
 
 
 def told(doc: TrainingRecord) -> tuple[Verdict, Fed]:
@@ -46,11 +45,11 @@ def with_curve(doc: TrainingRecord, found: Any, **changes: Any) -> TrainingRecor
     return conclude(doc.with_job(curve=found, ceilings=doc.job.ceilings | ceilings, **changes))
 
 
-def test_a_gain_beside_another_stage_does_not_starve_them(make_run: Build) -> None:
+def test_a_gain_beside_another_stage_does_not_starve_them() -> None:
     """Preparation is the bottleneck. One round without the storage brought something, too, but the
     storage alone delivers 14 times the demand: it could feed 15, and not 0.
     """
-    doc = make_run(
+    doc = build_run(
         accelerators=1,
         measured=230.0,
         au=0.23,
@@ -63,9 +62,9 @@ def test_a_gain_beside_another_stage_does_not_starve_them(make_run: Build) -> No
     assert (fed.accelerators, fed.today, fed.potential) == (15, 15, None)
 
 
-def test_what_the_advice_makes_possible_is_no_absolute_no(make_run: Build) -> None:
+def test_what_the_advice_makes_possible_is_no_absolute_no() -> None:
     """4 reads in flight starve the accelerator, and 16 feed it: the report has both numbers."""
-    doc = make_run(
+    doc = build_run(
         accelerators=1,
         measured=380.0,
         au=0.38,
@@ -80,10 +79,8 @@ def test_what_the_advice_makes_possible_is_no_absolute_no(make_run: Build) -> No
 
 
 @pytest.mark.parametrize(("rate", "potential"), [(950.0, 1), (500.0, None)])
-def test_what_was_tried_counts_before_what_was_promised(
-    make_run: Build, rate: float, potential: int | None
-) -> None:
-    doc = make_run(
+def test_what_was_tried_counts_before_what_was_promised(rate: float, potential: int | None) -> None:
+    doc = build_run(
         accelerators=1,
         measured=380.0,
         au=0.38,
@@ -111,7 +108,7 @@ def test_what_was_tried_counts_before_what_was_promised(
     assert fed.potential == potential
 
 
-def test_a_lucky_window_feeds_nobody(make_run: Build) -> None:
+def test_a_lucky_window_feeds_nobody() -> None:
     """One window with one read in flight hit a cache. All figures come from the others."""
     rates = [377.0, 240.0, 246.0, 251.0, 249.0, 252.0, 250.0]
     mine = curve(*rates)
@@ -119,7 +116,7 @@ def test_a_lucky_window_feeds_nobody(make_run: Build) -> None:
         each.model_copy(update={"reads_per_s": Rate(value=rate, windows=1)})
         for each, rate in zip(mine.points, rates, strict=True)
     ]
-    doc = make_run(
+    doc = build_run(
         accelerators=1,
         measured=25.0,
         au=0.96,
@@ -131,7 +128,7 @@ def test_a_lucky_window_feeds_nobody(make_run: Build) -> None:
     assert (fed.accelerators, fed.today) == (10, 10)
 
 
-def test_more_ranks_get_no_more_than_the_run_received(make_run: Build) -> None:
+def test_more_ranks_get_no_more_than_the_run_received() -> None:
     """The curve promises 5,000 samples/s, but the run received 600: eight accelerators share them.
 
     Where reads in flight are too few, eight accelerators have eight times as many.
@@ -142,7 +139,7 @@ def test_more_ranks_get_no_more_than_the_run_received(make_run: Build) -> None:
         fed=None,
         how="extrapolated",
     )
-    doc = make_run(
+    doc = build_run(
         accelerators=1,
         measured=600.0,
         au=0.6,
@@ -171,7 +168,7 @@ EIGHT = FedAt(
 """What the steps of the run say of eight ranks."""
 
 
-def burst(make_run: Build, after: float = 500.0, **changes: Any) -> TrainingRecord:
+def burst(after: float = 500.0, **changes: Any) -> TrainingRecord:
     """980 samples/s for 9 s of each repetition, then ``after`` for 15 s; the curve knows 8,000."""
     series = [980.0 + number for number in range(9)] + [after + number % 3 for number in range(15)]
     mean = sum(series) / len(series)
@@ -184,12 +181,12 @@ def burst(make_run: Build, after: float = 500.0, **changes: Any) -> TrainingReco
         "ablations": without(storage=(990 / mean, 1010 / mean)),
         "repetition": {"rates": bins, "at_more_ranks": [EIGHT]},
     } | changes
-    return with_curve(make_run(**given), run_curve(curve(*[8000.0] * 8)))
+    return with_curve(build_run(**given), run_curve(curve(*[8000.0] * 8)))
 
 
-def test_a_verdict_rests_on_the_rate_that_lasts(make_run: Build) -> None:
+def test_a_verdict_rests_on_the_rate_that_lasts() -> None:
     """Half of the demand lasts. So the storage costs a factor of 2, and not 1.47."""
-    doc = burst(make_run)
+    doc = burst()
     found, fed = told(doc)
     assert (found.bottleneck, found.starved) == ("storage", True)
     assert found.measured_samples_per_s == pytest.approx(501, abs=1)
@@ -211,11 +208,11 @@ def test_a_verdict_rests_on_the_rate_that_lasts(make_run: Build) -> None:
     assert conclude(doc) == doc
 
 
-def test_a_burst_that_hides_that_they_starve_does_not(make_run: Build) -> None:
+def test_a_burst_that_hides_that_they_starve_does_not() -> None:
     """95.5 % busy over the whole time, 70 % after the fall: what lasts is too little."""
     series = [1000.0] * 40 + [700.0] * 8
     mean = sum(series) / len(series)
-    doc = make_run(
+    doc = build_run(
         accelerators=1,
         measured=mean,
         au=mean / 1000,
@@ -250,7 +247,7 @@ FLAT = (400.0, 800.0, 1100.0, 1150.0, 1150.0, 1150.0, 1150.0, 1150.0)
 
 
 @pytest.mark.parametrize("rates", [GROWING, FLAT])
-def test_a_tail_is_named_and_more_batches_hide_it(make_run: Build, rates: Any) -> None:
+def test_a_tail_is_named_and_more_batches_hide_it(rates: Any) -> None:
     """2 % of reads take 200 ms instead of 2. The storage has bandwidth for the demand, and a loop
     of reads may reach it with the job's own number of them: batches wait for the slow ones.
     """
@@ -263,7 +260,7 @@ def test_a_tail_is_named_and_more_batches_hide_it(make_run: Build, rates: Any) -
         "ablations": without(storage=(1.95, 2.0)),
         "repetition": {"at_more_ranks": [EIGHT]},
     }
-    doc = make_run(**starved)
+    doc = build_run(**starved)
     found, fed = told(with_curve(doc, with_tail(rates, 0.002, 0.202)))
     assert (found.bottleneck, found.storage_bound) == ("storage", "stragglers")
     first = found.advice[0]
@@ -277,6 +274,6 @@ def test_a_tail_is_named_and_more_batches_hide_it(make_run: Build, rates: Any) -
     assert fed.at[-1].accelerator_utilization.value == pytest.approx(1150 / 8000, rel=0.02)
     even, _ = told(with_curve(doc, with_tail(rates, 0.002, 0.004)))
     assert even.storage_bound != "stragglers"
-    prep = make_run(**starved | {"ablations": without(storage=(0.98, 1.02), prep=(1.9, 2.0))})
+    prep = build_run(**starved | {"ablations": without(storage=(0.98, 1.02), prep=(1.9, 2.0))})
     other, _ = told(with_curve(prep, with_tail(rates, 0.002, 0.202)))
     assert other.storage_bound != "stragglers"

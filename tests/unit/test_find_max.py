@@ -25,7 +25,7 @@ from iobench.runner.plan import make_plan
 from iobench.runner.progress import Observer
 from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset
-from tests.unit.conftest import build_events
+from tests.unit.conftest import build_events, build_run
 
 Attempt = Callable[[int, int], FindMaxPoint]
 
@@ -133,7 +133,7 @@ def test_a_search_without_a_step_time_is_refused_before_anything_is_measured(
     assert not results.exists()
 
 
-def test_a_search_is_computed_again_from_its_events(make_run: Callable[..., Any]) -> None:
+def test_a_search_is_computed_again_from_its_events() -> None:
     """Each trial from its own events; one without any stays as recorded."""
     rows = [
         {"phase": "find-max.2", "repetition": trial, "rank": rank, "step": step,
@@ -144,7 +144,7 @@ def test_a_search_is_computed_again_from_its_events(make_run: Callable[..., Any]
     ]  # fmt: skip
     stale = [point(2, 0, 0.1), point(2, 1, 0.1), point(3, 0, 0.1)]
     found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=stale)
-    doc = make_run(find_max=found, workload={"loader": {"workers": 2}})
+    doc = build_run(find_max=found, workload={"loader": {"workers": 2}})
     again = rebuild(doc, build_events(rows)).job.find_max
     told = [(each.trial, each.accelerator_utilization_steady, each.steps) for each in again.points]
     assert told == [(0, pytest.approx(0.5), 8), (1, pytest.approx(0.95), 8), (0, 0.1, 500)]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from iobench.record.run import TrainingRecord
+from tests.unit.conftest import build_run
 
 SHORT = {"repetition": {"steps": 4}, "measured": 100, "au": 0.05}
 
@@ -32,21 +33,21 @@ def pairs(words: Sequence[str], flag: str) -> list[str]:
     ("given", "before_s"),
     [(["--budget", "20s"], 20), (["--budget=1min"], 60)],
 )
-def test_a_budget_grows(make_run: Any, given: list[str], before_s: float) -> None:
+def test_a_budget_grows(given: list[str], before_s: float) -> None:
     for begin in (["iobench", "run", "demo", "--data", "d"], ["iobench", "check", "d"]):
-        words = advised(make_run(command=[*begin, *TOLD, *given], **SHORT))
+        words = advised(build_run(command=[*begin, *TOLD, *given], **SHORT))
         assert words[: len(begin) + len(TOLD)] == [*begin, *TOLD]
         (budget,) = pairs(words, "--budget")
         assert before_s < float(budget.removesuffix("s")) <= 10 * before_s
         assert not any(text.startswith("max_steps") for text in pairs(words, "--set"))
 
 
-def test_a_run_that_began_in_another_way(make_run: Any) -> None:
+def test_a_run_that_began_in_another_way() -> None:
     """A sweep's, or one of Python: the line is put together from the record."""
     workload = {"name": "demo", "batch_size": 100, "reader": {"concurrency": 3}}
     dataset = {"location": "/mnt/my data.manifest", "origin": "/mnt/my data"}
     for command in ([], ["iobench.run"], ["iobench", "sweep", "demo", "--data", "x"]):
-        doc = make_run(command=command, workload=workload, dataset=dataset, **SHORT)
+        doc = build_run(command=command, workload=workload, dataset=dataset, **SHORT)
         words = advised(doc)
         assert words[:3] == ["iobench", "run", "demo"]
         assert pairs(words, "--data") == ["/mnt/my data.manifest"]
@@ -55,10 +56,10 @@ def test_a_run_that_began_in_another_way(make_run: Any) -> None:
         assert {"batch_size=100", "reader.concurrency=3"} <= {*pairs(words, "--set")}
 
 
-def test_a_record_names_no_file_to_read(make_run: Any, tmp_path: Any) -> None:
+def test_a_record_names_no_file_to_read(tmp_path: Any) -> None:
     secret = tmp_path / "secret.yaml"
     secret.write_text("batch_size: 5\n")
-    doc = make_run(workload={"name": str(secret)}, **SHORT)
+    doc = build_run(workload={"name": str(secret)}, **SHORT)
     words = advised(doc)
     assert words[:3] == ["iobench", "run", "demo"]  # what is given by settings alone
     assert not any(str(secret) in word for word in words)

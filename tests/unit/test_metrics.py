@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,8 +28,7 @@ from iobench.record.training import (
 )
 from iobench.settings.subject import Subject
 from tests.reports import run_csv
-
-Build = Callable[..., Any]
+from tests.unit.conftest import build_events, build_run
 
 
 def context(startup_s: float | None = None, **more: Any) -> Repetition:
@@ -39,7 +37,7 @@ def context(startup_s: float | None = None, **more: Any) -> Repetition:
     )
 
 
-def test_steps_of_each_epoch(make_events: Build) -> None:
+def test_steps_of_each_epoch() -> None:
     """Two ranks; a row of merged steps counts each of them."""
     rows = [
         {"rank": rank, "epoch": epoch, "step": 0, "steps": steps, "busy": 1}
@@ -47,17 +45,17 @@ def test_steps_of_each_epoch(make_events: Build) -> None:
         for epoch, steps in ((0, 3), (1, 1))
     ]
     two = {"accelerators": 2, "epochs": [Epoch(epoch=0), Epoch(epoch=1)]}
-    found = repetition_metrics(make_events(rows), context(**two))
+    found = repetition_metrics(build_events(rows), context(**two))
     assert [epoch.steps for epoch in found.epochs] == [6, 2]
     assert found.steps == 8
 
 
-def test_one_rank_one_epoch(make_events: Build) -> None:
+def test_one_rank_one_epoch() -> None:
     # Asked at 0, got at 2 (1 s of it start-up), busy 1; then waits of 0.5 and 0, busy 1 each: the
     # epoch ends at 5.5 s.
     ten = {"busy": 1, "samples": 10, "bytes_read": 1100, "sample_bytes": 1000}
     seven = {"busy": 1, "samples": 7, "bytes_read": 800, "sample_bytes": 700}
-    events = make_events(
+    events = build_events(
         [
             {"step": 0, "start": 0, "wait": 2, **ten},
             {"step": 1, "start": 3, "wait": 0.5, **ten},
@@ -84,20 +82,18 @@ def test_one_rank_one_epoch(make_events: Build) -> None:
     assert found.not_measured == {}
 
 
-def test_what_was_prefetched_in_the_first_step_flatters_no_sustained_utilization(
-    make_events: Build,
-) -> None:
+def test_what_was_prefetched_in_the_first_step_flatters_no_sustained_utilization() -> None:
     # Four batches arrive together after 4 s and are then consumed without a wait: 4 s busy in 8 s,
     # whatever the first step hides.
     rows = [{"step": 0, "start": 0, "wait": 4, "busy": 1}] + [
         {"step": n, "start": 4 + n, "wait": 0, "busy": 1} for n in (1, 2, 3)
     ]
-    found = repetition_metrics(make_events(rows), context(0.0))
+    found = repetition_metrics(build_events(rows), context(0.0))
     assert found.accelerator_utilization == pytest.approx(1.0)
     assert found.accelerator_utilization_sustained == pytest.approx(0.5)
 
 
-def test_ranks_and_epochs(make_events: Build) -> None:
+def test_ranks_and_epochs() -> None:
     # Epoch 0: rank 0 ends at 3, rank 1 at 4. Epoch 1: both end at 2. AU: rank 0 (1+1)/(1+1), rank 1
     # (1+1)/(2+1).
     rows = [
@@ -110,18 +106,18 @@ def test_ranks_and_epochs(make_events: Build) -> None:
         {"epoch": 1, "rank": 1, "step": 0, "start": 0, "wait": 0, "busy": 1},
         {"epoch": 1, "rank": 1, "step": 1, "start": 1, "wait": 0, "busy": 1},
     ]
-    found = repetition_metrics(make_events(rows), context())
+    found = repetition_metrics(build_events(rows), context())
     assert found.wall_s == pytest.approx(6.0)  # 4 + 2
     assert found.samples_per_s == pytest.approx(8 / 6)
     assert found.busy_s == pytest.approx(4.0)
     assert found.wait_s == pytest.approx(1.5)  # (1 + 2) / 2 ranks
     assert found.accelerator_utilization == pytest.approx((1 + 2 / 3) / 2)
     assert found.accelerator_utilization_strict == pytest.approx(4 / 6)
-    reordered = {name: column[::-1] for name, column in make_events(rows).items()}
+    reordered = {name: column[::-1] for name, column in build_events(rows).items()}
     assert repetition_metrics(reordered, context()) == found
 
 
-def test_rate_counts_every_sample_over_all_the_time(make_events: Build) -> None:
+def test_rate_counts_every_sample_over_all_the_time() -> None:
     """The reference benchmark divided n - 2 steps by a window that begins after the first step, in
     which workers had read ahead.
     """
@@ -129,7 +125,7 @@ def test_rate_counts_every_sample_over_all_the_time(make_events: Build) -> None:
     # which 0 was busy.
     waits = [4.0, 0.0, 0.0, 0.0, 0.0, 2.0]
     starts = [0.0, 4.0, 4.0, 4.0, 4.0, 4.0]
-    events = make_events(
+    events = build_events(
         [
             {"step": i, "start": s, "wait": w, "samples": 4}
             for i, (s, w) in enumerate(zip(starts, waits, strict=True))
@@ -140,9 +136,9 @@ def test_rate_counts_every_sample_over_all_the_time(make_events: Build) -> None:
     )  # 24 in 6 s; the odd window says 16 / 2 s = 8
 
 
-def test_null_accelerator_has_no_utilization(make_events: Build) -> None:
+def test_null_accelerator_has_no_utilization() -> None:
     found = repetition_metrics(
-        make_events([{"step": 0, "wait": 1}, {"step": 1, "start": 1, "wait": 1}]), context()
+        build_events([{"step": 0, "wait": 1}, {"step": 1, "start": 1, "wait": 1}]), context()
     )
     assert found.accelerator_utilization is None
     assert found.accelerator_utilization_strict is None
@@ -150,9 +146,9 @@ def test_null_accelerator_has_no_utilization(make_events: Build) -> None:
     assert found.samples_per_s == pytest.approx(1.0)
 
 
-def test_lateness_reaches_the_clock_once(make_events: Build) -> None:
+def test_lateness_reaches_the_clock_once() -> None:
     # Each step wakes 0.1 s late and the next one makes up for it: 3 steps of 1 s end at 3.1 s.
-    events = make_events(
+    events = build_events(
         [{"step": i, "start": s, "busy": 1, "late": 0.1} for i, s in enumerate((0.0, 1.1, 2.1))]
     )
     found = repetition_metrics(events, context())
@@ -160,7 +156,7 @@ def test_lateness_reaches_the_clock_once(make_events: Build) -> None:
     assert found.accelerator_utilization == pytest.approx(1.0)
     assert found.late_p99_s == pytest.approx(0.1)
     assert found.late_left_s == pytest.approx(0.1)
-    merged = make_events(
+    merged = build_events(
         [
             {"step": 0, "start": 0, "busy": 1, "late": 0.1},
             {"step": 1, "steps": 2, "start": 1.1, "busy": 2, "late": 0.2},
@@ -188,9 +184,7 @@ def timeline(steps: list[tuple[int, int, int]], rank: int = 0) -> list[dict[str,
 
 
 @given(STEPS, st.integers(1, 4))
-def test_merging_rows_changes_no_sum(
-    make_events: Build, steps: list[tuple[int, int, int]], cut: int
-) -> None:
+def test_merging_rows_changes_no_sum(steps: list[tuple[int, int, int]], cut: int) -> None:
     rows = timeline(steps)
     first, rest = rows[0], rows[1:]
     sums = ("wait_ns", "busy_ns", "samples", "sample_bytes", "bytes_read")
@@ -199,8 +193,8 @@ def test_merging_rows_changes_no_sum(
         group[0] | {"steps": len(group)} | {name: sum(row[name] for row in group) for name in sums}
         for group in groups
     ]
-    fine = repetition_metrics(make_events(rows), context())
-    coarse = repetition_metrics(make_events([first, *merged]), context())
+    fine = repetition_metrics(build_events(rows), context())
+    coarse = repetition_metrics(build_events([first, *merged]), context())
     for name in (
         *("samples", "steps", "bytes_read", "wall_s", "busy_s", "wait_s", "time_to_first_batch_s"),
         *("samples_per_s", "read_bytes_per_s"),
@@ -212,11 +206,11 @@ def test_merging_rows_changes_no_sum(
 
 @given(STEPS, st.integers(2, 4))
 def test_equal_ranks_are_one_rank_times_their_number(
-    make_events: Build, steps: list[tuple[int, int, int]], ranks: int
+    steps: list[tuple[int, int, int]], ranks: int
 ) -> None:
-    one = repetition_metrics(make_events(timeline(steps)), context())
+    one = repetition_metrics(build_events(timeline(steps)), context())
     many = repetition_metrics(
-        make_events([row for rank in range(ranks) for row in timeline(steps, rank)]), context()
+        build_events([row for rank in range(ranks) for row in timeline(steps, rank)]), context()
     )
     assert many.samples == ranks * one.samples
     assert one.samples_per_s is not None
@@ -228,18 +222,18 @@ def test_equal_ranks_are_one_rank_times_their_number(
         assert getattr(many, name) == pytest.approx(getattr(one, name)), name
 
 
-def test_ceiling_is_the_rate_from_the_first_read_to_the_last_batch(make_events: Build) -> None:
-    events = make_events(
+def test_ceiling_is_the_rate_from_the_first_read_to_the_last_batch() -> None:
+    events = build_events(
         [
             {"step": 0, "wait": 3, "samples": 5, "sample_bytes": 500},
             {"step": 1, "start": 3, "wait": 2, "samples": 5, "sample_bytes": 500},
         ]
     )
     assert ceiling_from_events(events, context(1.0)) == (pytest.approx(2.5), pytest.approx(250.0))
-    assert ceiling_from_events(make_events([]), context()) == (None, None)
+    assert ceiling_from_events(build_events([]), context()) == (None, None)
 
 
-def test_a_ceiling_is_rated_over_whole_rounds_of_workers(make_events: Build) -> None:
+def test_a_ceiling_is_rated_over_whole_rounds_of_workers() -> None:
     # Two workers finish together: batches come in pairs, at 4 s, 5 s and 6 s. The first pair paid
     # for a slow start.
     ends = [4, 4, 5, 5, 6, 6]
@@ -248,24 +242,24 @@ def test_a_ceiling_is_rated_over_whole_rounds_of_workers(make_events: Build) -> 
         {"step": n, "start": a, "wait": b - a, "samples": 10, "sample_bytes": 50}
         for n, (a, b) in enumerate(zip(starts, ends, strict=False))
     ]
-    assert ceiling_from_events(make_events(rows), context(0.0), round_steps=2) == (
+    assert ceiling_from_events(build_events(rows), context(0.0), round_steps=2) == (
         pytest.approx(20.0),
         pytest.approx(100.0),
     )
     # One pair alone can only be rated from the first read on.
-    assert ceiling_from_events(make_events(rows[:2]), context(1.0), round_steps=2) == (
+    assert ceiling_from_events(build_events(rows[:2]), context(1.0), round_steps=2) == (
         pytest.approx(20 / 3),
         pytest.approx(100 / 3),
     )
 
 
-def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -> None:
+def test_rebuild_finds_every_figure_again() -> None:
     sizes = {"samples": 100, "bytes_read": 10**7, "sample_bytes": 10**7}
     measure = [{"step": i, "start": 1.25 * i, "wait": 0.25, "busy": 1, **sizes} for i in range(4)]
     fetch = [row | {"phase": "calibrate.fetch", "busy": 0, "wait": 1.25} for row in measure]
     search = [row | {"phase": "find-max.3", "busy": 1.25, "wait": 0} for row in measure]
-    events = make_events(measure + fetch + search)
-    doc = make_run(accelerators=1, repetitions=1, concluded=False)
+    events = build_events(measure + fetch + search)
+    doc = build_run(accelerators=1, repetitions=1, concluded=False)
     window = CeilingWindow(seconds=5.0, startup_s=[1.0], cpu_s=0.02)
     details = CeilingDetails(windows=[window], round_steps=3)
     ceilings = doc.job.ceilings | {
@@ -294,7 +288,7 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
     assert rebuild(again, events) == again
 
 
-def test_what_a_library_reads_is_not_measured(make_run: Build, make_events: Build) -> None:
+def test_what_a_library_reads_is_not_measured() -> None:
     """Its events carry the samples' stored bytes in the place of reads; a document rebuilt from
     them must not take these for reads.
     """
@@ -304,14 +298,14 @@ def test_what_a_library_reads_is_not_measured(make_run: Build, make_events: Buil
     ]
     unseen = {"not_measured": uncounted_reads(Subject(kind="webdataset"))}
     few = {"workload": {"epochs": 1}, "dataset": {"samples": 4}}
-    doc = make_run(
+    doc = build_run(
         loader={"kind": "webdataset"},
         repetitions=1,
         repetition=unseen,
         quiet=context(0.0, **unseen),
         **few,
     )
-    again = rebuild(doc, make_events(rows + [row | {"phase": "quiet"} for row in rows]))
+    again = rebuild(doc, build_events(rows + [row | {"phase": "quiet"} for row in rows]))
     for one in (again.job.repetitions[0], again.job.quiet):
         assert (one.bytes_read, one.read_amplification, one.sample_bytes) == (None, None, 4000)
         assert (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from iobench.base.errors import IobenchError, UsageError
 from iobench.judge.checkpoint.whole import waste
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
-from iobench.record.run import TrainingRecord, load_run, load_training
+from iobench.record.run import load_run, load_training
 from iobench.record.verdict import Verdict
 from iobench.settings.subject import OWN_LOADER
 
@@ -112,10 +111,8 @@ def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("own", [None, 1500.0])
-def test_another_loader_is_advised_only_if_it_was_tried(
-    make_run: Callable[..., TrainingRecord], own: float | None
-) -> None:
-    doc = make_run(
+def test_another_loader_is_advised_only_if_it_was_tried(own: float | None) -> None:
+    doc = build_run(
         rates={"prep": 600.0, "loader": None},
         measured=580.0,
         au=0.29,
@@ -164,11 +161,11 @@ def test_a_rate_that_fell_to_nothing_is_worse_at_every_threshold() -> None:
     assert compare(nobody, nobody).difference is None
 
 
-def test_a_study_is_no_training(tmp_path: Path, make_run: Callable[..., TrainingRecord]) -> None:
+def test_a_study_is_no_training(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(study().model_dump_json())
     with pytest.raises(UsageError):
         load_training(tmp_path)
-    loaded = make_run()
+    loaded = build_run()
     (tmp_path / "run.json").write_text(loaded.model_dump_json())
     assert load_training(tmp_path).job.workload == loaded.job.workload
     assert json.loads((tmp_path / "run.json").read_text())["job"]["kind"] == "training"

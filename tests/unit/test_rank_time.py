@@ -7,7 +7,6 @@ makes up for it, as the emulated accelerator and the barrier have it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from iobench.judge.figures.ranktime import slow_rank, slowest_rank, usual_slow_r
 from iobench.record.training import Epoch, Repetition
 from iobench.record.verdict import RankTime
 from tests.unit.conftest import build_events
-
-Build = Callable[..., Any]
 
 PARTS = ("startup", "busy", "fill", "fetch", "prep", "wait", "copy", "sync", "saves", "rest")
 MAX_LATE = 2e-3
@@ -108,7 +105,7 @@ def test_the_parts_add_up_to_the_wall_time(startup_s: float, **how: Any) -> None
     assert again.ranks == found.ranks
 
 
-def test_a_step_with_a_barrier(make_events: Build) -> None:
+def test_a_step_with_a_barrier() -> None:
     """Two ranks with batches after 1 s and 3 s, then after 0 s and 2 s; busy 1 s each."""
     rows = [
         {"rank": 0, "step": 0, "wait": 1, "busy": 1, "sync": 2},
@@ -116,7 +113,7 @@ def test_a_step_with_a_barrier(make_events: Build) -> None:
         {"rank": 0, "step": 1, "start": 4, "wait": 0, "busy": 1, "sync": 2},
         {"rank": 1, "step": 1, "start": 4, "wait": 2, "busy": 1, "read": 3, "prep": 1},
     ]
-    found = repetition_metrics(make_events(rows), repetition(2, 1, "step", 0.5), round_steps=2)
+    found = repetition_metrics(build_events(rows), repetition(2, 1, "step", 0.5), round_steps=2)
     first, second = found.ranks
     assert (first.startup_s, first.fill_s, first.sync_s) == pytest.approx((0.5, 0.5, 4.0))
     assert (second.startup_s, second.fill_s, second.sync_s) == pytest.approx((0.5, 2.5, 0.0))
@@ -140,8 +137,8 @@ ROWS = [
 """Two ranks that end at 3 s and at 7 s."""
 
 
-def test_independent_ranks_wait_for_nobody(make_events: Build) -> None:
-    found = repetition_metrics(make_events(ROWS), repetition(2, 1, "none"))
+def test_independent_ranks_wait_for_nobody() -> None:
+    found = repetition_metrics(build_events(ROWS), repetition(2, 1, "none"))
     assert [each.wall_s for each in found.ranks] == pytest.approx([3.0, 7.0])
     assert found.accelerator_utilization == pytest.approx((1 + 1 / 5) / 2)
     assert found.samples_per_s == pytest.approx(2 / 3 + 2 / 7)

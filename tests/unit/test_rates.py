@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from iobench.judge.figures.metrics import repetition_metrics
 from iobench.judge.figures.rates import lasting_fall, steady_from
 from iobench.record.training import MAX_BINS, Epoch, Rates, Repetition
-
-Build = Callable[..., Any]
+from tests.unit.conftest import build_events
 
 
 def rates(values: Sequence[float], bin_s: float = 1.0) -> Rates:
@@ -43,22 +42,20 @@ def steps(
     return found
 
 
-def measured(
-    make_events: Build, rows: list[dict[str, Any]], *, startup_s: float = 0.0, **more: Any
-) -> Repetition:
+def measured(rows: list[dict[str, Any]], *, startup_s: float = 0.0, **more: Any) -> Repetition:
     epochs = {row["epoch"] for row in rows}
     context = Repetition(
         seed=1,
         accelerators=len({row["rank"] for row in rows}),
         epochs=[Epoch(epoch=epoch, startup_s=startup_s) for epoch in sorted(epochs)],
     )
-    return repetition_metrics(make_events(rows), context, **more)
+    return repetition_metrics(build_events(rows), context, **more)
 
 
-def test_each_second_has_the_samples_of_all_ranks(make_events: Build) -> None:
+def test_each_second_has_the_samples_of_all_ranks() -> None:
     # Rank 0 makes 2 steps a second, rank 1 makes 1 in 2 s: 20 + 5 samples/s for 8 s.
     rows = steps([0.5] * 16) + steps([2.0] * 4, rank=1)
-    found = measured(make_events, rows).rates
+    found = measured(rows).rates
     assert found.bin_s == 1.0
     assert found.samples_per_s == pytest.approx([25.0] * 8)
     assert found.stored_bytes_per_s == pytest.approx([2500.0] * 8)
@@ -74,7 +71,7 @@ def test_no_sample_is_invented(lengths: list[list[float]], round_steps: int) -> 
     from tests.unit.conftest import build_events
 
     rows = [row for rank, some in enumerate(lengths) for row in steps(some, rank=rank)]
-    found = measured(build_events, rows, round_steps=round_steps).rates
+    found = measured(rows, round_steps=round_steps).rates
     assert len(found.samples_per_s) == len(found.stored_bytes_per_s) <= MAX_BINS
     total = sum(found.samples_per_s) * found.bin_s
     assert total <= 10 * sum(map(len, lengths)) * (1 + 1e-4)

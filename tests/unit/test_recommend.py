@@ -26,6 +26,7 @@ from iobench.judge.statistics import ratio_interval
 from iobench.record.sweep import Sweep as SweepRecord
 from iobench.record.sweep import SweepPoint, save_sweep
 from iobench.record.training import FittedFacts
+from tests.unit.conftest import build_run
 from tests.words import long_sentences
 
 Build = Callable[..., Any]
@@ -35,7 +36,7 @@ NOISE = (1.0, 0.99, 1.01, 0.995, 1.005, 1.0)
 
 
 @pytest.fixture
-def planted(make_run: Build) -> Build:
+def planted() -> Build:
     """A run on the planted machine."""
 
     def build(
@@ -60,7 +61,7 @@ def planted(make_run: Build) -> Build:
         busy = min(workers, cores)
         prep = busy / (SAMPLE / 10e9 + (SAMPLE / decode if packed else 0))
         rate = min(fetch, prep, demand)
-        doc = make_run(
+        doc = build_run(
             rates={
                 "storage_raw": link / stored,
                 "fetch": fetch,

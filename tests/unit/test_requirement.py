@@ -5,7 +5,6 @@ is division.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,9 +20,8 @@ from iobench.record.training import CeilingDetails, FindMax
 from iobench.record.verdict import Estimate
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
+from tests.unit.conftest import build_run
 from tests.unit.test_fed import curve_of, with_curve
-
-Build = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
@@ -83,28 +81,28 @@ def test_the_cache_is_worth_less_than_its_size_when_reshuffled() -> None:
     assert half + (1 - half) * math.log(1 - half) == pytest.approx(0.5, abs=1e-4)
 
 
-def test_what_a_measured_storage_would_do(make_run: Build) -> None:
+def test_what_a_measured_storage_would_do() -> None:
     """The run's reader gets 4,000 samples/s of 100 kB: 400 MB/s. One H100 at 90 % draws 184 MB/s in
     resnet50.
     """
     each = 0.9 * 400 / 0.224 * 114_660
-    one = size("resnet50-h100", Demand(accelerators=2), make_run())
+    one = size("resnet50-h100", Demand(accelerators=2), build_run())
     assert one.measured.read_bytes_per_s == pytest.approx(400e6)
     assert one.measured.accelerators_fed == int(400e6 / each) == 2
     assert one.measured.missing_bytes_per_s == 0
     assert one.cores == pytest.approx(
         1.5 * 2 * each / 1e9, rel=1e-3
     )  # three stages of 0.5 CPU s/GB
-    many = size("resnet50-h100", Demand(accelerators=16, hosts=4), make_run())
+    many = size("resnet50-h100", Demand(accelerators=16, hosts=4), build_run())
     assert many.measured.accelerators_fed == 2
     assert many.measured.accelerators_fed_local == 8
     margin = many.margin.factor
     assert many.measured.missing_bytes_per_s == pytest.approx(16 * each * margin - 400e6, rel=1e-3)
 
 
-def test_latency_comes_from_the_best_evidence(make_run: Build) -> None:
+def test_latency_comes_from_the_best_evidence() -> None:
     demand = Demand(accelerators=1)
-    doc = make_run(dataset={"shards": 60_000})
+    doc = build_run(dataset={"shards": 60_000})
     derived = size("resnet50-h100", demand, doc)
     assert derived.latency_s == pytest.approx(
         2 * 2 * 4 / 4000
@@ -126,14 +124,14 @@ def test_latency_comes_from_the_best_evidence(make_run: Build) -> None:
     assert size("resnet50-h100", Demand(accelerators=1, latency_s=0.5), doc).latency_s == 0.5
 
 
-def test_figures_that_may_not_carry_over_say_so(make_run: Build) -> None:
-    need = size("unet3d-b200", Demand(accelerators=1), make_run(residency=0.5))
+def test_figures_that_may_not_carry_over_say_so() -> None:
+    need = size("unet3d-b200", Demand(accelerators=1), build_run(residency=0.5))
     told = " ".join(need.measured.notes)
     assert "another size" in told
     assert "content" in told
     assert "INVALID (cache.cold-residency)" in told
     warm = size(
-        "unet3d-b200", Demand(accelerators=1), make_run(workload={"cache": "warm"}, residency=1.0)
+        "unet3d-b200", Demand(accelerators=1), build_run(workload={"cache": "warm"}, residency=1.0)
     )
     assert any("'warm'" in note for note in warm.measured.notes)
     assert not any("INVALID" in note for note in warm.measured.notes)
@@ -171,10 +169,10 @@ def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
         size("unet3d-b200", demand)
 
 
-def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
+def test_a_run_without_ceilings_is_refused() -> None:
     nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
     with pytest.raises(UsageError, match="--calibration"):
-        size("demo", Demand(accelerators=1), make_run(rates=nothing))
+        size("demo", Demand(accelerators=1), build_run(rates=nothing))
 
 
 def test_only_the_columns_that_are_read_are_demanded() -> None:
@@ -286,9 +284,9 @@ def test_gradients_share_the_network() -> None:
     assert size("resnet50-h100", Demand(accelerators=32, hosts=4)).network.gradients is None
 
 
-def test_a_measured_storage_counts_by_its_low_end(make_run: Build) -> None:
+def test_a_measured_storage_counts_by_its_low_end() -> None:
     """[3,000, 4,400] samples/s around 4,000: 300 MB/s are what the job can rely on."""
-    doc = make_run()
+    doc = build_run()
     fetch = doc.job.ceilings["fetch"].model_copy(
         update={"windows": Estimate(value=4000.0, low=3000.0, high=4400.0, n=5)}
     )
@@ -301,22 +299,22 @@ def test_a_measured_storage_counts_by_its_low_end(make_run: Build) -> None:
     assert one.measured.missing_bytes_per_s == pytest.approx(one.buy_bytes_per_s - 300e6, rel=1e-3)
 
 
-def test_what_a_run_received_overrides_a_ceiling_below_it(make_run: Build) -> None:
+def test_what_a_run_received_overrides_a_ceiling_below_it() -> None:
     """The fetch ceiling was measured in a bad minute: 150 MB/s. The accelerators received 190."""
-    doc = make_run(rates={"fetch": 1500.0, "storage_raw": 1600.0})
+    doc = build_run(rates={"fetch": 1500.0, "storage_raw": 1600.0})
     found = size("resnet50-h100", Demand(accelerators=8), doc).measured
     assert found.counted_bytes_per_s == pytest.approx(190e6, rel=0.01)
     assert not found.with_margin
-    warm = make_run(
+    warm = build_run(
         rates={"fetch": 1500.0, "storage_raw": 1600.0}, workload={"cache": "warm"}, residency=1.0
     )
     assert size("resnet50-h100", Demand(accelerators=8), warm).measured.read_bytes_per_s == 150e6
 
 
-def test_a_search_needs_no_margin(make_run: Build) -> None:
+def test_a_search_needs_no_margin() -> None:
     """It has counted what whole jobs received, with their waits for others and their filling."""
     search = FindMax(required_accelerator_utilization=0.9, accelerators=3, low=2, high=3, points=[])
-    doc = make_run().with_job(find_max=search)
+    doc = build_run().with_job(find_max=search)
     doc = conclude(doc)
     found = size("resnet50-h100", Demand(accelerators=16), doc)
     assert not found.measured.with_margin
@@ -337,29 +335,29 @@ def test_what_no_storage_can_give() -> None:
         assert need.margin.highest < demand.required if demand.required else True
 
 
-def measured_by_curve(make_run: Build, spread: float, *notes: str) -> TrainingRecord:
+def measured_by_curve(spread: float, *notes: str) -> TrainingRecord:
     curve = curve_of(5000.0, spread=spread).model_copy(update={"notes": list(notes)})
-    return conclude(with_curve(make_run(), curve))
+    return conclude(with_curve(build_run(), curve))
 
 
-def test_the_warnings_of_the_curve_come_with_its_rate(make_run: Build) -> None:
+def test_the_warnings_of_the_curve_come_with_its_rate() -> None:
     warning = "the data is too small: a cache of the storage may have helped"
     demand = Demand(accelerators=2)
-    told = size("resnet50-h100", demand, measured_by_curve(make_run, 0.02, warning)).measured.notes
+    told = size("resnet50-h100", demand, measured_by_curve(0.02, warning)).measured.notes
     assert [note for note in told if warning in note]
-    quiet = size("resnet50-h100", demand, measured_by_curve(make_run, 0.02)).measured.notes
+    quiet = size("resnet50-h100", demand, measured_by_curve(0.02)).measured.notes
     assert not [note for note in quiet if "curve" in note]
     client = curve_of(5000.0)
     points = [each.model_copy(update={"client": True}) for each in client.points]
-    doc = conclude(with_curve(make_run(), client.model_copy(update={"points": points})))
+    doc = conclude(with_curve(build_run(), client.model_copy(update={"points": points})))
     assert len(size("resnet50-h100", demand, doc).measured.notes) > len(quiet)
 
 
-def test_a_host_that_starved_its_own_accelerators_is_named(make_run: Build) -> None:
+def test_a_host_that_starved_its_own_accelerators_is_named() -> None:
     """The storage would feed 16, and one host of the run was too slow for two."""
-    slow = make_run(rates={"prep": 600}, measured=590, au=0.3)
+    slow = build_run(rates={"prep": 600}, measured=590, au=0.3)
     assert slow.job.verdict.bottleneck == "prep"
     demand = Demand(accelerators=2)
     notes = size("resnet50-h100", demand, slow).measured.notes
-    assert len(notes) == 1 + len(size("resnet50-h100", demand, make_run()).measured.notes)
+    assert len(notes) == 1 + len(size("resnet50-h100", demand, build_run()).measured.notes)
     assert [note for note in notes if "prep" in note]

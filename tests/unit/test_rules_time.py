@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from iobench.record.run import Finding, TrainingRecord
 from iobench.record.training import Epoch
-
-Build = Callable[..., TrainingRecord]
+from tests.unit.conftest import build_run
 
 LOCAL = {"scheme": "file", "url": "/data", "fs_type": "ext4"}
 GB = 10**9
@@ -34,17 +32,17 @@ def rule(doc: TrainingRecord, name: str) -> Finding | None:
     ],
 )
 def test_the_first_repetition_is_compared_with_the_spread_of_the_others(
-    make_run: Build, measured: list[float], found: bool
+    measured: list[float], found: bool
 ) -> None:
-    doc = make_run(measured=measured, repetitions=len(measured))
+    doc = build_run(measured=measured, repetitions=len(measured))
     assert (rule(doc, "cache.first-touch") is not None) == found
 
 
-def test_a_page_cache_that_was_not_emptied_has_its_own_remedy(make_run: Build) -> None:
+def test_a_page_cache_that_was_not_emptied_has_its_own_remedy() -> None:
     measured = [900.0, 1900.0, 1910.0, 1890.0, 1900.0]
-    found = rule(make_run(measured=measured, workload={"cache": "any"}), "cache.first-touch")
+    found = rule(build_run(measured=measured, workload={"cache": "any"}), "cache.first-touch")
     assert "cache: cold" in found.remedy
-    warm = make_run(measured=measured, workload={"cache": "warm"})
+    warm = build_run(measured=measured, workload={"cache": "warm"})
     assert rule(warm, "cache.first-touch") is None
 
 
@@ -76,10 +74,8 @@ def uncounted() -> list[Epoch]:
         (24 * GB, {"cache": "warm"}, False),  # the parent reads it once to warm the cache
     ],
 )
-def test_the_load_of_others(
-    make_run: Build, read: int, changes: dict[str, Any], found: bool
-) -> None:
-    doc = make_run(
+def test_the_load_of_others(read: int, changes: dict[str, Any], found: bool) -> None:
+    doc = build_run(
         loader={"direct": changes.pop("direct", False)},
         workload={"cache": changes.pop("cache", "cold")},
         repetition=device(read, **changes),
@@ -107,9 +103,9 @@ def test_the_load_of_others(
     ],
 )
 def test_samples_that_the_device_did_not_read(
-    make_run: Build, read: int, changes: dict[str, Any], found: bool
+    read: int, changes: dict[str, Any], found: bool
 ) -> None:
-    doc = make_run(
+    doc = build_run(
         storage=LOCAL | {"fs_type": changes.get("fs_type", "ext4")},
         workload={"cache": changes.get("cache", "any")},
         loader={"direct": changes.get("direct", False)},
@@ -122,10 +118,10 @@ def test_samples_that_the_device_did_not_read(
         assert ("25.0 %" if read else "100.0 %") in finding.evidence
 
 
-def test_a_cache_that_served_cold_reads_is_named_once(make_run: Build) -> None:
+def test_a_cache_that_served_cold_reads_is_named_once() -> None:
     epochs = [
         Epoch(epoch=0, residency_before=0.0, sample_bytes=6 * GB, bytes_fetched=GB, startup_s=0.0)
     ]
-    doc = make_run(storage=LOCAL, repetition=device(GB, epochs=epochs, sample_bytes=6 * GB))
+    doc = build_run(storage=LOCAL, repetition=device(GB, epochs=epochs, sample_bytes=6 * GB))
     assert rule(doc, "cache.cold-fetch") is not None
     assert rule(doc, "device.served-by-cache") is None

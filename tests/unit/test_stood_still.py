@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from iobench.record.host import JobHost
 from iobench.record.training import Epoch, Repetition
 from iobench.runner.counters import Stops, lost_in_waits
 from tests.processes import wait_until
-from tests.unit.conftest import build_events
+from tests.unit.conftest import build_events, build_run
 
 STEP_S, STEPS = 0.5, 40
 
@@ -59,8 +58,8 @@ def ranks_of(still: dict[int, float], ranks: int) -> list[dict[str, float]]:
     ]
 
 
-def told(make_run: Callable[..., Any], still: dict[int, float], hosts: int = 1) -> list[Any]:
-    run = make_run(repetition={"ranks": ranks_of(still, 4)}, accelerators=4)
+def told(still: dict[int, float], hosts: int = 1) -> list[Any]:
+    run = build_run(repetition={"ranks": ranks_of(still, 4)}, accelerators=4)
     if hosts > 1:
         each = 4 // hosts
         run.job.hosts = [
@@ -69,15 +68,15 @@ def told(make_run: Callable[..., Any], still: dict[int, float], hosts: int = 1) 
     return [each for each in evaluate(run) if each.rule == "rank.stood-still"]
 
 
-def test_who_stood_still_is_named(make_run: Callable[..., Any]) -> None:
-    assert told(make_run, {}) == []
-    assert told(make_run, {2: 0.1}) == []  # a delay of half a percent is none
-    (rank,) = told(make_run, {2: 3.0})
+def test_who_stood_still_is_named() -> None:
+    assert told({}) == []
+    assert told({2: 0.1}) == []  # a delay of half a percent is none
+    (rank,) = told({2: 3.0})
     assert "rank 2 " in rank.evidence
-    (host,) = told(make_run, {2: 3.0, 3: 2.9}, hosts=2)
+    (host,) = told({2: 3.0, 3: 2.9}, hosts=2)
     assert "host 1 (node1)" in host.evidence
     assert "rank" not in host.evidence
-    (one,) = told(make_run, {3: 3.0}, hosts=2)
+    (one,) = told({3: 3.0}, hosts=2)
     assert "rank 3 " in one.evidence
 
 

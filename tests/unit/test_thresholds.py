@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from iobench.judge.validity import parse, violations
-from iobench.record.run import RunRecord
-
-Build = Callable[..., RunRecord]
+from tests.unit.conftest import build_run
 
 
 @pytest.mark.parametrize(
@@ -28,8 +24,8 @@ def test_parse(expression: str, metric: str, comparison: str, value: float) -> N
     assert found.value == pytest.approx(value)
 
 
-def test_medians_are_compared(make_run: Build) -> None:
-    doc = make_run(au=0.95)
+def test_medians_are_compared() -> None:
+    doc = build_run(au=0.95)
     assert (
         violations(doc, ["accelerator_utilization<0.95", "headroom<2", "accelerators_fed<4"]) == []
     )
@@ -42,12 +38,12 @@ def test_medians_are_compared(make_run: Build) -> None:
     ]
 
 
-def test_not_measured_is_a_violation_that_says_so(make_run: Build) -> None:
-    doc = make_run(
+def test_not_measured_is_a_violation_that_says_so() -> None:
+    doc = build_run(
         au=None, repetition={"not_measured": {"accelerator_utilization": "the accelerator is null"}}
     )
     assert violations(doc, ["accelerator_utilization<0.5"]) == [
         "accelerator_utilization<0.5: accelerator_utilization was not measured (the accelerator is "
         "null)"
     ]
-    assert len(violations(make_run(repetitions=0), ["samples_per_s>1e12"])) == 1
+    assert len(violations(build_run(repetitions=0), ["samples_per_s>1e12"])) == 1

@@ -21,6 +21,7 @@ from iobench.subject.board import FETCHES, RING, Board, Turns
 from iobench.subject.factory import one_line
 from iobench.subject.loader import UserLoader
 from tests import planted_loaders
+from tests.unit.conftest import build_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -270,12 +271,12 @@ CPU = {"fetches": 10, "fetch_wall_s": 10.0, "workers": 2}
         ({"files_inside": 3, "files_outside": 1}, ["user.reads_outside_dataset"]),
     ],
 )
-def test_findings_by_name(make_run: Any, facts: dict[str, Any], rules: list[str]) -> None:
+def test_findings_by_name(facts: dict[str, Any], rules: list[str]) -> None:
     repetition = Repetition(seed=1, accelerators=1, wall_s=10.0, wait_s=5.0)
 
     def found(kind: str, user: UserFacts | None) -> list[str]:
         loader = LoaderFacts(kind=kind, user=user)
-        doc = make_run().with_job(loader=loader, repetitions=[repetition])
+        doc = build_run().with_job(loader=loader, repetitions=[repetition])
         return [each.rule for each in user_findings(doc)]
 
     assert found("user", UserFacts(**facts)) == rules

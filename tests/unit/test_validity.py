@@ -4,7 +4,6 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -20,8 +19,6 @@ from iobench.record.training import Ceiling, Epoch
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run
-
-Build = Callable[..., RunRecord]
 
 WARM = {"cache": "any"}
 STAGED = {
@@ -87,7 +84,7 @@ ENOUGH: dict[str, Any] = {
     "repetition": {"steps": 1000, "resources": OWN_LOAD | {"cpu_busy": 0.1}},
     "workload": {"accelerator": {"kind": "emulated", "name": "h100", "step_time": 0.05}},
 }
-"""What the good run of ``make_run`` lacks under MLPerf's rules: 500 steps in each of two epochs."""
+"""What the run of ``build_run`` lacks under MLPerf's rules: 500 steps in each of two epochs."""
 
 
 @cache
@@ -290,11 +287,11 @@ ALWAYS = (
 INCONCLUSIVE = (CHANGED, "cache.loop")
 
 
-def build(make_run: Build, rule: str, changes: dict[str, Any], **more: Any) -> RunRecord:
+def build(rule: str, changes: dict[str, Any], **more: Any) -> RunRecord:
     """A run that keeps all rules of both sets but for ``changes``."""
     arguments = merged(closed() if rule in CLOSED else ENOUGH, changes) | more
     spread, changed = arguments.pop("spread", None), arguments.pop("changed", ())
-    doc = make_run(**arguments, concluded=False).with_changes(changed)
+    doc = build_run(**arguments, concluded=False).with_changes(changed)
     for repetition, factor in zip(doc.job.repetitions, spread or (), strict=False):
         repetition.samples_per_s *= factor
     return conclude(doc)
@@ -303,7 +300,7 @@ def build(make_run: Build, rule: str, changes: dict[str, Any], **more: Any) -> R
 @cache
 def good(closed_rules: bool) -> RunRecord:
     """A run that keeps all rules; ``closed_rules``: those of ``CLOSED`` as well."""
-    return build(build_run, "closed.workload" if closed_rules else "", {})
+    return build("closed.workload" if closed_rules else "", {})
 
 
 def levels(doc: RunRecord) -> dict[str, str]:
@@ -315,10 +312,10 @@ def test_every_rule_has_fixtures_and_an_id_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_pass_fail_unknown(make_run: Build, rule: Any) -> None:
+def test_pass_fail_unknown(rule: Any) -> None:
     changes, missing = CASES[rule.id]
-    broken = build(make_run, rule.id, changes)
-    silent = build(make_run, rule.id, missing) if missing is not None else None
+    broken = build(rule.id, changes)
+    silent = build(rule.id, missing) if missing is not None else None
     for rule_set in ("quick", "mlperf"):
         expected = level_of(rule.levels, rule_set)
         assert rule(judge(good(rule.id in CLOSED)), rule_set) is None
@@ -341,12 +338,12 @@ def test_pass_fail_unknown(make_run: Build, rule: Any) -> None:
             assert whole == expected
 
 
-def test_a_good_run_is_valid_under_both_sets(make_run: Build) -> None:
-    doc = make_run(**closed())
+def test_a_good_run_is_valid_under_both_sets() -> None:
+    doc = build_run(**closed())
     for rule_set in ("quick", "mlperf"):
         assert evaluate(doc, rule_set) == []
     assert doc.validity == "valid"
-    assert evaluate(make_run(), "quick") == []
+    assert evaluate(build_run(), "quick") == []
 
 
 FED = {"au": 0.99, "measured": 1980.0}
@@ -422,26 +419,26 @@ def workers(own_s: float, children_s: float) -> dict[str, float]:
     ],
 )
 def test_the_limits_of_a_rule(
-    make_run: Build, rule: str, rule_set: str, changes: dict[str, Any], level: str | None
+    rule: str, rule_set: str, changes: dict[str, Any], level: str | None
 ) -> None:
-    doc = build(make_run, rule, changes, rules=rule_set)
+    doc = build(rule, changes, rules=rule_set)
     assert levels(doc).get(rule) == level
 
 
-def test_the_memory_of_all_hosts_counts(make_run: Build) -> None:
-    doc = build(make_run, "", {"host": {"memory_bytes": 1_200_000_000}}, rules="mlperf")
+def test_the_memory_of_all_hosts_counts() -> None:
+    doc = build("", {"host": {"memory_bytes": 1_200_000_000}}, rules="mlperf")
     doc.hosts.append(doc.hosts[0])
     assert levels(conclude(doc))["dataset.size"] == "invalid"
 
 
-def test_mlperf_counts_its_own_utilization_in_each_counted_run(make_run: Build) -> None:
+def test_mlperf_counts_its_own_utilization_in_each_counted_run() -> None:
     """0.91 without the first step and 0.85 with it: MLPerf accepts what quick warns about."""
-    doc = build(make_run, "", {"repetition": {"accelerator_utilization_sustained": 0.85}})
+    doc = build("", {"repetition": {"accelerator_utilization_sustained": 0.85}})
     assert levels(doc)["au.threshold"] == "warning"
     assert "au.threshold" not in {finding.rule for finding in evaluate(doc, "mlperf")}
     # One of five counted runs below the threshold is refused, although the median is above it.
     for number, refused in ((0, False), (3, True)):
-        doc = build(make_run, "", {}, rules="mlperf")
+        doc = build("", {}, rules="mlperf")
         doc.job.repetitions[number].accelerator_utilization = 0.89
         assert (levels(conclude(doc)).get("au.threshold") == "invalid") == refused
 
@@ -449,8 +446,8 @@ def test_mlperf_counts_its_own_utilization_in_each_counted_run(make_run: Build) 
 @pytest.mark.parametrize(
     "name", ["storage.throttled", "cpu.throttled", "cpu.affinity", "prefetch.share"]
 )
-def test_a_handicap_of_a_fed_run_is_a_warning(make_run: Build, name: str) -> None:
-    doc = build(make_run, name, {**CASES[name][0], **FED}, rules="mlperf")
+def test_a_handicap_of_a_fed_run_is_a_warning(name: str) -> None:
+    doc = build(name, {**CASES[name][0], **FED}, rules="mlperf")
     assert levels(doc)[name] == "warning"
     assert doc.validity == "valid"
 
@@ -458,18 +455,16 @@ def test_a_handicap_of_a_fed_run_is_a_warning(make_run: Build, name: str) -> Non
 @pytest.mark.parametrize(
     ("residency", "level"), [(1.0, None), (0.95, None), (0.44, "warning"), (0.0, "warning")]
 )
-def test_a_warm_cache_holds_the_data_or_is_told_not_to(
-    make_run: Build, residency: float, level: str | None
-) -> None:
+def test_a_warm_cache_holds_the_data_or_is_told_not_to(residency: float, level: str | None) -> None:
     """A control group of 1 GB on a host of 64 GB, and data of 6 GB."""
-    doc = make_run(workload=FILLED, residency=residency, host=GROUP)
+    doc = build_run(workload=FILLED, residency=residency, host=GROUP)
     assert levels(doc).get("cache.warm-residency") == level
     assert doc.memory_bytes == 1_000_000_000
 
 
-def test_every_reference_is_the_workload_of_its_name(make_run: Build) -> None:
+def test_every_reference_is_the_workload_of_its_name() -> None:
     for name in REFERENCES:
-        doc = make_run(**closed(name), rules="mlperf")
+        doc = build_run(**closed(name), rules="mlperf")
         assert not CLOSED & set(levels(doc)), name
 
 
@@ -492,10 +487,8 @@ def test_every_reference_is_the_workload_of_its_name(make_run: Build) -> None:
         ({"loader.direct": True}, None),
     ],
 )
-def test_closed_names_what_was_changed(
-    make_run: Build, change: dict[str, Any], key: str | None
-) -> None:
-    doc = make_run(**merged(closed(), change), rules="mlperf")
+def test_closed_names_what_was_changed(change: dict[str, Any], key: str | None) -> None:
+    doc = build_run(**merged(closed(), change), rules="mlperf")
     found = [finding for finding in doc.findings if finding.rule == "closed.settings"]
     assert [finding.level for finding in found] == (["invalid"] if key else [])
     for finding in found:
@@ -503,9 +496,9 @@ def test_closed_names_what_was_changed(
         assert ";" not in finding.evidence  # nothing else
 
 
-def test_direct_reads_are_closed_for_unet3d_alone(make_run: Build) -> None:
+def test_direct_reads_are_closed_for_unet3d_alone() -> None:
     direct = {"loader": {"direct": True}}
-    found = levels(make_run(**merged(closed("retinanet-b200"), direct), rules="mlperf"))
+    found = levels(build_run(**merged(closed("retinanet-b200"), direct), rules="mlperf"))
     assert found["closed.settings"] == "invalid"
 
 
@@ -615,9 +608,9 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
     ],
 )
 def test_the_limits_of_a_rule_with_two_accelerators(
-    make_run: Build, rule: str, changes: dict[str, Any], level: str | None
+    rule: str, changes: dict[str, Any], level: str | None
 ) -> None:
-    assert levels(make_run(**merged({}, changes))).get(rule) == level
+    assert levels(build_run(**merged({}, changes))).get(rule) == level
 
 
 @pytest.mark.parametrize(
@@ -634,36 +627,36 @@ def test_the_limits_of_a_rule_with_two_accelerators(
     ],
 )
 def test_what_nobody_counted_is_unknown_where_a_cache_could_have_served(
-    make_run: Build, changes: dict[str, Any], validity: str
+    changes: dict[str, Any], validity: str
 ) -> None:
-    assert make_run(**merged({"repetition": {"epochs": UNCOUNTED}}, changes)).validity == validity
+    assert build_run(**merged({"repetition": {"epochs": UNCOUNTED}}, changes)).validity == validity
 
 
 @pytest.mark.parametrize(("fetched", "level"), [(3000, None), (0, "invalid"), (None, "unknown")])
-def test_a_ceiling_is_cold_as_well(make_run: Build, fetched: int | None, level: str | None) -> None:
+def test_a_ceiling_is_cold_as_well(fetched: int | None, level: str | None) -> None:
     cold = Epoch(epoch=0, sample_bytes=3000, bytes_fetched=fetched, fetched_how="not measured: why")
-    doc = make_run(concluded=False)
+    doc = build_run(concluded=False)
     doc.job.ceilings["fetch"] = Ceiling(
         samples_per_s=4000.0, bytes_per_s=4e8, how="test", cold=cold
     )
     assert levels(conclude(doc)).get("cache.cold-fetch") == level
 
 
-def test_a_repetition_without_checkpoints_is_cold_as_well(make_run: Build) -> None:
-    doc = make_run()
+def test_a_repetition_without_checkpoints_is_cold_as_well() -> None:
+    doc = build_run()
     quiet = doc.job.repetitions[0].model_copy(update={"epochs": FED_BY_A_CACHE})
     assert levels(conclude(doc.with_job(quiet=quiet)))["cache.cold-fetch"] == "invalid"
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.01, False), (0.0101, True)])
-def test_cold_means_at_most_one_percent(make_run: Build, share: float, refused: bool) -> None:
-    assert (make_run(residency=share).validity == "invalid") is refused
+def test_cold_means_at_most_one_percent(share: float, refused: bool) -> None:
+    assert (build_run(residency=share).validity == "invalid") is refused
 
 
-def test_findings_of_the_runner_are_kept_and_the_gravest_comes_first(make_run: Build) -> None:
+def test_findings_of_the_runner_are_kept_and_the_gravest_comes_first() -> None:
     own = Finding(rule="storage.odd", level="info", evidence="the mount is odd")
-    assert own in make_run(findings=[own]).findings
-    doc = make_run(au=0.5, rules="mlperf", rates={"storage_raw": None})
+    assert own in build_run(findings=[own]).findings
+    doc = build_run(au=0.5, rules="mlperf", rates={"storage_raw": None})
     order = [finding.level for finding in doc.findings]
     assert order == sorted(order, key=("invalid", "warning", "unknown", "info").index)
 

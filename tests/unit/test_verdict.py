@@ -5,19 +5,17 @@ tested verdict is in test_causes.py. Texts are in tests/snapshots.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from iobench.judge.rebuild import conclude
 from iobench.record.verdict import Advice, Verdict
+from tests.unit.conftest import build_run
 
-Build = Callable[..., Any]
 
-
-def judge(make_run: Build, **changes: Any) -> Verdict:
-    found = make_run(**changes).job.verdict
+def judge(**changes: Any) -> Verdict:
+    found = build_run(**changes).job.verdict
     assert isinstance(found, Verdict)
     return found
 
@@ -77,12 +75,9 @@ PREP = {"rates": {"prep": 1000}, "measured": 980, "au": 0.49}
     ids=["accelerator", "storage", "few reads in flight", "prep", "loader", "refuted ceiling"],
 )
 def test_what_binds_and_what_would_help(
-    make_run: Build,
-    changes: dict[str, Any],
-    expected: dict[str, Any],
-    advice: tuple[str, float, list[str]],
+    changes: dict[str, Any], expected: dict[str, Any], advice: tuple[str, float, list[str]]
 ) -> None:
-    found = judge(make_run, **changes)
+    found = judge(**changes)
     assert found.basis == "inferred"
     for name, value in expected.items():
         told = getattr(found, name)
@@ -96,19 +91,19 @@ def test_what_binds_and_what_would_help(
     assert name == "none" or max(gains) <= demand / measured + 1e-9
 
 
-def test_prep_with_no_idle_core_asks_for_cores_or_cheaper_samples(make_run: Build) -> None:
+def test_prep_with_no_idle_core_asks_for_cores_or_cheaper_samples() -> None:
     spec = {"name": "d", "content": "jpeg", "codec": "gzip", "compress_ratio": 4.0}
     data = {"spec": spec, "cheaper_codecs": ["zstd:1", "lz4", "none"]}
-    found = judge(make_run, **PREP, loader={"workers": 4}, dataset=data)
+    found = judge(**PREP, loader={"workers": 4}, dataset=data)
     assert found.advice[0].id == "cores"
     assert found.advice[0].predicted_gain == pytest.approx(2000 / 980)
     assert "codec" not in advised(found)  # uncompressed, storage would give 1,000 as well
-    cheap = judge(make_run, **PREP, dataset=data | {"spec": spec | {"compress_ratio": 2.5}})
+    cheap = judge(**PREP, dataset=data | {"spec": spec | {"compress_ratio": 2.5}})
     assert advised(cheap)["codec"].predicted_gain == pytest.approx(1600 / 980)
 
 
-def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
-    doc = make_run(
+def test_a_saturated_client_is_not_blamed_on_storage() -> None:
+    doc = build_run(
         rates={"storage_raw": 1500, "fetch": 600},
         measured=590,
         au=0.3,
@@ -126,11 +121,10 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
     assert "faster-storage" not in advised(found)
 
 
-def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build) -> None:
+def test_a_library_is_not_advised_what_only_iobenchs_reader_has() -> None:
     """Direct IO and reads in flight are refused for libraries, or mean nothing to them."""
     library = {"kind": "webdataset", "direct": False, "workers": 2}
     waiting = judge(
-        make_run,
         rates={"storage_raw": 1500, "fetch": 600, "loader": None},
         measured=590,
         au=0.3,
@@ -139,7 +133,7 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
     assert waiting.advice[0].id == "workers"
     assert waiting.advice[0].settings == ["loader.workers=5"]
     host = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
-    doc = make_run(
+    doc = build_run(
         rates={"storage_raw": 1500, "fetch": 600},
         measured=590,
         au=0.3,
@@ -151,7 +145,7 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
     found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"fetch": hungry})).job.verdict
     assert found.advice[0].id == "cores"
     assert "direct" not in advised(found)
-    warm = make_run(residency=0.5, loader=library)
+    warm = build_run(residency=0.5, loader=library)
     (finding,) = [each for each in warm.findings if each.rule == "cache.cold-residency"]
     assert "direct" not in finding.remedy
 
@@ -171,12 +165,8 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
         ({"fetch": None, "storage_raw": 600}, 590, "storage"),  # raw stands in for fetch
     ],
 )
-def test_what_explains_a_wait(
-    make_run: Build, rates: dict[str, float], measured: float, bottleneck: str
-) -> None:
-    assert (
-        judge(make_run, rates=rates, measured=measured, au=measured / 2000).bottleneck == bottleneck
-    )
+def test_what_explains_a_wait(rates: dict[str, float], measured: float, bottleneck: str) -> None:
+    assert judge(rates=rates, measured=measured, au=measured / 2000).bottleneck == bottleneck
 
 
 @pytest.mark.parametrize(
@@ -192,27 +182,18 @@ def test_what_explains_a_wait(
     ],
 )
 def test_how_many_accelerators_are_fed(
-    make_run: Build,
-    accelerators: int,
-    fetch: float,
-    measured: float,
-    au: float,
-    starved: bool,
-    fed: int,
+    accelerators: int, fetch: float, measured: float, au: float, starved: bool, fed: int
 ) -> None:
-    found = judge(
-        make_run, accelerators=accelerators, rates={"fetch": fetch}, measured=measured, au=au
-    )
+    found = judge(accelerators=accelerators, rates={"fetch": fetch}, measured=measured, au=au)
     assert (found.accelerators_fed, found.starved) == (fed, starved)
 
 
-def test_null_accelerator(make_run: Build) -> None:
+def test_null_accelerator() -> None:
     null = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
     missing = {
         "not_measured": {"accelerator_utilization_sustained": "the accelerator is of kind null"}
     }
     found = judge(
-        make_run,
         workload=null,
         rates={"accelerator": None},
         au=None,
@@ -227,21 +208,21 @@ def test_null_accelerator(make_run: Build) -> None:
     assert "null" in found.not_measured["starved"]
 
 
-def test_compression_is_advised_only_where_cores_outrun_storage(make_run: Build) -> None:
+def test_compression_is_advised_only_where_cores_outrun_storage() -> None:
     spec = {"name": "d", "content": "raw", "codec": "none", "compress_ratio": 2.0}
-    found = judge(make_run, **SLOW, dataset={"spec": spec})
+    found = judge(**SLOW, dataset={"spec": spec})
     assert advised(found)["compress"].predicted_gain == pytest.approx(2.0)
     gains = [each.predicted_gain for each in found.advice]
     assert gains == sorted(gains, reverse=True)
-    assert "compress" not in advised(judge(make_run, **SLOW))
+    assert "compress" not in advised(judge(**SLOW))
 
 
-def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
+def test_what_slows_the_run_down_is_not_advice() -> None:
     """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps
     nobody.
     """
     for rates in ({"fetch": 1300, "storage_raw": 1400}, {"prep": 1300}, {"loader": 1300}):
-        found = judge(make_run, rates=rates, measured=1250, au=0.6)
+        found = judge(rates=rates, measured=1250, au=0.6)
         assert found.advice
         assert all(
             advice.predicted_gain is not None and advice.predicted_gain > 1.02

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,19 +15,19 @@ from iobench.base.errors import UsageError
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.training import CeilingDetails
+from tests.unit.conftest import build_run
 from tests.unit.test_causes import curve, run_curve
 
-Build = Callable[..., Any]
 TWICE = Quantity(2, relative=True)
 
 
 @pytest.fixture
-def starved(make_run: Build) -> Any:
+def starved() -> Any:
     """Storage is the bottleneck: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05
     CPU seconds per GB.
     """
     return cheap(
-        make_run(
+        build_run(
             rates={"storage_raw": 650, "fetch": 600},
             measured=580,
             au=0.29,
@@ -66,10 +65,10 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     assert found.corrected_samples_per_s == pytest.approx(1200 * 580 / 600)
 
 
-def test_faster_storage_never_feeds_fewer_than_the_recorded_one(make_run: Build) -> None:
+def test_faster_storage_never_feeds_fewer_than_the_recorded_one() -> None:
     """The storage delivers 9,000 samples/s, and the job's own reader gets 3,000 of them."""
     rates = {"storage_raw": 9000, "fetch": 3000, "prep": 600}
-    doc = cheap(make_run(rates=rates, measured=580, au=0.29), read_bytes_per_sample=1e5)
+    doc = cheap(build_run(rates=rates, measured=580, au=0.29), read_bytes_per_sample=1e5)
     doc = conclude(doc.with_job(curve=run_curve(curve(4000, 8000, 9000, 9000, 9000))))
     found = what_if([(doc, {})], Change(storage_bandwidth=TWICE))
     assert doc.job.verdict.accelerators_fed == 10
@@ -122,9 +121,9 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ("end seen", Change(concurrency=Quantity(32)), 1500),
     ],
 )
-def test_what_the_reader_would_get(make_run: Build, run: str, change: Change, fetch: float) -> None:
+def test_what_the_reader_would_get(run: str, change: Change, fetch: float) -> None:
     of_run, at_raw = RUNS[run]
-    found = what_if([(cheap(make_run(**of_run, **SHARDS), **at_raw), {})], change)
+    found = what_if([(cheap(build_run(**of_run, **SHARDS), **at_raw), {})], change)
     assert rates(found)["fetch"] == pytest.approx(fetch, rel=1e-3)
     if change.network_bytes_per_s == 40e6:
         assert any(f"limited by {NETWORK}" in basis for basis in found.bases)
@@ -132,9 +131,9 @@ def test_what_the_reader_would_get(make_run: Build, run: str, change: Change, fe
         assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
-def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
+def test_the_clients_cpu_bounds_faster_storage() -> None:
     """0.5 CPU s/GB on 8 cores are 16 GB/s, or 160,000 samples/s."""
-    doc = make_run(rates={"storage_raw": 4100}, dataset={"shards": 60_000})
+    doc = build_run(rates={"storage_raw": 4100}, dataset={"shards": 60_000})
     found = what_if([(doc, {})], Change(storage_bandwidth=Quantity(1000, relative=True)))
     assert rates(found)["fetch"] == pytest.approx(160_000)
 
@@ -153,11 +152,11 @@ def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
     assert whole == pytest.approx(8 / 0.05 * 1e9 / 1e5, rel=1e-6)
 
 
-def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
+def test_a_cache_of_some_columns_holds_more_of_them() -> None:
     """Of 100 kB as stored 10 are read (the fetch calibration saw it): 0.6 GB of the 6 hold all that
     is read.
     """
-    doc = make_run(
+    doc = build_run(
         rates={"storage_raw": 700, "fetch": 600},
         dataset={"shards": 60_000},
         workload={"reader": {"columns": 4}},
@@ -183,16 +182,16 @@ def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
     ],
 )
 def test_workers_prepare_in_proportion_up_to_the_cores(
-    make_run: Build, workers: int, stage: str, rate: float
+    workers: int, stage: str, rate: float
 ) -> None:
     """4 workers prepare 1,000 samples/s, 8 cores at most 2,000."""
-    doc = make_run(rates={"prep": 1000}, measured=980, au=0.49)
+    doc = build_run(rates={"prep": 1000}, measured=980, au=0.49)
     assert rates(what_if([(doc, {})], Change(workers=Quantity(workers))))[stage] == pytest.approx(
         rate
     )
 
 
-def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
+def test_what_a_search_found_overrides_the_models() -> None:
     """By the ceilings four accelerators are fed; the search found three, and 4 starved at 0.78."""
     points = [
         {
@@ -206,7 +205,7 @@ def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
         for n, au, rate in ((2, 0.95, 1900.0), (3, 0.92, 2760.0), (4, 0.78, 3120.0))
     ]
     search = {"required_accelerator_utilization": 0.9, "accelerators": 3, "points": points}
-    doc = make_run(find_max=search)
+    doc = build_run(find_max=search)
     for ranks, rate in ((4, 3120), (6, 3120)):
         found = what_if([(doc, {})], Change(accelerators=Quantity(ranks)))
         verdict = found.what_if.job.verdict
@@ -229,9 +228,9 @@ def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
         (Change(step_time=Quantity(0)), "step time"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make_run: Build, change: Change, says: str) -> None:
+def test_what_makes_no_sense_is_refused(change: Change, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        what_if([(make_run(), {})], change)
+        what_if([(build_run(), {})], change)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +246,9 @@ def test_what_makes_no_sense_is_refused(make_run: Build, change: Change, says: s
         ({"workload": {"accelerator": {"kind": "null"}}}, Change(step_time=TWICE), "step time"),
     ],
 )
-def test_runs_that_do_not_know_enough(
-    make_run: Build, run: dict[str, Any], change: Change, says: str
-) -> None:
+def test_runs_that_do_not_know_enough(run: dict[str, Any], change: Change, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        what_if([(make_run(**run), {})], change)
+        what_if([(build_run(**run), {})], change)
 
 
 @pytest.mark.parametrize(("hits", "shuffle"), [(0.153, True), (0.0, False)])
