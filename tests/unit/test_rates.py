@@ -68,8 +68,6 @@ def test_each_second_has_the_samples_of_all_ranks() -> None:
     st.integers(1, 9),
 )
 def test_no_sample_is_invented(lengths: list[list[float]], round_steps: int) -> None:
-    from tests.unit.conftest import build_events
-
     rows = [row for rank, some in enumerate(lengths) for row in steps(some, rank=rank)]
     found = measured(rows, round_steps=round_steps).rates
     assert len(found.samples_per_s) == len(found.stored_bytes_per_s) <= MAX_BINS
