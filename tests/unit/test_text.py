@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import iobench.report
+from iobench.base.errors import StorageError
 from iobench.base.text import csv_cell, escaped, github, markdown, printable, renders
 from iobench.record.run import Finding
 from iobench.report.render_html import hypertext
@@ -48,6 +49,8 @@ def test_nothing_raw_is_left(text: str) -> None:
     raw = {"Cc", "Cf", "Cn", "Cs", "Co", "Zl", "Zp"} & set(map(unicodedata.category, shown))
     assert raw <= {"Cf"}, "format characters with a glyph of their own are kept"
     assert printable(shown) == shown
+    # So no test of an error asks again whether it is one line.
+    assert RAW.search(str(StorageError(text, remedy=text))) is None
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "-x"])
