@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from iobench.data.generator import generate
 from iobench.record.ab import AbRecord, load_ab
 from iobench.record.run import load_training
 from iobench.runner import ab as side
 from iobench.runner.repetition import measure as original
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
-from iobench.storage.local.storage import LocalStorage
+from tests.conftest import MakeDataset
 from tests.processes import in_process
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -32,11 +29,8 @@ loader: {workers: 0}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("ab") / "data"
-    spec = {"name": "demo", "samples": SAMPLES, "sample_size": {"mean": 20_000}, "format": "files"}
-    generate(build(DatasetSpec, spec, where="here"), LocalStorage(place), workers=0)
-    return place
+def data(make_dataset: MakeDataset) -> Path:
+    return make_dataset(samples=SAMPLES, format="files")[1]
 
 
 @pytest.fixture

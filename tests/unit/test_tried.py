@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import InterruptedRun, IobenchError
-from iobench.data.generator import generate
 from iobench.judge.promise import answer, gain_of, told_again, with_found
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord, load_training
@@ -31,9 +30,8 @@ from iobench.runner.options import Confirm
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.progress import Observer
 from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import Workload
-from iobench.storage.local.storage import LocalStorage
+from tests.conftest import MakeDataset
 from tests.processes import in_process, refused
 from tests.unit.conftest import build_run
 
@@ -130,11 +128,8 @@ def test_advice_for_other_data_comes_with_its_commands() -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("tried") / "data"
-    spec = {"name": "demo", "samples": 24, "sample_size": {"mean": 20_000}, "format": "files"}
-    generate(build(DatasetSpec, spec, where="here"), LocalStorage(place), workers=0)
-    return place
+def data(make_dataset: MakeDataset) -> Path:
+    return make_dataset(samples=24, format="files")[1]
 
 
 def plan_for(data: Path, latency: str = "100us", **settings: Any) -> Plan:
@@ -287,13 +282,10 @@ def test_an_earlier_run_is_repeated_with_its_advice(earlier: Path, tmp_path: Pat
 
 
 def test_a_dataset_that_is_gone_or_another_one_is_refused(
-    earlier: Path, tmp_path: Path, data: Path
+    earlier: Path, tmp_path: Path, make_dataset: MakeDataset
 ) -> None:
     words = ("advise", earlier, "--confirm", "--results", tmp_path / "new", "--data")
-    other = tmp_path / "other"
-    spec = {"name": "demo", "samples": 12, "sample_size": {"mean": 20_000}, "format": "files"}
-    generate(build(DatasetSpec, spec, where="here"), LocalStorage(other), workers=0)
-    assert refused(*words, other, code=1)
+    assert refused(*words, make_dataset(samples=12, format="files")[1], code=1)
     assert refused(*words, tmp_path / "gone", code=1)
     assert not (tmp_path / "new").exists()
 
