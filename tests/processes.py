@@ -27,6 +27,7 @@ from contextlib import (
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import FrameType
 from typing import Any, BinaryIO, TextIO
 
 import psutil
@@ -70,6 +71,34 @@ def read_by_workers(pid: int | None = None) -> int:
 
 def check_ended(processes: Iterable[psutil.Process]) -> None:
     assert not psutil.wait_procs(processes, timeout=PATIENCE_S)[1]
+
+
+@contextmanager
+def signal_at_line(
+    line: int, *files: str, number: signal.Signals = signal.SIGINT
+) -> Iterator[list[int]]:
+    """Send a signal to this process before the ``line``-th line of code of ``files`` that runs.
+
+    ``files``: parts of their paths. It yields how many lines are left until then.
+    """
+    left = [line]
+
+    def enter(frame: FrameType, event: str, argument: Any) -> Any:
+        return watch if any(part in frame.f_code.co_filename for part in files) else None
+
+    def watch(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                signal.raise_signal(number)
+        return watch
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield left
+    finally:
+        sys.settrace(before)
 
 
 def in_process(*words: object) -> tuple[int, str, str]:

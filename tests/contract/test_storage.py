@@ -10,14 +10,11 @@ import errno
 import gc
 import os
 import pickle
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -33,6 +30,7 @@ from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.pairs import pairs
+from tests.processes import signal_at_line
 
 BLOCK = 8 << 20
 DATA = np.random.default_rng(3).bytes(2 * BLOCK + 4097)
@@ -93,29 +91,15 @@ def interrupted_at(line: int, write: Callable[[], None]) -> bool:
     """``write`` with Ctrl-C pressed before that line of ``iobench/storage`` runs; whether it had an
     effect.
     """
-    lines = 0
-
-    def watch(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal lines
-        if "iobench/storage/" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            lines += 1
-            if lines == line:
-                signal.raise_signal(signal.SIGINT)
-        return watch
-
-    before = sys.gettrace()
     gc.disable()  # no line of a storage that another test left, and that is collected here
-    sys.settrace(watch)
     try:
-        write()
+        with signal_at_line(line, "iobench/storage/") as left:
+            write()
     except KeyboardInterrupt:
         return True
     finally:
-        sys.settrace(before)
         gc.enable()
-    return lines >= line
+    return left[0] <= 0
 
 
 @pytest.mark.parametrize(

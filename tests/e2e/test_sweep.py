@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from iobench.record.sweep import Sweep, load_sweep, parse_axis, save_sweep
+from iobench.record.sweep import load_sweep, parse_axis, save_sweep
 from iobench.report.walk import best_command
 from iobench.runner.sweeping.plan import plan_sweep
 from tests.processes import document, printed, running, wait_until
+from tests.unit.conftest import build_sweep
 
 WORKLOAD = """
 name: tiny
@@ -93,11 +94,7 @@ def test_points_take_turns_and_data_goes(home: Path) -> None:
 def test_equal_points_are_one_and_todays_settings_are_the_first(
     axes: str, one_at_a_time: bool, points: int, left_out: int
 ) -> None:
-    asked = Sweep(
-        iobench_version="0", created="", command=[],
-        workload="demo", data_root="data", seed=1, repetitions=1,
-        calibration_s=0, axes=dict(map(parse_axis, axes.split())),
-    )  # fmt: skip
+    asked = build_sweep(axes=dict(map(parse_axis, axes.split())))
     planned = plan_sweep(asked, one_at_a_time=one_at_a_time)
     assert len(planned.points) == points
     assert len(planned.left_out) == left_out

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
 from tests.engines import descriptors, end, open_engine
-from tests.processes import PATIENCE_S, wait_until
+from tests.processes import PATIENCE_S, signal_at_line, wait_until
 
 CONTENT = np.random.default_rng(5).integers(1, 256, 200_000, np.uint8).tobytes()  # no zero
 LENGTH = 1000
@@ -536,39 +535,7 @@ def slow_storage(engine: str, root: Path) -> LocalStorage:
     return Slow(root) if engine == "threads" else LocalStorage(root, direct=True)
 
 
-@contextmanager
-def interrupted(at: int) -> Iterator[list[int]]:
-    """Ctrl-C before the ``at``-th line of the engines that this thread comes to.
-
-    It yields the number of lines that are left until then.
-    """
-    left = [at]
-    modules = {
-        sys.modules[f"iobench.{name}"].__file__
-        for name in (
-            "load.engines.base",
-            "load.engines.threads",
-            "load.engines.uring",
-            "storage.local.uring",
-        )
-    }
-
-    def enter(frame: FrameType, event: str, _: Any) -> Any:
-        return line if frame.f_code.co_filename in modules else None
-
-    def line(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                signal.raise_signal(signal.SIGINT)
-        return line
-
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
-        yield left
-    finally:
-        sys.settrace(before)
+ENGINES = ("load/engines/base.py", "engines/threads.py", "engines/uring.py", "local/uring.py")
 
 
 def batch_of(memory: npt.NDArray[np.uint8], numbers: range) -> tuple[list[Extent], memoryview]:
@@ -617,7 +584,7 @@ def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool)
             faulthandler.dump_traceback_later(PATIENCE_S / 4, exit=True, file=sys.__stderr__)
             if at % 2:
                 reads.read(*batch_of(fresh, range(2)))  # the ring is there already, or not
-            with suppress(KeyboardInterrupt), interrupted(at) as left:
+            with suppress(KeyboardInterrupt), signal_at_line(at, *ENGINES) as left:
                 reads.register(memory.data)
                 ways_to_read(reads, memory)[way]()
             ended = left[0] > 0

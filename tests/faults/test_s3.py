@@ -271,7 +271,7 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_wrong_secret(
+def test_a_wrong_secret_and_none(
     opened: Callable[..., Any], client: str, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-and-secret")
@@ -281,12 +281,6 @@ def test_a_wrong_secret(
     )
     assert "AWS_SECRET_ACCESS_KEY" in text
     assert "wrong-and-secret" not in text
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_no_credentials(
-    opened: Callable[..., Any], client: str, operation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     text = one_line(lambda: OPERATIONS[operation](opened(client=client)), "no credentials")

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from iobench.record.run import load_training
-from iobench.record.sweep import Sweep, SweepPoint, load_sweep, save_sweep
+from iobench.record.sweep import SweepPoint, load_sweep, save_sweep
 from tests.pairs import pairs
 from tests.processes import in_process
+from tests.unit.conftest import build_sweep
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -141,13 +142,10 @@ def test_advise_confirm(kind: str, home: Path) -> None:
 def swept(home: Path, data: Path, **changed: Any) -> Path:
     """A sweep that was interrupted before its first trial."""
     settings: list[dict[str, Any]] = [{"reader.concurrency": n} for n in (1, 2)]
-    sweep = Sweep(
-        iobench_version="0", created="", command=[],
-        workload=str(home / "small.yaml"), data_root="", data=str(data),
-        seed=1, repetitions=1, calibration_s=0, axes={"reader.concurrency": [1, 2]},
-        default=settings[0],
-        points=[SweepPoint(settings=each, data=str(data)) for each in settings],
-    )  # fmt: skip
+    asked: dict[str, Any] = {"axes": {"reader.concurrency": [1, 2]}, "default": settings[0]}
+    asked |= {"points": [SweepPoint(settings=each, data=str(data)) for each in settings]}
+    place = {"workload": str(home / "small.yaml"), "data_root": "", "data": str(data)}
+    sweep = build_sweep(**place, **asked, repetitions=1)
     (home / "small.yaml").write_text(WORKLOAD)
     (home / "sweep").mkdir()
     save_sweep(home / "sweep", sweep.model_copy(update=changed))

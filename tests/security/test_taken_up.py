@@ -16,23 +16,21 @@ from iobench.load.layouts import layout_keys, made_layout, make_layout, read_lay
 from iobench.load.libraries.base import Source
 from iobench.record.job import WorkloadFacts
 from iobench.record.run import TrainingRecord
-from iobench.record.sweep import Sweep, SweepPoint, save_sweep
+from iobench.record.sweep import SweepPoint, save_sweep
 from iobench.record.training import TrainingRun
 from iobench.runner.sweeping.takeup import Given, take_up
 from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.servers.listener import Listener, listener
+from tests.unit.conftest import build_sweep
 
 __all__ = ["listener"]
 
 
 def saved(folder: Path, **changed: Any) -> Path:
-    sweep = Sweep(
-        iobench_version="0", created="", command=[],
-        workload="demo", data_root="data", seed=1, repetitions=1,
-        calibration_s=0, axes={"loader.workers": [0, 1]}, samples=20,
-        points=[SweepPoint(settings={"loader.workers": n}, data="data/x") for n in (0, 1)],
-    )  # fmt: skip
+    points = [SweepPoint(settings={"loader.workers": n}, data="data/x") for n in (0, 1)]
+    asked = {"axes": {"loader.workers": [0, 1]}, "points": points, "samples": 20}
+    sweep = build_sweep(data_root="data", repetitions=1, **asked)
     folder.mkdir(exist_ok=True)
     save_sweep(folder, sweep.model_copy(update=changed))
     return folder

@@ -12,6 +12,7 @@ import numpy as np
 from iobench.judge.figures.metrics import summarise
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
+from iobench.record.sweep import Sweep
 from iobench.record.training import EVENT_COLUMNS, Ceiling, Epoch, Repetition, TrainingRun
 from tests.words import long_sentences
 
@@ -186,3 +187,10 @@ def build_run(
     told += [each.change for each in doc.job.verdict.advice] if doc.job.verdict else []
     assert long_sentences(told) == []
     return doc
+
+
+def build_sweep(**changes: Any) -> Sweep:
+    """A sweep of the workload ``demo`` over data below ``d``, which has no points."""
+    asked = {"created": "", "command": [], "iobench_version": "0", "workload": "demo"}
+    asked |= {"data_root": "d", "seed": 1, "repetitions": 2, "calibration_s": 0, "axes": {}}
+    return Sweep.model_validate(asked | changes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -331,27 +331,20 @@ def test_fio_reads_each_place_once(tmp_path: Path, once: bool, in_flight: int) -
 
 
 @needs_fio
-def test_a_curve_of_files_is_measured_by_fio(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "by"), [("0123", "fio"), (["a b"], "engine")], ids=["by fio", "a name it can't read"]
+)
+def test_a_curve_of_files_is_measured_by_fio_where_it_can_read_them(
+    tmp_path: Path, names: Sequence[str], by: str
+) -> None:
     (tmp_path / "data").mkdir()
-    for number in range(4):
-        (tmp_path / "data" / f"{number}").write_bytes(bytes(1 << 20))
+    for name in names:
+        (tmp_path / "data" / name).write_bytes(bytes(1 << 20))
     storage = LocalStorage(tmp_path / "data")
     limits = Limits(max_in_flight=2, point_s=0.05, per_point_s=0.1, budget=Budget(seconds=600))
     places = blocks(list(storage.list()), 4096, order="random", seed=1)
     found = CurveMeasurement(storage, places, limits, run_dir=tmp_path / "run").run()
-    assert found.by == "fio"
+    assert found.by == by
     assert [point.in_flight for point in found.points] == [1, 2]
-    assert all(0 < point.reads <= len(places) for point in found.points)
-
-
-@needs_fio
-def test_files_with_names_that_fio_cannot_read_are_read_by_threads(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a b").write_bytes(bytes(1 << 20))
-    storage = LocalStorage(tmp_path / "data")
-    limits = Limits(max_in_flight=1, point_s=0.05, per_point_s=0, budget=Budget(seconds=600))
-    places = blocks(list(storage.list()), 4096, order="random", seed=1)
-    found = CurveMeasurement(storage, places, limits, run_dir=tmp_path / "run").run()
-    assert found.by == "engine"
-    assert found.points[0].reads > 0
-    assert any("without fio" in note for note in found.notes)
+    assert all(point.reads > 0 for point in found.points)
+    assert any("without fio" in note for note in found.notes) == (by == "engine")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from iobench.base.interrupts import defer_interrupts
+from tests.processes import signal_at_line
 
 
 def interrupted(written: list[str], *, discard: bool = False) -> None:
@@ -33,25 +32,14 @@ def handlers_after(number: signal.Signals, *, line: int) -> list[Any]:
     """Of SIGINT and SIGTERM, when the signal came at the Nth line that ``interrupts.py`` ran."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    lines = 0
-
-    def watch(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal lines
-        if not frame.f_code.co_filename.endswith("interrupts.py"):
-            return None
-        if event == "line":
-            lines += 1
-            if lines == line:
-                signal.raise_signal(number)
-        return watch
-
-    tracing = sys.gettrace()
-    sys.settrace(watch)
     try:
-        with suppress(KeyboardInterrupt), defer_interrupts():
+        with (
+            suppress(KeyboardInterrupt),
+            signal_at_line(line, "base/interrupts.py", number=number),
+            defer_interrupts(),
+        ):
             pass
     finally:
-        sys.settrace(tracing)
         now = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, before)

@@ -23,10 +23,9 @@ from iobench.ask.tuning.shardsize import judge_codec
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import UsageError
 from iobench.judge.statistics import ratio_interval
-from iobench.record.sweep import Sweep as SweepRecord
 from iobench.record.sweep import SweepPoint, save_sweep
 from iobench.record.training import FittedFacts
-from tests.unit.conftest import build_run
+from tests.unit.conftest import build_run, build_sweep
 from tests.words import long_sentences
 
 Build = Callable[..., Any]
@@ -442,15 +441,8 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     points = ((2, ["a1", "a2"]), (4, ["b1", "b2"]), (8, ["c1"]))
     save_sweep(
         tmp_path,
-        SweepRecord(
-            iobench_version="0",
-            created="2026-01-01T00:00:00+00:00",
-            command=["iobench", "sweep"],
+        build_sweep(
             workload="test",
-            data_root="data",
-            seed=1,
-            repetitions=2,
-            calibration_s=0,
             axes={"loader.workers": [2, 4, 8], "reader.crop": [None]},
             points=[
                 SweepPoint(settings={"loader.workers": workers, "reader.crop": None}, runs=runs)

@@ -40,7 +40,7 @@ from iobench.record.curve import StorageProbe
 from iobench.record.run import TrainingRecord
 from iobench.record.run import load_run as load
 from iobench.record.serving import FoundRate
-from iobench.record.sweep import Sweep, SweepPoint
+from iobench.record.sweep import SweepPoint
 from iobench.record.verdict import Confirmation, ConfirmationRound, Estimate
 from iobench.report import (
     ab,
@@ -87,7 +87,7 @@ from iobench.settings.instances import find_instance, priced_at
 from iobench.settings.workload import load_workload
 from tests.requests import build_serving, build_trial
 from tests.snapshots.texts import VERDICTS
-from tests.unit.conftest import build_run
+from tests.unit.conftest import build_run, build_sweep
 from tests.unit.test_ab import FASTER, INCONCLUSIVE
 from tests.unit.test_compare import BASE, FAST, document
 from tests.unit.test_history import runs as runs_over_time
@@ -178,19 +178,9 @@ def _tried() -> list[Section]:
     return record.sections(conclude(build_run().with_job(confirmations=[kept, failed])))
 
 
-SWEPT: dict[str, object] = {
-    "created": "",
-    "command": [],
-    "workload": "w",
-    "data_root": "d",
-    "seed": 1,
-}
-SWEPT |= {"iobench_version": "0", "repetitions": 3, "calibration_s": 0, "axes": {}}
-
-
 def _sweep() -> list[Section]:
-    asked = SWEPT | {"points": POINTS, "default": POINTS[0].settings}
-    return sweep.sections(Sweep.model_validate(asked | {"left_out": ["the budget was spent"]}))
+    asked = {"points": POINTS, "default": POINTS[0].settings, "repetitions": 3}
+    return sweep.sections(build_sweep(**asked, left_out=["the budget was spent"]))
 
 
 def _walk() -> list[Section]:
@@ -206,9 +196,9 @@ def _walk() -> list[Section]:
         {"name": "workers", "key": "loader.workers", "values": [1]},
         {"name": "old", "not_measured": "ended with 2.8"},
     ]
-    asked = SWEPT | {"points": points, "walk": steps, "preset": "mine", "walked": 1}
+    asked = {"points": points, "walk": steps, "preset": "mine", "walked": 1}
     asked |= {"default": settings[0], "repetitions": 4, "usd_per_hour": 0.357}
-    return walk.sections(Sweep.model_validate(asked))
+    return walk.sections(build_sweep(**asked))
 
 
 def _crossed() -> list[SweepPoint]:
@@ -379,9 +369,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     "advise": lambda: advise.sections(recommend(read_sweep(GOLDEN / "sweep"), TuningTarget())),
     "sweep": _sweep,
     "walk": _walk,
-    "sweep of two settings": lambda: sweep.sections(
-        Sweep.model_validate(SWEPT | {"points": _crossed(), "repetitions": 2})
-    ),
+    "sweep of two settings": lambda: sweep.sections(build_sweep(points=_crossed())),
     "curve": lambda: _probe(large=True),
     "curve of small files": lambda: _probe(large=False),
     "submission": _submission,

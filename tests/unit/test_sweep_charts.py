@@ -14,27 +14,16 @@ from hypothesis import strategies as st
 
 from iobench.ask.tuning.knee import front
 from iobench.cli.main import main
-from iobench.record.sweep import Sweep, save_sweep
+from iobench.record.sweep import save_sweep
 from iobench.report import sweep
 from iobench.report.page.chart import chart_of, shades_of
 from iobench.report.sections import Section, Table
 from tests.hostile import HOSTILE
 from tests.processes import printed, refused
+from tests.unit.conftest import build_sweep
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0"
 Points = list[dict[str, Any]]
-
-
-def asked(points: Points, **changes: object) -> Sweep:
-    base = {"created": "", "command": [], "workload": "w", "data_root": "d", "seed": 1}
-    base |= {
-        "iobench_version": "0",
-        "repetitions": 2,
-        "calibration_s": 0,
-        "axes": {},
-        "points": points,
-    }
-    return Sweep.model_validate(base | changes)
 
 
 def point(rate: float, **settings: object) -> dict[str, Any]:
@@ -43,7 +32,7 @@ def point(rate: float, **settings: object) -> dict[str, Any]:
 
 
 def charts(points: Points, **changes: object) -> dict[str, Section]:
-    found = sweep.sections(asked(points, **changes))
+    found = sweep.sections(build_sweep(points=points, **changes))
     return {each.id: each for each in found}
 
 
@@ -137,7 +126,7 @@ def test_labels_of_others_stay_text_in_a_sweeps_page(tmp_path: Path) -> None:
         | {"stored_bytes": x + 1.0, "failed": ""}
         for x, y in itertools.product((0, 1), (1, 2, 3))
     ]
-    save_sweep(tmp_path, asked(points, workload=HOSTILE))
+    save_sweep(tmp_path, build_sweep(points=points, workload=HOSTILE))
     page = tmp_path / "p.html"
     assert main(["report", str(tmp_path), "--html", "-o", str(page)]) == 0
     text = page.read_text()

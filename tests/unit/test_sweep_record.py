@@ -21,7 +21,7 @@ from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import OVER_BUDGET, groups_within
 from iobench.runner.sweeping.trial import Apart
 from iobench.settings.workload import load_workload
-from tests.unit.conftest import build_run
+from tests.unit.conftest import build_run, build_sweep
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0/sweep"
 
@@ -56,21 +56,6 @@ def test_a_record_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) 
         save_sweep(tmp_path / "nowhere", sweep)
 
 
-def _sweep(*points: SweepPoint) -> Sweep:
-    return Sweep(
-        iobench_version="0",
-        created="",
-        command=[],
-        workload="demo",
-        data_root="d",
-        seed=1,
-        repetitions=2,
-        calibration_s=0,
-        axes={"a": [1, 2]},
-        points=list(points),
-    )
-
-
 def _point(number: int, data: str, dataset_bytes: int = 40) -> SweepPoint:
     return SweepPoint(settings={"a": number}, data=data, dataset_bytes=dataset_bytes)
 
@@ -81,7 +66,7 @@ def test_groups_begin_with_todays_settings() -> None:
     """
     points = (_point(1, "z"), _point(2, "a"), _point(3, "z"), _point(4, "m", 90))
     points = (*points, _point(5, "b", 101))
-    sweep = _sweep(*points)
+    sweep = build_sweep(axes={"a": [1, 2]}, points=[*points])
     groups = groups_within(sweep, 100)
     assert [[point.settings["a"] for point in group] for group in groups] == [[1, 3, 2], [4]]
     assert sweep.points[-1].failed == OVER_BUDGET
@@ -100,7 +85,15 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     monkeypatch.setattr(sweeping, "measure", lambda *_: (doc, tmp_path / "r"))
     point = _point(1, "z")
     with pytest.raises(IobenchError, match="not measured"):
-        sweeping._trial(_sweep(point), point, 0, tmp_path, Apart(), Observer(), Hosts())
+        sweeping._trial(
+            build_sweep(axes={"a": [1, 2]}, points=[point]),
+            point,
+            0,
+            tmp_path,
+            Apart(),
+            Observer(),
+            Hosts(),
+        )
     assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])
 
 
@@ -124,7 +117,7 @@ def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
     monkeypatch.setattr(sweeping._Trials, "_provide", provide)
     monkeypatch.setattr(sweeping._Trials, "_release", lambda self: None)
     points = [SweepPoint(settings={"batch_size": each}, data="d") for each in (1, 2)]
-    sweep = _sweep(*points).model_copy(update={"repetitions": 5})
+    sweep = build_sweep(axes={"a": [1, 2]}, points=[*points]).model_copy(update={"repetitions": 5})
     found = sweeping.run_sweep(sweep, tmp_path, SweepOptions(budget=Budget(seconds=45.0)))
     assert [len(point.runs) for point in found.points] == [2, 2]
     assert found.status == "out of time"

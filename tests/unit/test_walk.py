@@ -27,6 +27,7 @@ from iobench.settings.walk import AskedStep, WalkSpec, find_walk
 from iobench.settings.workload import AcceleratorSpec, load_workload
 from iobench.storage import open_storage
 from tests.processes import wait_until
+from tests.unit.conftest import build_sweep
 
 STEPS = [
     {"name": "batch size", "key": "batch_size", "values": [64, 32]},
@@ -35,24 +36,11 @@ STEPS = [
 ]
 
 
-def asked(**changes: object) -> Sweep:
-    given: dict[str, object] = {"created": "", "command": [], "workload": "demo"}
-    given |= {
-        "iobench_version": "0",
-        "data_root": "d",
-        "seed": 1,
-        "repetitions": 4,
-        "calibration_s": 0,
-        "axes": {},
-    }
-    return Sweep.model_validate(given | changes)
-
-
 def planned(*steps: dict[str, object], **changes: object) -> Sweep:
     spec = WalkSpec.model_validate(
         {"name": "mine", "workload": "demo", "walk": list(steps or STEPS)}
     )
-    return plan_walk(asked(**changes), spec)
+    return plan_walk(build_sweep(**{"repetitions": 4, **changes}), spec)
 
 
 def tried(points: list[SweepPoint], *rates: list[float]) -> None:
@@ -193,7 +181,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, step: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"{{name: mine, workload: demo, walk: [{step}]}}")
     with pytest.raises(SpecError):
-        plan_walk(asked(), find_walk(str(path)))  # type: ignore[arg-type]
+        plan_walk(build_sweep(), find_walk(str(path)))  # type: ignore[arg-type]
 
 
 # A trial in a process of its own
