@@ -28,6 +28,7 @@ from iobench.storage import open_storage
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
 from tests.faults.test_s3 import certificates
+from tests.processes import in_process
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 
@@ -252,10 +253,10 @@ def test_auto_tries_both(dataset: str) -> None:
 
 @pytest.mark.parametrize(("client", "told"), [("obstore", []), ("boto3", ["the client boto3"])])
 def test_a_run_reads_through_the_loop(
-    dataset: str, tmp_path: Path, call: Any, nothing_left: set[int], client: str, told: list[str]
+    dataset: str, tmp_path: Path, nothing_left: set[int], client: str, told: list[str]
 ) -> None:
     """Or by threads, if another client is to be measured; the record says so."""
-    code, out, err = call(
+    code, out, err = in_process(
         *("run", "demo", "--data", dataset, "--results", tmp_path, "--json", "--repeat", 1),
         *("--calibration", "0s", "--set", "reader.engine=event_loop", "--set", "max_steps=8"),
         *("--set", "reader.decode=false", "--set", f"storage.client={client}"),
