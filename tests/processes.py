@@ -155,6 +155,16 @@ def refused(command: str, *more: object, code: int = 2, cwd: Path | None = None)
     return found.stderr
 
 
+def python(code: str, *words: object, **more: Any) -> str:
+    """Standard output of ``code`` in a Python of its own, which must end with 0 and say nothing
+    else. ``words``: its arguments; ``more``: of ``subprocess.run``.
+    """
+    command = [sys.executable, "-c", code, *map(str, words)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, **more)
+    assert (found.returncode, found.stderr) == (0, ""), found
+    return found.stdout
+
+
 @contextmanager
 def mounted(*options: str, on: Path) -> Iterator[Path]:
     """A file system at ``on`` in this block. Skips the test where mounting is not allowed."""

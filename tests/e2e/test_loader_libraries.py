@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from iobench.runner import third_party
 from iobench.runner.plan import Plan, make_plan
 from iobench.settings.workload import load_workload
 from tests.conftest import MakeDataset
-from tests.processes import completed, document, printed, refused
+from tests.processes import completed, document, printed, python, refused
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -209,8 +208,6 @@ def test_a_library_that_does_not_import_says_why(
 def test_no_library_is_imported_unless_it_is_asked_for() -> None:
     look = "import json, sys, iobench.load, iobench.runner.experiment; print(*sys.modules)"
     names = {"webdataset", "datasets", "litdata", "streaming", "torchdata", "spdl", "grain"}
-    found = subprocess.run(
-        [sys.executable, "-c", look], capture_output=True, text=True, check=True, cwd="/"
-    )
-    assert "torch" in found.stdout.split()
-    assert names & set(found.stdout.split()) == set()
+    found = python(look, cwd="/").split()
+    assert "torch" in found
+    assert names & set(found) == set()

@@ -32,7 +32,7 @@ from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
 from iobench.checkpoint.place import CHECKPOINTS
 from tests.checkpoints import EACH_WRITER, WRITERS, blank, make_state, plant, restore, same, save
-from tests.processes import PATIENCE_S, tmpfs, wait_until
+from tests.processes import PATIENCE_S, python, tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -513,10 +513,4 @@ restore("stream", target, into)
 print(status("VmHWM") - before)
 root.clean()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "c")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert int(done.stdout) < 100 << 20
+    assert int(python(script, tmp_path / "c")) < 100 << 20

@@ -5,7 +5,6 @@ that says what to do, and no secret.
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from iobench.cli.main import main
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from tests.contract.test_storage_suite import content, read
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, python
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.process import free_port, missing
 from tests.servers.s3 import (
@@ -535,16 +534,8 @@ for client in ("obstore", "s3fs", "boto3"):
     except UsageError as error:
         print(error)
 """
-    found = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    extras = ["s3", "s3", "boto3"]
-    lines = found.stdout.splitlines()
-    assert [f"[{extra}]" in line for extra, line in zip(extras, lines, strict=True)] == [True] * 3
+    for extra, line in zip(("s3", "s3", "boto3"), python(script).splitlines(), strict=True):
+        assert f"[{extra}]" in line
 
 
 # Secrets, by the command line

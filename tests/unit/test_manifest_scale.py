@@ -4,8 +4,6 @@ as an index.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +21,7 @@ from iobench.record.manifest import (
 )
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
+from tests.processes import python
 
 MILLION = 10**6
 
@@ -83,9 +82,6 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    peak_kb, child_kb = map(int, found.stdout.split())
+    peak_kb, child_kb = map(int, python(code).split())
     assert peak_kb < 200_000
     assert child_kb < 30_000

@@ -6,7 +6,6 @@ import ast
 import doctest
 import inspect
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 import iobench
 from iobench import api
 from iobench.base import errors
+from tests.processes import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -118,12 +118,7 @@ def test_the_docstrings_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_importing_costs_nothing() -> None:
     heavy = {"torch", "numpy", "pyarrow", "pydantic", "yaml", "rich"}
     code = f"import sys, iobench; print(sorted({heavy!r} & set(sys.modules)))"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "[]"
-    )
+    assert python(code) == "[]\n"
 
 
 def test_the_api_refuses_what_contradicts_itself(tmp_path: Path, make_dataset: object) -> None:

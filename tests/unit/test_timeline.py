@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 from iobench.base.errors import IobenchError
 from iobench.host.timeline import Columns, Recorder, StepEvent, read_events, write_events
 from iobench.record.training import EVENT_COLUMNS
+from tests.processes import python
 
 SUMMED = (
     "wait_ns",
@@ -151,11 +150,7 @@ def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
         "before = len(os.listdir('/proc/self/task')); read_events(Path(sys.argv[1]))\n"
         "print(len(os.listdir('/proc/self/task')) - before)"
     )
-    words = [sys.executable, "-c", code, str(tmp_path / "events.parquet")]
-    assert (
-        subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
-        == "0\n"
-    )
+    assert python(code, tmp_path / "events.parquet") == "0\n"
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])

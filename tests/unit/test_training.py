@@ -6,7 +6,6 @@ import errno
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from iobench.runner.messages import Last, Link
 from iobench.settings.accelerator import StepFacts, StepRecording, read_recording
 from iobench.settings.workload import AcceleratorSpec, load_workload
 from tests.nvml import Clock, FakeGpu, FakeNvml
+from tests.processes import python
 
 # torchvision, timm and OpenAI's release give the same numbers; UNet3D as in mlcommons/training.
 PARAMETERS = {
@@ -435,8 +435,7 @@ def test_the_size_of_a_models_samples_starts_no_thread() -> None:
         "torch.set_num_threads(4); before = len(os.listdir('/proc/self/task')); "
         "print(sample_bytes_of('vit-s16'), len(os.listdir('/proc/self/task')) - before)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["150528", "0"]
+    assert python(code).split() == ["150528", "0"]
 
 
 def test_an_interrupted_trial_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.walk import AskedStep, WalkSpec, find_walk
 from iobench.settings.workload import AcceleratorSpec, load_workload
 from iobench.storage import open_storage
-from tests.processes import wait_until
+from tests.processes import python, wait_until
 from tests.unit.conftest import build_sweep
 
 STEPS = [
@@ -303,7 +301,4 @@ def test_the_threads_that_a_launcher_has_set_are_replaced() -> None:
         "print(torch.get_num_threads(), set_threads(3), torch.get_num_threads(), told_by())"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("1 3 3 {'OMP_NUM_THREADS': '1'")
+    assert python(code, env=environment).startswith("1 3 3 {'OMP_NUM_THREADS': '1'")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 HERE = Path(__file__).parent.parent / "golden"
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "runs").is_dir())
@@ -49,14 +49,9 @@ def outcomes(commands: list[list[str]], folder: Path) -> list[tuple[int, int, st
     """(exit status, characters printed, what stderr says) of each, in a process without
     plug-ins.
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(PLUG_INS), json.dumps(commands)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "TMPDIR": str(folder)},
-    )
-    return [(code, printed, errors) for code, printed, errors in json.loads(ended.stdout)]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    told = python(PROGRAM, json.dumps(PLUG_INS), json.dumps(commands), env=environment)
+    return [(code, printed, errors) for code, printed, errors in json.loads(told)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
