@@ -46,6 +46,7 @@ class Depth:
     client_cpu_share: float | None
     used: int
     throttled: int = 0
+    latency_max_s: float | None = None
 
 
 def of_cycles(

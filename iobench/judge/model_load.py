@@ -90,13 +90,7 @@ def values_of_loads(job: ModelLoadRun, metric: Metric) -> list[float]:
 
 def summaries_of(job: ModelLoadRun) -> dict[str, Summary]:
     """The metrics of the run, for conditions and comparisons."""
-    found = {}
-    for metric in MEASURED:
-        if values := values_of_loads(job, metric):
-            found[metric.name] = Summary(
-                median=median(values), min=min(values), max=max(values), n=len(values)
-            )
-    return found
+    return Summary.of({each.name: values_of_loads(job, each) for each in MEASURED})
 
 
 def with_figures(job: ModelLoadRun) -> ModelLoadRun:

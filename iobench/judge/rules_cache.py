@@ -37,6 +37,7 @@ from .cache import (
 from .figures.in_flight import bytes_per_sample
 from .rules_data import RuleOutcome, unknown
 from .rules_ranks import host_name
+from .statistics import of_all
 
 MEMORY_MULTIPLE = 5
 
@@ -327,11 +328,8 @@ def _fetched(doc: TrainingRecord, one: Repetition) -> int | None:
 
     Direct reads fetch what the readers asked for, with the excess of alignment.
     """
-    counts = [epoch.bytes_fetched for epoch in one.epochs]
-    known = [count for count in counts if count is not None]
-    if counts and len(known) == len(counts):
-        return sum(known)
-    return one.bytes_read if doc.job.loader.direct else None
+    fetched = of_all(sum, (epoch.bytes_fetched for epoch in one.epochs))
+    return one.bytes_read if fetched is None and doc.job.loader.direct else fetched
 
 
 def _prefetched(doc: TrainingRecord) -> float:

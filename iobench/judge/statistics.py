@@ -13,10 +13,11 @@ the CL common language effect size statistics", 2000 (A12).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import product
 from statistics import NormalDist, fmean, stdev
+from typing import TypeVar
 
 import numpy as np
 
@@ -210,6 +211,17 @@ def ratio_estimate(
     return Estimate(
         value=factor_of(fmean(logs)), low=factor_of(low), high=factor_of(high), n=len(logs)
     )
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def of_all(figure: Callable[[list[T]], R], values: Iterable[T | None]) -> R | None:
+    """A figure of all values, such as their sum; None if one is not known, or if there is none."""
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return figure(known) if known and len(known) == len(given) else None
 
 
 def factor_of(log: float) -> float:

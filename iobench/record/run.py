@@ -11,8 +11,9 @@ only if an existing key moves or changes its meaning; a record of another first 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr
@@ -59,6 +60,15 @@ class Summary(Record):
     min: float
     max: float
     n: int
+
+    @classmethod
+    def of(cls, values: Mapping[str, Sequence[float]]) -> dict[str, Self]:
+        """Those of all metrics, by their names; one without any value is left out."""
+        return {
+            name: cls(median=median(each), min=min(each), max=max(each), n=len(each))
+            for name, each in values.items()
+            if each
+        }
 
 
 CHANGED = "record.changed"

@@ -26,21 +26,18 @@ from ..base.units import counted
 from ..load import make_reader
 from ..record.ab import MAX_ROUNDS, AbRecord, AbRound, AbTrial, AbVariant, Name, save_ab
 from ..record.metrics import BY_NAME
-from ..record.run import TrainingRecord
 from ..record.training import Repetition
 from ..storage.locks.lock import reading
 from .budget import Budget
 from .cache import Others
-from .calibration.bench import Bench
 from .estimate import expected_repetition_s
-from .experiment import write_run
-from .facts import add_changes, add_loader_facts, begin_record, new_directory, shard_versions
+from .experiment import RunBegun
+from .facts import add_changes, add_loader_facts, new_directory
 from .hosts.hosts import Hosts
 from .options import AbOptions
 from .plan import Plan
 from .progress import Observer, timed
 from .repetition import measure, repetition_phase
-from .third_party import prepare_library
 from .trials import take_turns
 
 NO_ABLATIONS = "two variants in turns leave no stage out"
@@ -68,7 +65,7 @@ def naming(variant: str) -> Iterator[None]:
         raise
 
 
-class MeasuredVariant:
+class MeasuredVariant(RunBegun):
     """One variant while it is measured: its run directory, and the record of its run."""
 
     def __init__(
@@ -77,38 +74,19 @@ class MeasuredVariant:
         asked: VariantAsked,
         others: Others,
         directory: Path,
+        options: AbOptions,
         observer: Observer,
         held: ExitStack,
         hosts: Hosts,
-        *,
-        command: Sequence[str],
-        rules: str,
     ) -> None:
-        self.name: Name = name
-        self.hosts, plan = hosts, hosts.whole(asked.plan)
-        self.others, self.observer = others, observer
-        own = directory / name.lower()
+        own, plan = directory / name.lower(), asked.plan
         try:
             own.mkdir()
         except OSError as error:
             raise IobenchError(f"cannot make the run directory {own}: {error.strerror}") from error
-        self.bench = Bench(
-            plan=plan,
-            agent=self.hosts.agent(plan.storage, plans=True),
-            hosts=self.hosts,
-            directory=own,
-            seconds=0.0,
-            observer=observer,
-            look=others.look,
-            held=held,
-        )
-        self.doc = begin_record(
-            plan,
-            self.bench.agent,
-            run_id=f"{directory.name}-{own.name}",
-            command=command,
-            rules=rules,
-        )
+        number = f"{directory.name}-{own.name}"
+        super().__init__(plan, own, options, others, observer, held, hosts, run_id=number)
+        self.name: Name = name
         self.doc.job.no_ablations = NO_ABLATIONS
         self.record = AbVariant(
             name=name,
@@ -118,7 +96,6 @@ class MeasuredVariant:
             settings=list(asked.settings),
             repeats=asked.repeats,
         )
-        self.versions: dict[str, str] | str = ""
         self.began = ""  # of the last round
         self.last = AbTrial(seconds=0.0, figures={})
 
@@ -126,17 +103,10 @@ class MeasuredVariant:
         """Prepare what the loader needs, and run a repetition that is not counted."""
         bench, doc = self.bench, self.doc
         with self._failing():
-            self.hosts.begin(doc, bench.plan.accelerators)
-            self.versions = shard_versions(bench.plan)
-            if bench.plan.subject.reads_itself:
-                kind = bench.plan.workload.loader.kind
-                title = f"variant {self.name}: the samples that loader '{kind}' delivers"
-                with timed(doc, "prepare", self.observer, title):
-                    add_loader_facts(doc, prepare_library(bench.plan, bench.held, proof=True))
-                    self.hosts.prepare()
+            self.prepare(proof=True, name=f"variant {self.name}: ")
             phase = repetition_phase(bench.plan, _WARM_UP_SEED, name="warm-up")
             began = time.monotonic()
-            with timed(doc, "warm_up", self.observer, f"variant {self.name}: warm-up"):
+            with timed(doc, "warm_up", bench.observer, f"variant {self.name}: warm-up"):
                 kept: list[Repetition] = []
                 outcome = measure(
                     bench, replace(phase, repetition=0), kept.append, keep_interrupted=False
@@ -149,7 +119,7 @@ class MeasuredVariant:
         self.began, began = now(), time.monotonic()
         with self._failing():
             title = f"round {number + 1}, variant {self.name}"
-            with timed(self.doc, "measure", self.observer, title):
+            with timed(self.doc, "measure", self.bench.observer, title):
                 repetitions = self.doc.job.repetitions
                 phase = repetition_phase(self.bench.plan, number)
                 outcome = measure(self.bench, phase, repetitions.append)
@@ -160,14 +130,13 @@ class MeasuredVariant:
                 seconds=time.monotonic() - began, figures=figures_of(repetitions[-1])
             )
 
-    def end(self, *, stopped: bool, interrupted: bool) -> None:
+    def finish(self, *, stopped: bool, interrupted: bool) -> None:
         """Write the run, and add what it says of itself to the record of the variant."""
         if interrupted:
             self.doc.status = "interrupted"
-        self.hosts.end(self.doc, self.bench.plan.accelerators)
         if not stopped:
             add_changes(self.doc, self.bench.plan, self.versions)
-        doc: TrainingRecord = write_run(self.doc, self.bench, self.others, stopped=stopped)
+        doc = self.end(stopped=stopped)
         self.record.validity, self.record.identity = doc.validity, identity(doc)
 
     @contextmanager
@@ -248,17 +217,7 @@ def compare_in_turns(
                 places.append((others, hosts.of(asked.plan, held)))
         directory = new_directory(options.results, f"{a.plan.workload.name}-ab")
         one, other = (
-            MeasuredVariant(
-                name,
-                asked,
-                others,
-                directory,
-                observer,
-                held,
-                there,
-                command=options.command,
-                rules=options.rules,
-            )
+            MeasuredVariant(name, asked, others, directory, options, observer, held, there)
             for name, asked, (others, there) in zip(NAMES, (a, b), places, strict=True)
         )
         return _Comparison((one, other), directory, options, observer).run(), directory
@@ -323,7 +282,7 @@ class _Comparison:
         with defer_interrupts(discard=failure is not None):
             for variant in self.variants:
                 interrupted = record.status == "interrupted"
-                variant.end(stopped=failure is not None, interrupted=interrupted)
+                variant.finish(stopped=failure is not None, interrupted=interrupted)
             record.a, record.b = (variant.record for variant in self.variants)
             self._save()
         log.info("%s: %s after %d rounds", self.directory.name, record.status, len(record.rounds))

@@ -11,6 +11,7 @@ from ..base.filesystem import NFS, mount_of
 from ..host import fetched, fio, host, nfs, resources
 from ..host.nvml import GpuWatch
 from ..host.samples import Sampler
+from ..judge.statistics import of_all
 from ..record.host import Host
 from ..record.resources import NfsTraffic, Resources
 from ..storage.base import Cached, Files, Storage
@@ -95,9 +96,8 @@ class Used:
     def throttled_s(self) -> float | None:
         """How long the CPU quota stopped the host on which that was longest."""
         all_hosts = self.hosts or (self,)
-        known = [None if each is None else each.resources.throttled_s for each in all_hosts]
-        times = [value for value in known if value is not None]
-        return max(times) if len(times) == len(known) else None
+        times = [None if each is None else each.resources.throttled_s for each in all_hosts]
+        return of_all(max, times)
 
 
 class HostAgent:

@@ -56,7 +56,7 @@ from .fit import (
     with_curve,
 )
 from .hosts.hosts import Hosts
-from .options import Confirm, Options
+from .options import Confirm, Options, VerbOptions
 from .plan import Plan
 from .progress import Observer, timed
 from .rounds import Rounds
@@ -82,7 +82,6 @@ def run(
     InterruptedRun or the failure after the document and the directory were written.
     """
     observer, hosts = observer or Observer(), hosts or Hosts()
-    plan = hosts.whole(plan)
     # This refuses what the data can't provide, before anything is written.
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
     if options.find_max:
@@ -108,46 +107,15 @@ def _measure(
 ) -> tuple[TrainingRecord, Path]:
     """Carry out the run, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
-    bench = Bench(
-        plan=plan,
-        agent=hosts.agent(plan.storage, plans=True),
-        hosts=hosts,
-        directory=directory,
-        seconds=options.calibration_s,
-        observer=observer,
-        look=others.look,
-        held=held,
-    )
-    log.info(
-        "run of %s on %s with %d accelerators, in %s",
-        plan.workload.name,
-        plan.storage.url,
-        plan.accelerators,
-        directory,
-    )
-    doc = begin_record(
-        plan,
-        bench.agent,
-        run_id=directory.name,
-        command=options.command,
-        rules=options.rules,
-    )
+    begun = RunBegun(plan, directory, options, others, observer, held, hosts)
+    bench, doc, plan = begun.bench, begun.doc, begun.bench.plan
+    bench.seconds = bench.window_s = options.calibration_s
     doc.job.saves = saver.study if saver else None
     doc.findings += saver.findings if saver else []
     if options.began_s is not None:
         doc.timings["start"] = time.monotonic() - options.began_s
     with failures_recorded(doc, directory) as ending:
-        hosts.begin(doc, plan.accelerators)
-        before = shard_versions(plan)
-        if plan.subject.reads_itself:
-            with timed(
-                doc,
-                "prepare",
-                observer,
-                f"the samples that loader '{plan.workload.loader.kind}' delivers",
-            ):
-                add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
-                hosts.prepare()
+        begun.prepare(proof=options.prove)
         pilot = fitted = None
         if options.budget.limited:
             pilot = _pilot(bench, options, doc, saver)
@@ -177,15 +145,73 @@ def _measure(
         if options.confirm is not None:
             with timed(doc, "confirm", observer, "trying the advice"):
                 _confirm(bench, options.confirm, options.budget, doc, others, saver)
-        add_changes(doc, plan, before)
-    hosts.end(doc, plan.accelerators)
+        add_changes(doc, plan, begun.versions)
     failure = ending.failure
-    doc = write_run(doc, bench, others, stopped=failure is not None)
+    doc = begun.end(stopped=failure is not None)
     if saver:
         failure = saver.end(failure)
     if failure is not None:
         raise kept_in(failure, directory)
     return doc, directory
+
+
+class RunBegun:
+    """A run while it is measured, on all of its hosts: its bench, and the record that grows.
+
+    ``run_id``: by default the name of the directory.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path,
+        options: VerbOptions,
+        others: Others,
+        observer: Observer,
+        held: ExitStack,
+        hosts: Hosts,
+        *,
+        run_id: str = "",
+    ) -> None:
+        self.others, self.hosts = others, hosts
+        self.bench = Bench(
+            plan=hosts.whole(plan),
+            agent=hosts.agent(plan.storage, plans=True),
+            hosts=hosts,
+            directory=directory,
+            seconds=0.0,
+            observer=observer,
+            look=others.look,
+            held=held,
+        )
+        self.doc = begin_record(
+            self.bench.plan,
+            self.bench.agent,
+            run_id=run_id or directory.name,
+            command=options.command,
+            rules=options.rules,
+        )
+        self.versions: dict[str, str] | str = ""
+        log.info("run of %s on %s, in %s", plan.workload.name, plan.storage.url, directory)
+
+    def prepare(self, *, proof: bool, name: str = "") -> None:
+        """Begin on all hosts, and prepare what a library's loader needs.
+
+        ``proof``: and check what it delivers. ``name``: of the run, for the observer.
+        """
+        bench, doc, plan = self.bench, self.doc, self.bench.plan
+        self.hosts.begin(doc, plan.accelerators)
+        self.versions = shard_versions(plan)
+        if plan.subject.reads_itself:
+            title = f"{name}the samples that loader '{plan.workload.loader.kind}' delivers"
+            with timed(doc, "prepare", bench.observer, title):
+                add_loader_facts(doc, prepare_library(plan, bench.held, proof=proof))
+                self.hosts.prepare()
+
+    def end(self, *, stopped: bool) -> TrainingRecord:
+        """End on all hosts, and write the run; return its concluded record."""
+        self.hosts.end(self.doc, self.bench.plan.accelerators)
+        return write_run(self.doc, self.bench, self.others, stopped=stopped)
 
 
 def write_run(

@@ -16,6 +16,7 @@ from ..base.processes import in_own_process
 from ..data.dataset import ResolvedSpec, cheaper_codecs
 from ..judge.figures.events import Events
 from ..judge.figures.metrics import repetition_metrics, uncounted_reads
+from ..judge.statistics import of_all
 from ..load import make_reader, offered, planned_ahead
 from ..load.choose import reads_ahead
 from ..load.order import BatchPlan, epoch_order, rank_share
@@ -205,14 +206,12 @@ def with_figures(
     context: Repetition, events: Events, *, used: Used | None, subject: Subject, workers: int
 ) -> Repetition:
     """A repetition with all that follows from its events, its epochs and the host's counters."""
-    residencies = [epoch.residency_before for epoch in context.epochs]
-    known = [value for value in residencies if value is not None]
     found = context.model_copy(
         update={
             "throttled_s": used.throttled_s if used is not None else None,
             "nfs": used.nfs if used is not None else None,
             "resources": used.resources if used is not None else None,
-            "residency_before": max(known) if known and len(known) == len(residencies) else None,
+            "residency_before": of_all(max, (each.residency_before for each in context.epochs)),
             "not_measured": uncounted_reads(subject) | context.not_measured,
         }
     )

@@ -417,12 +417,3 @@ def repetitions_again(
     room = made + int(max(0.0, left_s - round_s) / repetition_s)
     alone = made + int(left_s / repetition_s + 0.05)
     return max(1, min(planned, max(room, min(MIN_REPETITIONS, alone))))
-
-
-def has_time(number: int, planned: int, *, left_s: float, repetition_s: float) -> bool:
-    """Whether a fitted run makes repetition ``number``: more than planned, where time is left."""
-    if number == 0:
-        return True
-    return number < MAX_REPETITIONS and left_s >= repetition_s * (
-        0.95 if number < planned else 1.05
-    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..host.timeline import Columns
+from ..judge.statistics import of_all
 from ..load.null import AnyReader
 from ..load.order import Indices
 from ..record.job import LoaderFacts, UserFacts
@@ -150,8 +151,7 @@ class Outcome:
             if context.epoch in fetched:
                 counts = self.fetched.setdefault(context.epoch, [])
                 counts.append(fetched[context.epoch])
-                known = [count for count in counts if count is not None]
-                context.bytes_fetched = sum(known) if len(known) == len(counts) else None
+                context.bytes_fetched = of_all(sum, counts)
 
     def forget_fetched(self) -> None:
         for context in self.epochs:

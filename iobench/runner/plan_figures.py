@@ -6,13 +6,8 @@ The reads that must be in flight follow from that time (Little's law).
 from __future__ import annotations
 
 import math
-import time
-from statistics import median
-
-import numpy as np
 
 from ..ask.capacity import sizing
-from ..base import buffers
 from ..base.filesystem import describe_path
 from ..base.memory import total_bytes
 from ..data.dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
@@ -26,6 +21,8 @@ from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, innermost, local_root
 from .agent import HostAgent
+from .curve.reader import ThreadReader
+from .curve.target import objects_of, requests
 from .plan import Plan, check_asked, check_match, check_shards, steps_per_repetition
 
 
@@ -133,62 +130,44 @@ def _free_bytes(storage: Storage | None) -> int | None:
     return int(free) if free is not None else None
 
 
-_READS = 16
-_UNCOUNTED = 2  # the first reads open connections and look up directories
+_READS, _MOST_S = 16, 60.0
 
 
 def probe(plan: Plan) -> ProbeFigures:
-    """Time single reads at random places, of the size that the reader will request.
+    """Time single reads, as the first point of the curve of the plan's own requests does.
 
     ``concurrency`` is the least that each worker needs for the accelerators' demand, if a read
     takes no longer while others are in flight. It is None if the accelerators have no step time.
-    Raises StorageError.
+    Raises StorageError, and UsageError if there is nothing to read.
     """
     workload, manifest, storage = plan.workload, plan.manifest, plan.storage
-    together = (
-        workload.batch_size * manifest.mean_stored_bytes
-        if plan.sequential
-        else float(np.median(manifest.samples["stored"]))
-    )
-    size = int(max(storage.alignment, min(workload.reader.block_size, together)))
-    size += -size % storage.alignment
-    agent = HostAgent(storage)
-    memory = buffers.private(size).array.data
-    chance = np.random.default_rng(plan.seed)
-    shards = chance.choice(manifest.shard_count, _READS + _UNCOUNTED)
-    took = []
+    places, _ = requests(plan, objects_of(plan))
+    # The first read opens files and connections, and is not counted.
+    chosen = places.take(1 + _READS, enough=1).places
+    if not plan.uncached:
+        HostAgent(storage).empty_cache(list({place.key for place in chosen}))
+    reader = ThreadReader(storage, max_bytes=places.max_bytes, once=places.once)
     try:
-        for shard in shards.tolist():
-            key = manifest.key(shard)
-            if not plan.direct:
-                agent.empty_cache([key])
-            blocks = max(1, (int(manifest.shards["size"][shard]) - size) // storage.alignment)
-            offset = int(chance.integers(blocks)) * storage.alignment
-            started = time.perf_counter()
-            storage.read_into(key, offset, memory)
-            took.append(time.perf_counter() - started)
+        found = reader.read(chosen, in_flight=1, seconds=_MOST_S, most=0)
     finally:
         storage.close()
-    latency = median(took[_UNCOUNTED:])
-    found = ProbeFigures(
-        reads=_READS,
-        request_bytes=size,
-        latency_p50_s=latency,
-        latency_max_s=max(took[_UNCOUNTED:]),
-        reads_in_flight=None,
-        concurrency=None,
-    )
+    latency = found.latency_p50_s or 0.0
+    needed = None
+    if workload.accelerator.step_time is not None:
+        demand = sizing.demanded_bytes_per_s(
+            batch_size=workload.batch_size,
+            step_time_s=workload.accelerator.step_time,
+            accelerators=plan.accelerators,
+            bytes_per_sample=manifest.mean_stored_bytes,
+        )
+        rate = demand / places.median_bytes
+        needed = sizing.reads_in_flight(reads_per_s=rate, latency_s=latency)
     workers = max(1, workload.loader.workers) * plan.accelerators
-    step_time = workload.accelerator.step_time
-    if step_time is None:
-        return found
-    demand = sizing.demanded_bytes_per_s(
-        batch_size=workload.batch_size,
-        step_time_s=step_time,
-        accelerators=plan.accelerators,
-        bytes_per_sample=manifest.mean_stored_bytes,
-    )
-    needed = sizing.reads_in_flight(reads_per_s=demand / size, latency_s=latency)
-    return found.model_copy(
-        update={"reads_in_flight": needed, "concurrency": math.ceil(needed / workers)}
+    return ProbeFigures(
+        reads=max(1, found.reads - 1),
+        request_bytes=places.median_bytes,
+        latency_p50_s=latency,
+        latency_max_s=found.latency_max_s or 0.0,
+        reads_in_flight=needed,
+        concurrency=None if needed is None else math.ceil(needed / workers),
     )

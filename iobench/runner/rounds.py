@@ -23,7 +23,7 @@ from .checkpoint import Saver
 from .doubles import DOUBLES
 from .estimate import CeilingTimes
 from .facts import add_loader_facts, add_work
-from .fit import MIN_REPETITIONS, STAGES, has_time, repetitions_again
+from .fit import MAX_REPETITIONS, MIN_REPETITIONS, STAGES, repetitions_again
 from .options import Options
 from .progress import timed
 from .repetition import measure, repetition_phase
@@ -201,7 +201,9 @@ class Rounds:
         more = filled and not self.options.later
         if number >= planned and not more:
             return False
-        return has_time(number, planned, left_s=self.budget.left_s, repetition_s=self._repetition_s)
+        # More than planned are made where time is left for a whole one.
+        needed = (0.95 if number < planned else 1.05) * self._repetition_s
+        return not number or (number < MAX_REPETITIONS and self.budget.fits(needed))
 
     def _has_windows(self, number: int) -> bool:
         """Whether there is time for the ceilings' windows after repetition ``number``."""

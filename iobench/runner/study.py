@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from ..base.errors import IobenchError
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
+from ..judge.statistics import of_all
 from ..record.checkpoint import (
     AskedTraining,
     CheckpointSpec,
@@ -89,7 +90,7 @@ def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Sav
     """Combine the ranks' saves to the job's: each of its times is that of the slowest rank."""
 
     def slowest(name: str) -> float | None:
-        return _slowest(getattr(part, name) for part in parts)
+        return of_all(max, (getattr(part, name) for part in parts))
 
     ends = [part.durable_s if part.durable_s is not None else part.accepted_s for part in parts]
     known = [end for end in ends if end is not None]
@@ -103,31 +104,14 @@ def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Sav
         last_done_s=max(known, default=None),
         staged_s=slowest("staged_s"),
         waited_s=slowest("waited_s"),
-        persist_s=_slowest(map(_persist_s, parts)),
+        persist_s=of_all(max, map(_persist_s, parts)),
         bytes=sum(part.bytes for part in parts),
         files=sum(part.files for part in parts),
-        cpu_s=_sum(part.cpu_s for part in parts),
+        cpu_s=of_all(sum, (part.cpu_s for part in parts)),
         extra_memory_bytes=slowest("extra_memory_bytes"),  # type: ignore[arg-type]
-        unwritten_bytes=_sum(part.unwritten_bytes for part in parts),
+        unwritten_bytes=of_all(sum, (part.unwritten_bytes for part in parts)),
         ranks=list(parts),
     )
-
-
-def _slowest(times: Iterable[float | None]) -> float | None:
-    """The longest of the ranks' times; None if that of one rank is not known."""
-    values = list(times)
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
-
-
-N = TypeVar("N", int, float)
-
-
-def _sum(of_ranks: Iterable[N | None]) -> N | None:
-    """The sum over the ranks; None if the value of one rank is not known."""
-    values = list(of_ranks)
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
 
 
 def _persist_s(part: RankSave) -> float | None:
@@ -266,7 +250,6 @@ class StudyJob:
         points = yield lambda: RestoreNow(time.monotonic_ns() + self.head_start_ns)
         parts = [point for point in points if isinstance(point, PartRestored)]
         times = [part.wall_s for part in parts]
-        cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
         verified = [part.verified for part in parts]
         self.study.restores.append(
             Restore(
@@ -274,7 +257,7 @@ class StudyJob:
                 wall_s=max(times),
                 first_done_s=min(times),
                 bytes=sum(part.bytes for part in parts),
-                cpu_s=sum(cpu) if len(cpu) == len(parts) else None,
+                cpu_s=of_all(sum, (part.cpu_s for part in parts)),
                 residency_before=cache.ratio,
                 residency_how=cache.how,
                 residencies=list(cache.hosts),

@@ -202,7 +202,7 @@ class PlantedSide:
     def measured(self, metric: str) -> AbTrial:
         return AbTrial(seconds=20.0, figures={metric: 100.0})
 
-    def end(self, **_: bool) -> None:
+    def finish(self, **_: bool) -> None:
         return
 
 

@@ -10,7 +10,8 @@ import pytest
 from iobench.base.units import format_bytes
 from iobench.runner.agent import HostAgent
 from iobench.runner.calibration.bench import Bench
-from iobench.runner.calibration.curve import requests, storage_curve
+from iobench.runner.calibration.curve import storage_curve
+from iobench.runner.curve.target import requests
 from iobench.runner.plan import Plan, make_plan
 from iobench.settings.workload import load_workload
 from iobench.storage.base import Entry

@@ -16,6 +16,7 @@ from ...judge.evidence import Evidence
 from ...judge.fed import StorageSupply, delivered
 from ...judge.figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reads_per_sample
 from ...judge.judged import accelerators_fed, judge
+from ...judge.statistics import of_all
 from ...record.curve import StorageCurve
 from ...record.run import TrainingRecord
 from ...record.training import Ceiling
@@ -208,11 +209,8 @@ def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
 
     Work that the stages share is counted twice.
     """
-    costs = [
-        doc.job.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "loader")
-    ]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
+    names = ("fetch", "prep", "loader")
+    return of_all(sum, (doc.job.ceilings.get(each, Ceiling()).cpu_s_per_gb for each in names))
 
 
 def known_latency_p99(doc: TrainingRecord) -> float | None:

@@ -17,6 +17,7 @@ import numpy as np
 from ...base.errors import UsageError
 from ...judge.figures.in_flight import job_reads_in_flight
 from ...judge.rules_data import MIN_STEPS
+from ...judge.statistics import of_all
 from ...record.packing import Layout
 from ...record.run import TrainingRecord
 from ...settings.dataset import DatasetSpec, expected_samples_per_shard, expected_stored_bytes
@@ -414,14 +415,9 @@ def together(jobs: Sequence[Requirement]) -> JointDemand:
         accelerators=sum(job.accelerators for job in jobs),
         dataset_bytes=sum(datasets.values()),
         read_bytes_per_s=sum(job.read_bytes_per_s for job in jobs),
-        buy_bytes_per_s=_sum([job.buy_bytes_per_s for job in jobs]),
-        buy_reads_per_s=_sum([job.buy_reads_per_s for job in jobs]),
+        buy_bytes_per_s=of_all(sum, (job.buy_bytes_per_s for job in jobs)),
+        buy_reads_per_s=of_all(sum, (job.buy_reads_per_s for job in jobs)),
         peak_read_bytes_per_s=sum(job.peak_read_bytes_per_s for job in jobs),
         opens_per_s=sum(job.opens_per_s for job in jobs),
         not_measured=missing,
     )
-
-
-def _sum(figures: Sequence[float | None]) -> float | None:
-    known = [figure for figure in figures if figure is not None]
-    return sum(known) if len(known) == len(figures) else None

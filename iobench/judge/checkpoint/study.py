@@ -125,14 +125,8 @@ def summaries_of(study: Study) -> dict[str, Summary]:
 
     ``cpu_s`` is left out, because in a run's metrics this name is that of a repetition's CPU time.
     """
-    found = {}
-    for metric in MEASURED:
-        values = values_of_study(study, metric)
-        if values and metric.name != "cpu_s":
-            found[metric.name] = Summary(
-                median=median(values), min=min(values), max=max(values), n=len(values)
-            )
-    return found
+    told = (each for each in MEASURED if each.name != "cpu_s")
+    return Summary.of({each.name: values_of_study(study, each) for each in told})
 
 
 def cpu_s_per_gb(done: Sequence[Save] | Sequence[Restore]) -> float | None:

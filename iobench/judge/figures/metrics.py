@@ -11,7 +11,7 @@ figures of their own, and no accelerator utilization.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import mean, median
+from statistics import mean
 
 import numpy as np
 
@@ -284,18 +284,13 @@ def summarise(repetitions: Sequence[Repetition]) -> dict[str, Summary]:
 
     A metric that no repetition has is left out.
     """
-    summaries: dict[str, Summary] = {}
-    for name in MEDIANS:
-        values = [
-            float(value)
-            for repetition in repetitions
-            if repetition.complete and (value := getattr(repetition, name)) is not None
-        ]
-        if values:
-            summaries[name] = Summary(
-                median=median(values), min=min(values), max=max(values), n=len(values)
-            )
-    return summaries
+    done = [each for each in repetitions if each.complete]
+    return Summary.of(
+        {
+            name: [float(value) for each in done if (value := getattr(each, name)) is not None]
+            for name in MEDIANS
+        }
+    )
 
 
 DEVICE_METRICS = tuple(each.name for each in METRICS if each.device)

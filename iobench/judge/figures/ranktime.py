@@ -21,7 +21,7 @@ import numpy as np
 
 from ...record.training import Epoch, Repetition
 from ...record.verdict import RankTime, WorkerTime
-from ..statistics import NOISE
+from ..statistics import NOISE, of_all
 from .events import RankEpoch, epoch_ends_ns
 
 INDEPENDENT = "none"
@@ -268,7 +268,7 @@ def _of_ranks(repetition: Repetition) -> dict[str, float | None]:
     ranks = [rank for rank in repetition.ranks if rank.wall_s > rank.startup_s]
     if not ranks:
         return {}
-    return {part: _mean([_part(rank, part) for rank in ranks]) for part in _PARTS}
+    return {part: of_all(fmean, (_part(rank, part) for rank in ranks)) for part in _PARTS}
 
 
 def _part(rank: RankTime, part: str) -> float | None:
@@ -279,8 +279,3 @@ def _part(rank: RankTime, part: str) -> float | None:
     else:
         seconds = getattr(rank, f"{part}_s")
     return None if seconds is None else seconds / (rank.wall_s - rank.startup_s)
-
-
-def _mean(shares: Sequence[float | None]) -> float | None:
-    known = [share for share in shares if share is not None]
-    return fmean(known) if len(known) == len(shares) else None

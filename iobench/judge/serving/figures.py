@@ -189,11 +189,10 @@ SUMMARISED = (
 
 def summaries(doc: ServingRecord) -> dict[str, Summary]:
     """The figures of the repetitions by the names of ``record.metrics``."""
-    found = {}
-    for name in SUMMARISED:
-        values = [value for one in doc.job.repetitions if (value := getattr(one, name)) is not None]
-        if values:
-            found[name] = Summary(
-                median=float(np.median(values)), min=min(values), max=max(values), n=len(values)
-            )
-    return found
+    done = doc.job.repetitions
+    return Summary.of(
+        {
+            name: [value for one in done if (value := getattr(one, name)) is not None]
+            for name in SUMMARISED
+        }
+    )

@@ -7,7 +7,6 @@ A window is a short phase in which one stage works alone. All windows are measur
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +17,7 @@ from ...host.samples import Sampler
 from ...host.timeline import Columns
 from ...judge.cache import MAX_CACHED, cached_share
 from ...judge.figures.windows import pooled, rated_window
+from ...judge.statistics import of_all
 from ...load.null import AnyReader, delivered_bytes
 from ...load.order import Indices
 from ...record.job import LoaderFacts
@@ -36,19 +36,6 @@ NO_ACCELERATOR = AcceleratorSpec(kind="null", name="null", sync="none")
 
 Parts = list[tuple[str, int, int, Columns]]
 """Events, each with its phase, repetition and rank."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """A phase that measures one stage alone. ``how``: what is measured, in one sentence.
-
-    ``stored``: the phase reads the plan's storage, in the cache state that the workload asks for.
-    """
-
-    phase: Phase
-    how: str
-    by: MeasuredBy
-    stored: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +101,7 @@ class Bench(PhaseContext):
         stored: bool,
         sampler: Sampler | None = None,
     ) -> Outcome:
-        """Run a phase. ``stored`` is that of Window.
+        """Run a phase. ``stored`` is that of ``window``.
 
         Raises as ``run_phase`` does. The events are kept by ``keep``.
         """
@@ -129,14 +116,32 @@ class Bench(PhaseContext):
             for rank, columns in sorted(outcome.columns.items())
         ]
 
-    def window(self, window: Window) -> Measured:
-        """Measure a window, and rate it: in samples/s and stored bytes/s, over all ranks."""
-        phase, began = window.phase, time.monotonic()
-        outcome = self.run(phase, stored=window.stored)
+    def window(self, phase: Phase, *, how: str, by: MeasuredBy, stored: bool = False) -> Measured:
+        """Measure a stage alone, and rate it: in samples/s and stored bytes/s, over all ranks.
+
+        ``how``: what is measured, in one sentence. ``stored``: the phase reads the plan's storage,
+        in the cache state that the workload asks for.
+        """
+        began = time.monotonic()
+        outcome = self.run(phase, stored=stored)
         self.keep(phase, outcome)
         took_s = time.monotonic() - began
-        ceiling = _rated(window, outcome, took_s, self.hosts.share(phase.accelerators))
-        if window.stored and self.plan.workload.cache == "cold" and outcome.epochs:
+        hosts, rounds = (
+            self.hosts.share(phase.accelerators),
+            max(1, outcome.loader.round_batches or 1),
+        )
+        one = rated_window(
+            outcome.events(),
+            seconds=took_s,
+            startup_s=[epoch.startup_s for epoch in outcome.epochs],
+            cpu_s=outcome.cpu_s,
+            round_steps=rounds,
+            hosts=hosts,
+        )
+        details = CeilingDetails(round_steps=rounds, windows=[one])
+        unmeasured = Ceiling(how=how, by=by, not_measured="no batch was delivered", details=details)
+        ceiling = pooled(unmeasured)
+        if stored and self.plan.workload.cache == "cold" and outcome.epochs:
             _add_cold(self.plan, ceiling, outcome)
         return Measured(ceiling, outcome)
 
@@ -171,34 +176,12 @@ class Bench(PhaseContext):
         )
 
 
-def _rated(window: Window, outcome: Outcome, took_s: float, hosts: Sequence[range]) -> Ceiling:
-    rounds = max(1, outcome.loader.round_batches or 1)
-    one = rated_window(
-        outcome.events(),
-        seconds=took_s,
-        startup_s=[epoch.startup_s for epoch in outcome.epochs],
-        cpu_s=outcome.cpu_s,
-        round_steps=rounds,
-        hosts=hosts,
-    )
-    return pooled(
-        Ceiling(
-            how=window.how,
-            by=window.by,
-            not_measured="no batch was delivered",
-            details=CeilingDetails(round_steps=rounds, windows=[one]),
-        )
-    )
-
-
 def _add_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
     """Record what the storage delivered while a cold ceiling was measured.
 
     If a cache served a part of it, ``how`` says so.
     """
-    counts = [epoch.bytes_fetched for epoch in outcome.epochs]
-    known = [count for count in counts if count is not None]
-    fetched = sum(known) if len(known) == len(counts) else None
+    fetched = of_all(sum, (epoch.bytes_fetched for epoch in outcome.epochs))
     events = outcome.events()
     delivered = int(events["sample_bytes"].sum())
     ceiling.cold = Epoch(

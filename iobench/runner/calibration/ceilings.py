@@ -21,7 +21,7 @@ from ..phase import Outcome
 from ..plan import Plan
 from ..trials import spread
 from ..user_loader import reads_elsewhere
-from .bench import Bench, Window
+from .bench import Bench
 from .copies import MemoryCopy
 from .curve import rate_samples, storage_curve
 
@@ -53,13 +53,11 @@ def fetch(bench: Bench) -> Ceiling:
         return Ceiling(not_measured=why)
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
     measured = bench.window(
-        Window(
-            phase=bench.phase("fetch", reader, _own(plan), epochs=plan.passes),
-            how=f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, "
-            f"{'O_DIRECT' if plan.direct else 'buffered'}",
-            by="reader",
-            stored=True,
-        )
+        bench.phase("fetch", reader, _own(plan), epochs=plan.passes),
+        how=f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, "
+        f"{'O_DIRECT' if plan.direct else 'buffered'}",
+        by="reader",
+        stored=True,
     )
     if bench.number == 0 and (raw := bench.ceilings.get("storage_raw")) is not None:
         _rate_raw(raw, measured.outcome)
@@ -82,11 +80,9 @@ def prep(bench: Bench) -> Ceiling:
     plan, copy = bench.plan, _copy(bench)
     reader = make_reader(copy.manifest, copy.storage, plan.workload.reader)
     return bench.window(
-        Window(
-            phase=bench.phase("prep", reader, _own(plan), shards=copy.shards, share=False),
-            how=f"reader over a copy of {copy.bytes >> 20} MiB in memory, {_workers(plan)}",
-            by="reader",
-        )
+        bench.phase("prep", reader, _own(plan), shards=copy.shards, share=False),
+        how=f"reader over a copy of {copy.bytes >> 20} MiB in memory, {_workers(plan)}",
+        by="reader",
     ).ceiling
 
 
@@ -103,12 +99,10 @@ def prep_of_library(bench: Bench) -> Ceiling:
         copy = _copy(bench)
         reader = make_reader(copy.manifest, copy.storage, reading)
         return bench.window(
-            Window(
-                phase=bench.phase(name, reader, loading, share=False),
-                how=f"loader '{loading.kind}' over {copy.bytes >> 20} MiB of files in memory, "
-                f"{_workers(plan)}",
-                by="loader",
-            )
+            bench.phase(name, reader, loading, share=False),
+            how=f"loader '{loading.kind}' over {copy.bytes >> 20} MiB of files in memory, "
+            f"{_workers(plan)}",
+            by="loader",
         ).ceiling
 
     try:
@@ -130,11 +124,9 @@ def prep_of_user(bench: Bench) -> Ceiling:
         return Ceiling(not_measured=why)
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader)
     return bench.window(
-        Window(
-            phase=bench.phase("prep", reader, plan.workload.loader),
-            how=f"your loader, with the dataset in the page cache, {_ranks(plan)}",
-            by="loader",
-        )
+        bench.phase("prep", reader, plan.workload.loader),
+        how=f"your loader, with the dataset in the page cache, {_ranks(plan)}",
+        by="loader",
     ).ceiling
 
 
@@ -148,12 +140,9 @@ def loader_of_user(bench: Bench) -> Ceiling:
     loading = plan.workload.loader.model_copy(update={"replay": "samples"})
     try:
         return bench.window(
-            Window(
-                phase=bench.phase("loader", reader, loading),
-                how=f"your loader, its dataset replaced by the samples of one batch, "
-                f"{_ranks(plan)}",
-                by="loader",
-            )
+            bench.phase("loader", reader, loading),
+            how=f"your loader, its dataset replaced by the samples of one batch, {_ranks(plan)}",
+            by="loader",
         ).ceiling
     except (UsageError, WorkerError) as error:
         return Ceiling(not_measured=str(error))
@@ -163,11 +152,9 @@ def loader(bench: Bench) -> Ceiling:
     """The loader over a reader that delivers at once: only workers and transport."""
     plan, loading = bench.plan, bench.plan.workload.loader
     measured = bench.window(
-        Window(
-            phase=bench.phase("loader", _null_reader(bench), loading),
-            how=f"loader over null storage, transport {loading.transport}, {_workers(plan)}",
-            by="loader",
-        )
+        bench.phase("loader", _null_reader(bench), loading),
+        how=f"loader over null storage, transport {loading.transport}, {_workers(plan)}",
+        by="loader",
     )
     bench.loader = measured.outcome.loader
     return measured.ceiling
@@ -178,9 +165,7 @@ def loader_by_tensors(bench: Bench) -> Ceiling:
     plan, ceiling = bench.plan, bench.ceilings["loader"]
     default = plan.workload.loader.model_copy(update={"transport": "tensor", "slot_size": None})
     phase = bench.phase("loader-tensor", _null_reader(bench), default)
-    tensor = bench.window(
-        Window(phase=replace(phase, limit_s=bench.seconds / 2), how="", by="loader")
-    ).ceiling
+    tensor = bench.window(replace(phase, limit_s=bench.seconds / 2), how="", by="loader").ceiling
     ceiling.details.tensor_samples_per_s = tensor.samples_per_s
     return ceiling
 
@@ -207,7 +192,7 @@ def accelerator(bench: Bench) -> Ceiling:
     how = f"{plan.accelerators} x {spec.name}, step alone"
     if phase.exchanges_gradients:
         how += ", with its exchange of gradients"
-    ceiling = bench.window(Window(phase=phase, how=how, by="accelerator")).ceiling
+    ceiling = bench.window(phase, how=how, by="accelerator").ceiling
     for one in ceiling.details.windows:
         if one.samples_per_s is not None:
             one.bytes_per_s = one.samples_per_s * plan.manifest.mean_stored_bytes

@@ -8,27 +8,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 from ...base.errors import StorageError, UsageError
 from ...base.units import counted, format_bytes
-from ...data.formats import FORMATS
-from ...data.formats.base import Blocks
 from ...judge.figures.curve import conclude_curve, highest
-from ...load.layouts import layout_keys
 from ...record.curve import CurvePoint, Rate, StorageCurve
 from ...record.training import Ceiling, CeilingDetails
 from ...record.verdict import Estimate, RunCurve
-from ...settings.dataset import share_of_columns
-from ...storage.base import Entry
 from ..budget import Budget
 from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
-from ..curve.places import Places, blocks, samples
+from ..curve.places import Places
 from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, overhead_s, second_requests
-from ..plan import Plan
+from ..curve.target import objects_of, requests
 from .bench import Bench
 
 _POINTS = 10
@@ -80,7 +72,7 @@ def measure(bench: Bench) -> RunCurve:
     fio's job files and figures stay in the run's directory, in ``fio``. Raises StorageError, and
     UsageError if there is nothing to read.
     """
-    plan, objects = bench.plan, _objects(bench.plan)
+    plan, objects = bench.plan, objects_of(bench.plan)
     places, note = requests(plan, objects)
     usual = places.median_bytes
     second = second_requests(objects, usual, seed=plan.seed)
@@ -131,51 +123,6 @@ def measure(bench: Bench) -> RunCurve:
     )
 
 
-def requests(plan: Plan, objects: Sequence[Entry]) -> tuple[Places, str]:
-    """The requests that the plan's reader issues, and a note if they are not exactly known.
-
-    Random access: the samples, one by one. Sequential access: blocks of at most
-    ``reader.block_size``, or what a batch needs of one shard if that is less. Files of one sample
-    are read whole. What a loader library requests is not known: blocks of its files are read.
-    Raises UsageError if no object has a byte to read.
-    """
-    manifest, reading, step = plan.manifest, plan.workload.reader, plan.storage.alignment
-    largest = max((entry.size for entry in objects), default=0)
-    if largest < step:
-        raise UsageError("the dataset has nothing to read")
-    grouped = isinstance(FORMATS.open(manifest.spec.format), Blocks)
-    share = share_of_columns(manifest.spec, reading.columns)
-    library = plan.subject.reads_itself
-    single = manifest.sample_count <= manifest.shard_count
-    converted = library and bool(layout_keys(plan.storage, plan.workload.loader.kind))
-    apart = single or (not library and (not plan.sequential or share < 1))
-    if apart and not converted:
-        places = samples(
-            manifest,
-            max_bytes=reading.block_size,
-            alignment=step,
-            seed=plan.seed,
-            share=share,
-        )
-        return places, ""
-    together = float(reading.block_size)
-    if grouped and not library:
-        together = float(np.median(manifest.samples["stored"]))
-    elif not library:
-        per_shard = manifest.sample_count / manifest.shard_count
-        together = min(plan.workload.batch_size, per_shard) * manifest.mean_stored_bytes
-    usual = float(np.median([entry.size for entry in objects]))
-    size = int(min(reading.block_size, together, usual)) // step * step
-    size = min(max(step, size), largest // step * step)
-    places = blocks(objects, size, order="sequential", seed=plan.seed)
-    if not library:
-        return places, ""
-    return places, (
-        f"what loader '{plan.workload.loader.kind}' requests is not known: blocks of "
-        f"{format_bytes(size)} of the files that it reads were requested"
-    )
-
-
 def rate_samples(raw: Ceiling, read_bytes_per_sample: float) -> None:
     """Set the samples/s of a ceiling that is known in bytes/s, with their interval."""
     if not raw.bytes_per_s or not read_bytes_per_sample > 0:
@@ -187,17 +134,6 @@ def rate_samples(raw: Ceiling, read_bytes_per_sample: float) -> None:
         factor = rate / before.value
         raw.windows = before.each(lambda end: end * factor)
         raw.windows.value = rate
-
-
-def _objects(plan: Plan) -> list[Entry]:
-    """The objects that the plan's loader reads, without empty ones."""
-    keys = layout_keys(plan.storage, plan.workload.loader.kind) if plan.subject.reads_itself else []
-    if keys:
-        found = [Entry(key, plan.storage.size(key)) for key in keys]
-    else:
-        sizes = plan.manifest.shards["size"].tolist()
-        found = [Entry(key, size) for key, size in zip(plan.keys, sizes, strict=True)]
-    return [entry for entry in found if entry.size > 0]
 
 
 def _ceiling(curve: StorageCurve) -> Ceiling:

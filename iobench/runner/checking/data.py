@@ -35,6 +35,7 @@ from ...settings.workload import Workload, load_workload
 from ...storage import below, open_storage
 from ...storage.catalog import exists, innermost, local_root
 from ...storage.locks.lock import exclusive
+from ..budget import Budget
 from ..progress import Observer
 
 DEFAULT_WORKLOAD = "resnet50-h100"
@@ -242,8 +243,7 @@ class _Filling:
     ) -> None:
         self.look = look
         self.spec, self.url, self.observer = spec, url, observer
-        self.seconds, self.keep = seconds, keep
-        self.deadline = time.monotonic() + seconds
+        self.budget, self.seconds, self.keep = Budget(seconds=seconds, end_s=0.0), seconds, keep
         self.sample_bytes = spec.sample_size.mean_bytes
         workload = place.workload
         batches = -(-needed_steps(workload.loader.workers) // workload.epochs)
@@ -286,7 +286,7 @@ class _Filling:
         Raises UsageError if the smallest dataset takes too long.
         """
         pace = took_s / size
-        left = self.deadline - time.monotonic()
+        left = self.budget.left_s
         for_all = pace + (0.0 if self.keep else _CAUTION * self.removal_s)
         wanted = min(self.most, size * _GROWTH, int(_USED * left / for_all))
         if took_s < _SHORT_S and left > _SHORT_GROWTH * took_s:

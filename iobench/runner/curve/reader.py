@@ -383,6 +383,7 @@ class _Work:
             client_cpu_share=max(sum(self.user_s), cpu_s / effective_cores()) / max(seconds, 1e-9),
             used=min(int(done.max()) + 1, len(self.places)),
             throttled=throttled,
+            latency_max_s=float(took.max()),
         )
 
 

@@ -1,21 +1,29 @@
-"""What ``iobench probe`` reads: a dataset, or the files or objects of any other place."""
+"""What a curve reads: what a plan's own reader requests, or the objects of any place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
+
 from ...base.errors import UsageError
 from ...base.units import format_bytes
 from ...data.dataset import find_dataset
+from ...data.formats import FORMATS
+from ...data.formats.base import Blocks
+from ...load.layouts import layout_keys
 from ...record.manifest import MANIFEST, MARKER, Manifest, hash_bytes
+from ...settings.dataset import share_of_columns
 from ...storage import is_local, open_storage
 from ...storage.base import Entry, MaybeDirect, Storage
 from ...storage.catalog import exists, innermost, local_root
 from ...storage.locks.lock import reading
 from ..cache import Others
+from ..plan import Plan
+from .places import Places, blocks, samples
 
 MAX_LISTED = 200_000
 """Objects that are looked at in a place without a dataset."""
@@ -99,3 +107,59 @@ def _opened(
     if isinstance(inner, MaybeDirect) and inner.supports_direct(largest.key):
         storage = open_storage(place, direct=True)
     return Target(url=url, storage=storage, objects=objects, manifest=manifest, notes=notes)
+
+
+def objects_of(plan: Plan) -> list[Entry]:
+    """The objects that the plan's loader reads, without empty ones."""
+    keys = layout_keys(plan.storage, plan.workload.loader.kind) if plan.subject.reads_itself else []
+    if keys:
+        found = [Entry(key, plan.storage.size(key)) for key in keys]
+    else:
+        sizes = plan.manifest.shards["size"].tolist()
+        found = [Entry(key, size) for key, size in zip(plan.keys, sizes, strict=True)]
+    return [entry for entry in found if entry.size > 0]
+
+
+def requests(plan: Plan, objects: Sequence[Entry]) -> tuple[Places, str]:
+    """The requests that the plan's reader issues, and a note if they are not exactly known.
+
+    Random access: the samples, one by one. Sequential access: blocks of at most
+    ``reader.block_size``, or what a batch needs of one shard if that is less. Files of one sample
+    are read whole. What a loader library requests is not known: blocks of its files are read.
+    Raises UsageError if no object has a byte to read.
+    """
+    manifest, reading, step = plan.manifest, plan.workload.reader, plan.storage.alignment
+    largest = max((entry.size for entry in objects), default=0)
+    if largest < step:
+        raise UsageError("the dataset has nothing to read")
+    grouped = isinstance(FORMATS.open(manifest.spec.format), Blocks)
+    share = share_of_columns(manifest.spec, reading.columns)
+    library = plan.subject.reads_itself
+    single = manifest.sample_count <= manifest.shard_count
+    converted = library and bool(layout_keys(plan.storage, plan.workload.loader.kind))
+    apart = single or (not library and (not plan.sequential or share < 1))
+    if apart and not converted:
+        places = samples(
+            manifest,
+            max_bytes=reading.block_size,
+            alignment=step,
+            seed=plan.seed,
+            share=share,
+        )
+        return places, ""
+    together = float(reading.block_size)
+    if grouped and not library:
+        together = float(np.median(manifest.samples["stored"]))
+    elif not library:
+        per_shard = manifest.sample_count / manifest.shard_count
+        together = min(plan.workload.batch_size, per_shard) * manifest.mean_stored_bytes
+    usual = float(np.median([entry.size for entry in objects]))
+    size = int(min(reading.block_size, together, usual)) // step * step
+    size = min(max(step, size), largest // step * step)
+    places = blocks(objects, size, order="sequential", seed=plan.seed)
+    if not library:
+        return places, ""
+    return places, (
+        f"what loader '{plan.workload.loader.kind}' requests is not known: blocks of "
+        f"{format_bytes(size)} of the files that it reads were requested"
+    )
