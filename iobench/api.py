@@ -191,10 +191,10 @@ def run(
     demo on ...
     """
     from .base.units import parse_duration
-    from .record.tags import checked_tags, tagged
     from .runner.experiment import Options
     from .runner.experiment import run as measure
     from .runner.plan import make_plan
+    from .settings.tags import checked_tags, tagged
     from .settings.workload import load_workload
     from .storage import unwrapped
 
@@ -277,12 +277,9 @@ def compare(
     ((), ['samples_per_s'])
     """
     from .ask.compare.comparison import compare as compare_groups
-    from .base.errors import UnknownNameError
-    from .record.metrics import COMPARED
+    from .record.metrics import check_compared
 
-    for name in metrics or ():
-        if name not in COMPARED:
-            raise UnknownNameError("metric", name, COMPARED)
+    check_compared(*(metrics or ()))
     keys = tuple(across)
     sides = [_group(side, keys, include_invalid) for side in (baseline, candidate)]
     return compare_groups(*sides, across=keys, metrics=tuple(metrics or ()))

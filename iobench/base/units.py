@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 from .errors import UsageError
 
@@ -128,8 +129,9 @@ def parse_duration(text: str | int | float) -> float:
     except OverflowError:
         value = math.inf
     if not math.isfinite(value) or value < 0:
+        what = "negative, not" if value < 0 else "not"
         raise UsageError(
-            f"'{_short(text)}' is not a duration of zero or more seconds",
+            f"'{_short(text)}' is {what} a duration of zero or more seconds",
             remedy="write it like '323ms' or '2min'",
         )
     if value > MAX_SECONDS or 0 < value < MIN_SECONDS:
@@ -232,3 +234,22 @@ def _three(value: float) -> str:
 def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
     """Samples that one USD buys on hosts of this price."""
     return samples_per_s * 3600 / usd_per_hour
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A new value, or a factor on the recorded one (``2x``)."""
+
+    value: float
+    relative: bool = False
+
+    def of(self, recorded: float | None, what: str) -> float:
+        """The new value. Raises UsageError for a factor if there is no recorded value."""
+        if not self.relative:
+            return self.value
+        if recorded is None:
+            raise UsageError(
+                f"the run recorded no {what} to multiply by {self.value:g}",
+                remedy="give the new value instead of a factor",
+            )
+        return self.value * recorded

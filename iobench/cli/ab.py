@@ -14,7 +14,6 @@ from ..record.run import RUN_FILE, TrainingRecord, load_training
 from ..record.sweep import SWEEP_FILE
 from ..report.ab import answer, planned_line, round_line
 from ..runner.ab import VariantAsked, are_same, compare_in_turns, naming, shortest_s
-from ..runner.budget import Budget
 from ..runner.earlier import Asked, asked_again, check_same_data
 from ..runner.options import AbOptions
 from ..runner.plan import make_plan
@@ -44,25 +43,12 @@ def _compare(request: AbRequest, hosts: Hosts) -> int:
     names = [metric.name for metric in METRICS]
     if request.metric not in names:
         raise UnknownNameError("metric", request.metric, names)
-    threshold, budget_s = _threshold(request), request.budget_s
+    options = request.made(AbOptions, threshold=_threshold(request))
     a, b = variants_of(request, hosts.count)
-    told = ShownRounds(quiet=request.quiet)
-    options = AbOptions(
-        results=request.results,
-        metric=request.metric,
-        threshold=threshold,
-        max_rounds=request.max_rounds,
-        budget=Budget(seconds=budget_s, began_s=request.began_s),
-        rules=request.rules,
-        command=request.command,
-        break_lock=request.break_lock,
-    )
-    told.announce(a, b, options.max_rounds)
-    try:
+    with ShownRounds(quiet=request.quiet) as told:
+        told.announce(a, b, options.max_rounds)
         record, directory = compare_in_turns(a, b, options, told, hosts)
-    finally:
-        told.close()
-    code = finish_ab(record, directory, kind=request.format, new=True, details=request.details)
+    code = finish_ab(request, record, directory, new=True)
     return code if request.fail_on is None else gated(request, record)
 
 
@@ -99,7 +85,7 @@ class ShownRounds(Live):
     """What is told while the rounds are taken: the time they take, and a line for each."""
 
     def __init__(self, *, quiet: bool) -> None:
-        super().__init__(quiet=quiet, lines=True)
+        super().__init__(quiet=quiet)
         self._round_s = 0.0
 
     def announce(self, a: VariantAsked, b: VariantAsked, max_rounds: int) -> None:

@@ -41,16 +41,16 @@ def run(request: AdviseRequest) -> int:
 
 def _recommend(request: AdviseRequest) -> int:
     """Print what a folder of runs recommends."""
-    target = TuningTarget(
+    target = request.made(
+        TuningTarget,
         dataset_bytes=request.dataset_size,
-        first_batch_s=request.first_batch_s,
         shuffle_window_bytes=request.shuffle_window,
     )
     sweep = read_sweep(
         Path(request.directory), workload=request.workload, default=_settings(request.default)
     )
     found = recommend(sweep, target)
-    print_report(request.format, found, sections(found), details=request.details)
+    print_report(request, found, sections(found))
     if (
         request.format == "text"
         and sweep.default is not None
@@ -116,11 +116,10 @@ def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
         code=code,
         repetitions=1,
     )
-    live = Live(quiet=request.quiet or request.json, lines=True)
     repeated_s = earlier.timings.get("measure", 0.0)
-    options = Options(
-        results=request.results,
-        command=request.command,
+    options = request.made(
+        Options,
+        began_s=None,
         calibration_s=0.0,
         ablations=False,
         prove=False,
@@ -130,15 +129,14 @@ def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
             usual_s=repeated_s,
             budget_s=request.budget_s,
         ),
-        break_lock=request.break_lock,
     )
     with ExitStack() as held:
-        held.callback(live.close)
+        live = held.enter_context(Live(quiet=request.quiet))
         doc, new = run_plan(plan, options, live, hosts.of(plan, held))
     then, now = earlier.host.node, doc.host.node
     if then != now:
         warn(f"the gains were promised on host {then}, and tried on host {now}")
-    print_report(request.format, doc, confirmed_sections(doc), details=request.details)
+    print_report(request, doc, confirmed_sections(doc))
     if request.format == "text":
         say()
         say(f"results: {new}")

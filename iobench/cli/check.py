@@ -55,7 +55,7 @@ def _check(request: CheckRequest, hosts: Hosts) -> int:
     size_bytes = request.size
     place = find_place(request.url, request.workload, list(request.overrides))
     check_asked(place.workload, accelerators=request.accelerators, repetitions=1)
-    told = Live(quiet=request.quiet, lines=True)
+    told = Live(quiet=request.quiet)
     generating_s = GENERATE_SHARE * request.budget_s
     told.note(_announcement(request, place, generating_s))
     for folder, nbytes in left_behind(place):
@@ -107,16 +107,15 @@ def _measure(
     )
     told.note("a pilot of a few seconds tells how many steps fit into the time")
     told.close()
-    options = Options(
-        results=request.results,
-        command=request.command,
+    options = request.made(
+        Options,
+        began_s=None,
         budget=Budget(seconds=request.budget_s, began_s=ends_s - request.budget_s, strict=False),
     )
-    live = RunTold(plan, options, quiet=request.quiet)
     with ExitStack() as held:
-        held.callback(live.close)
+        live = held.enter_context(RunTold(plan, options, quiet=request.quiet))
         doc, directory = run_plan(plan, options, live, hosts.of(plan, held))
-    return finish(doc, directory, kind=request.format, fail_on=(), details=request.details)
+    return finish(request, doc, directory)
 
 
 _SEED = 42

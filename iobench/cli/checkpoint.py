@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from ..base.errors import UsageError
 from ..checkpoint import asynchronous_version
-from ..judge.validity import parse
 from ..record.checkpoint import CheckpointSpec, Training
-from ..runner.budget import Budget
 from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
 from ..runner.hosts.agent import Agent
@@ -18,67 +16,28 @@ from ..runner.hosts.orders import SavesThere
 from ..runner.hosts.plans import Permitted
 from ..runner.options import StudyOptions
 from ..settings.base import apply_overrides, build
-from .flags import SharedStorage
 from .hosts import launched, on_all_hosts
 from .live import Live
 from .printing import finish
 from .verbs import CheckpointRequest
 
 
-def asked_hosts(request: SharedStorage) -> dict[str, float | None]:
-    """Return what the flags of ``add_hosts`` say, by the keys of ``Training``.
-
-    Raises UsageError.
-    """
-    return {
-        "hosts_writing": request.hosts_writing,
-        "hosts_restoring": request.hosts_restoring,
-        "storage_write_bytes_per_s": request.storage_write_limit,
-        "storage_read_bytes_per_s": request.storage_read_limit,
-    }
-
-
 def run(request: CheckpointRequest) -> int:
     launch = launched(request)
-
-    for expression in request.fail_on:
-        parse(expression)  # report a wrong condition before anything runs
     here = ranks_here(request, 1 if launch is None else launch.hosts)
 
     def planned(ranks: int, own: range | None = None) -> StudyPlan:
-        asked = {
-            "model": request.model,
-            "writer": request.writer,
-            "ranks": ranks,
-            "scale": request.scale,
-            "count": request.repeat,
-        }
+        asked = request.given(CheckpointSpec) | {"ranks": ranks, "count": request.repeat}
         if request.asynchronous:
             asked["writer"] = asynchronous_version(request.writer)
         spec = build(CheckpointSpec, apply_overrides(asked, request.overrides), where="checkpoint")
         return make_study_plan(spec, request.to, asked_training(request), own)
 
     def measured(plan: StudyPlan, hosts: Hosts | None = None) -> int:
-        live = Live(quiet=request.quiet or request.json, lines=True)
-        try:
-            doc, directory = run_study(
-                plan,
-                StudyOptions(
-                    results=request.results,
-                    rules=request.rules,
-                    command=request.command,
-                    keep_data=request.keep_data,
-                    break_lock=request.break_lock,
-                    budget=Budget(seconds=request.budget_s, began_s=request.began_s),
-                ),
-                observer=live,
-                hosts=hosts,
-            )
-        finally:
-            live.close()
-        return finish(
-            doc, directory, kind=request.format, fail_on=request.fail_on, details=request.details
-        )
+        options = request.made(StudyOptions)
+        with Live(quiet=request.quiet) as live:
+            doc, directory = run_study(plan, options, observer=live, hosts=hosts)
+        return finish(request, doc, directory, fail_on=request.fail_on)
 
     if launch is None:
         return measured(planned(here))
@@ -114,15 +73,6 @@ def ranks_here(request: CheckpointRequest, hosts: int) -> int:
 
 def asked_training(request: CheckpointRequest) -> Training:
     """Return the training that the flags describe, in base units. Raises UsageError."""
-    asked = {
-        "accelerators": request.accelerators,
-        "mtbf_s": request.mtbf_s,
-        "restart_s": request.restart_s,
-        "interval_s": request.interval_s,
-        "usd_per_accelerator_hour": request.accelerator_price_per_hour,
-        "samples_per_s": request.samples_per_s,
-        "stall_budget": request.stall_budget,
-        "notice_s": request.notice_s,
-        **asked_hosts(request),
-    }
+    price = request.accelerator_price_per_hour
+    asked = request.given(Training) | {"usd_per_accelerator_hour": price}
     return build(Training, asked, where="checkpoint")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..base.errors import StorageError
 from ..base.units import counted, format_bytes, format_count
 from ..checkpoint.place import CHECKPOINTS
@@ -12,7 +14,7 @@ from ..serve.logs import LOGS
 from ..serve.weights import WEIGHTS
 from ..storage import open_storage
 from ..storage.catalog import exists
-from .terminal import say, show_json
+from .terminal import show_lines
 from .verbs import CleanRequest
 
 _SHOWN = 10
@@ -22,22 +24,20 @@ def run(request: CleanRequest) -> int:
     report = _marked(request) or clean(
         request.dir, dry_run=request.dry_run, break_lock=request.break_lock
     )
-    if request.json:
-        show_json(report)
-        return 0
-    uploads = (
-        f", and {format_count(report.unfinished)} unfinished uploads" if report.unfinished else ""
-    )
+    show_lines(report, _lines(report), json=request.json)
+    return 0
+
+
+def _lines(report: CleanReport) -> Iterator[str]:
     verb = "would remove" if report.dry_run else "removed"
-    say(
-        f"{verb} {counted(report.files, 'file')}, {format_bytes(report.bytes)}{uploads}: "
-        f"{report.root}"
-    )
+    what = f"{counted(report.files, 'file')}, {format_bytes(report.bytes)}"
+    if report.unfinished:
+        what += f", and {format_count(report.unfinished)} unfinished uploads"
+    yield f"{verb} {what}: {report.root}"
     if report.foreign:
         more = len(report.foreign) - _SHOWN
         shown = ", ".join(report.foreign[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        say(f"left in place, not made by iobench or on another mount: {shown}")
-    return 0
+        yield f"left in place, not made by iobench or on another mount: {shown}"
 
 
 def _marked(request: CleanRequest) -> CleanReport | None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ..ask.compare.comparison import Comparison, best_first, compare
-from ..ask.compare.drift import drifts_of, needs_drift
+from ..ask.compare.comparison import best_first
 from ..ask.compare.gate import gate, line_of
 from ..ask.compare.history import histories
-from ..ask.compare.pairs import Pairs, by_key, by_place, read_place
-from ..ask.compare.runs import earlier_runs
-from ..base.errors import UnknownNameError, UsageError
+from ..ask.compare.pairs import compared_pairs, pairs_of
+from ..base.errors import UsageError
 from ..judge.statistics import NOISE
-from ..record.metrics import COMPARED
-from ..record.run import RunRecord
+from ..record.metrics import check_compared
 from ..report.compare import NOTHING, sections
 from ..report.history import sections as sections_over_time
 from .printing import print_report, status_of
@@ -24,28 +19,25 @@ from .verbs import CompareRequest
 def run(request: CompareRequest) -> int:
     if request.over_time is not None:
         return _show_over_time(request, request.over_time)
-
     metrics = tuple(dict.fromkeys(request.metric))
-    for name in metrics:
-        if name not in COMPARED:
-            raise UnknownNameError("metric", name, COMPARED)
-    across = (
-        *filter(None, (key.strip() for key in request.across.split(","))),
-        *([request.by] if request.by else []),
+    check_compared(*metrics)
+    across = (*request.across, *([request.by] if request.by else []))
+    found = pairs_of(
+        request.results, request.by, across=across, include_invalid=request.include_invalid
     )
-    found = _pairs(request, across)
-    compared = best_first(_compared(request, found, across, metrics))
-    if not compared:
-        why = f": {found.left_out[0]}" if found.left_out else ""
-        raise UsageError(
-            f"there is nothing to compare{why}",
-            remedy="name two runs of one workload, or a directory of runs and --by KEY",
+    compared = best_first(
+        compared_pairs(
+            found,
+            across=across,
+            metrics=metrics,
+            threshold=NOISE if request.fail_on is None else request.fail_on,
+            history=request.history,
+            results=request.results,
         )
+    )
     gated = gate(compared, metrics) if request.fail_on is not None else []
     document = {"comparisons": compared, "left_out": found.left_out, "gate": gated}
-    print_report(
-        request.format, document, sections(compared, found.left_out, gated), details=request.details
-    )
+    print_report(request, document, sections(compared, found.left_out, gated))
     if all(each.obstacles for each in compared):
         first = compared[0]
         warn(f"not comparable: {first.obstacles[0]}. If this key may differ, name it with --across")
@@ -62,46 +54,6 @@ def run(request: CompareRequest) -> int:
     )
 
 
-def _pairs(request: CompareRequest, across: tuple[str, ...]) -> Pairs:
-    if not request.by and len(request.results) < 2:
-        raise UsageError(
-            "compare needs two places, or one place and --by KEY",
-            remedy="name a baseline and a candidate, e.g. two run directories",
-        )
-    seen: set[Path] | None = set() if request.by else None
-    places = [
-        read_place(path, include_invalid=request.include_invalid, seen=seen)
-        for path in request.results
-    ]
-    return by_key(places, request.by, across) if request.by else by_place(places, across)
-
-
-def _compared(
-    request: CompareRequest, found: Pairs, across: tuple[str, ...], metrics: tuple[str, ...]
-) -> list[Comparison]:
-
-    threshold = NOISE if request.fail_on is None else request.fail_on
-    earlier: list[RunRecord] | None = None
-    compared = []
-    for baseline, candidate in found.pairs:
-        drifts = {}
-        if needs_drift(baseline, candidate):
-            if earlier is None:
-                earlier = earlier_runs(request.history, request.results)
-            drifts = drifts_of(baseline, candidate, earlier, metrics or tuple(COMPARED))
-        compared.append(
-            compare(
-                baseline,
-                candidate,
-                across=across,
-                metrics=metrics,
-                threshold=threshold,
-                drifts=drifts,
-            )
-        )
-    return compared
-
-
 def _show_over_time(request: CompareRequest, workload: str) -> int:
     if len(request.results) != 1 or len(request.metric) > 1:
         raise UsageError(
@@ -110,7 +62,5 @@ def _show_over_time(request: CompareRequest, workload: str) -> int:
         )
     shown, left_out = histories(request.results[0], workload, next(iter(request.metric), None))
     document = {"histories": shown, "left_out": left_out}
-    print_report(
-        request.format, document, sections_over_time(shown, left_out), details=request.details
-    )
+    print_report(request, document, sections_over_time(shown, left_out))
     return 0

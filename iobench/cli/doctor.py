@@ -6,7 +6,7 @@ import os
 
 from ..base.errors import UsageError
 from ..host.doctor import examine, findings, lines
-from .terminal import say, show_json
+from .terminal import show_lines
 from .verbs import DoctorRequest
 
 
@@ -23,17 +23,12 @@ def run(request: DoctorRequest) -> int:
         )
     facts = examine(request.path)
     found = findings(facts)
-    if request.json:
-        show_json({**facts, "findings": found})
-        return 0
     rows = lines(facts)
     width = max(len(label) for label, _ in rows)
-    for label, text in rows:
-        say(f"{label:<{width}}  {text}")
-    say()
-    for finding in found:
-        say(f"{finding.level}: {finding.evidence} [{finding.rule}]")
-        say(f"  -> {finding.remedy}")
-    if not found:
-        say("no problem was found")
+    told = [f"{label:<{width}}  {text}" for label, text in rows]
+    for each in found:
+        told += [f"{each.level}: {each.evidence} [{each.rule}]", f"  -> {each.remedy}"]
+    told.insert(len(rows), "")
+    problems = [] if found else ["no problem was found"]
+    show_lines({**facts, "findings": found}, [*told, *problems], json=request.json)
     return 0

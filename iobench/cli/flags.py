@@ -9,16 +9,39 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from cyclopts import Group, Parameter, Token
 from cyclopts.validators import Number as Between
 
 from ..base.documents import MAX_NUMBER
-from ..base.errors import UsageError
-from ..base.units import MAX_BYTES, MIN_SHARE, parse_count, parse_duration, parse_size
+from ..base.errors import UsageError, in_option
+from ..base.units import (
+    MAX_BYTES,
+    MIN_SHARE,
+    Quantity,
+    parse_count,
+    parse_duration,
+    parse_size,
+)
 from ..report.media import DOCUMENTS, PAGES, RECORDS
+
+if TYPE_CHECKING:
+    from ..runner.budget import Budget
+
+T = TypeVar("T")
 
 
 class WholeHelp:
@@ -120,7 +143,17 @@ def whole_number(text: str) -> int:
 
 
 def _whole_numbers(_: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
-    return tuple(whole_number(each) for each in tokens[-1].value.split(","))
+    found = tuple(whole_number(each) for each in tokens[-1].value.split(","))
+    if min(found) < 1:
+        raise UsageError(f"{tokens[-1].keyword} is {tokens[-1].value}, but must be at least 1")
+    return found
+
+
+def _times(_: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+    flag, texts = tokens[-1].keyword or "", tokens[-1].value.split(",")
+    if len(texts) > 2:
+        raise UsageError(f"{flag} has more than two times", remedy="write it like 0.7ms,0.2ms")
+    return tuple(in_option(flag, parse_duration, text) for text in texts)
 
 
 def _split(_: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
@@ -146,6 +179,20 @@ def rate(text: str) -> float:
     return value
 
 
+def quantity(parse: Callable[[str], float]) -> Callable[[str], Quantity]:
+    """A parser of what changes: a factor such as ``2x``, or else what ``parse`` takes."""
+
+    def change(text: str) -> Quantity:
+        if not text.strip().lower().endswith("x"):
+            return Quantity(float(parse(text)))
+        factor = number(text.strip()[:-1])
+        if not 0 < factor <= MAX_FACTOR:
+            raise UsageError(f"'{text}' is no factor above 0", remedy="write it like 2x")
+        return Quantity(factor, relative=True)
+
+    return change
+
+
 def share(text: str) -> float:
     """Parse a share above 0 and below 1: ``1%``, ``0.01``. Raises UsageError."""
     try:
@@ -157,6 +204,15 @@ def share(text: str) -> float:
     return value
 
 
+def condition(text: str) -> str:
+    """A condition on a metric, as it is written. Raises SpecError for what is none."""
+    from ..judge.validity import parse
+
+    parse(text)
+    return text
+
+
+MAX_FACTOR = 1e6
 SHARE = value("SHARE", share, "1% or 0.01")
 RECORDS_KEPT = group("records, rules and locks", place=1)
 MANY_HOSTS = group("many hosts", place=2)
@@ -179,8 +235,13 @@ Size = Annotated[int, value("SIZE", parse_size, "20GiB")]
 Parameters = Annotated[int, value("COUNT", parse_count, "86.6M")]
 BytesPerS = Annotated[float, value("RATE", rate, "20GB/s")]
 Counts = Annotated[tuple[int, ...], Parameter(converter=_whole_numbers, metavar="N,N", n_tokens=1)]
+Times = Annotated[tuple[float, ...], Parameter(converter=_times, metavar="TIME,TIME", n_tokens=1)]
 Share = Annotated[float, SHARE]
+NewRate = Annotated[Quantity, value("RATE", quantity(rate), "5GB/s, or 2x")]
+NewTime = Annotated[Quantity, value("TIME", quantity(parse_duration), "5ms, or 0.5x")]
+NewCount = Annotated[Quantity, value("N", quantity(number), "16, or 2x")]
 Change = Annotated[float, value("CHANGE", share, "2% or 0.02")]
+Conditions = Annotated[tuple[str, ...], value("CONDITION", condition)]
 Documents = Annotated[str, OUTPUT, Parameter(choices=DOCUMENTS)]
 Pages = Annotated[str, OUTPUT, Parameter(choices=PAGES)]
 Records = Annotated[str, OUTPUT, Parameter(choices=RECORDS)]
@@ -234,6 +295,15 @@ class VerbRequest:
     def json(self) -> bool:
         return self.format == "json"
 
+    def given(self, kind: Callable[..., object]) -> dict[str, Any]:
+        """What the request has under the names of the parameters of ``kind``."""
+        names = signature(kind).parameters
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def made(self, kind: Callable[..., T], **more: object) -> T:
+        """A ``kind`` of what the request has under the names of its parameters, and of ``more``."""
+        return kind(**{**self.given(kind), **more})
+
     @property
     def verb(self) -> str:
         return self.command[1]
@@ -246,10 +316,17 @@ class VerbRequest:
 
 _NAMED = {
     "asynchronous": "async",
+    "budget_usd": "max-cost",
     "overrides": "set",
     "print_lines": "print",
     "run_directory": "from",
     "samples_per_s": "samples-per-s",
+    "host_write_bytes_per_s": "host-write",
+    "per_host": "accelerators-per-host",
+    "stall_budgets": "stall-budget",
+    "storage_bytes_per_s": "storage-limit",
+    "storage_read_bytes_per_s": "storage-read-limit",
+    "storage_write_bytes_per_s": "storage-write-limit",
     "tags": "tag",
 }
 """Flags that do not have the name of their field."""
@@ -289,20 +366,11 @@ def requirements(request: type[VerbRequest]) -> Iterator[tuple[str, Company]]:
 # Flags that several verbs have
 
 Overrides = Annotated[Settings, Parameter(help="override a key, e.g. loader.workers=8; repeatable")]
-Details = Annotated[
-    bool,
-    OUTPUT,
+ConditionsOnMetrics = Annotated[
+    Conditions,
     Parameter(
-        help="print the evidence, too, and not only the answer (--format text; other formats "
-        "always have it)"
-    ),
-]
-FailOnCondition = Annotated[
-    tuple[str, ...],
-    Parameter(
-        metavar="CONDITION",
         help="exit with status 4 if this holds for the median, or if the metric was not measured, "
-        "e.g. 'accelerator_utilization_sustained<0.9'; repeatable",
+        "e.g. 'accelerator_utilization_sustained<0.9'; repeatable"
     ),
 ]
 Workers = Annotated[
@@ -321,14 +389,32 @@ AcceleratorsPerHost = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordingRequest(VerbRequest):
+class ReportedRequest(VerbRequest):
+    """The flags of a verb that prints a report."""
+
+    format: Documents = "text"
+    details: Annotated[bool, OUTPUT] = False
+    """print the evidence, too, and not only the answer (--format text; other formats always have
+    it)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingRequest(ReportedRequest):
     """The flags of a verb that records runs."""
 
+    keeps: ClassVar[bool] = True
     results: Annotated[Folder, RECORDS_KEPT, MORE] = Path("results")
     """directory for what is recorded (default: results)"""
     tags: Annotated[Settings, RECORDS_KEPT, MORE] = ()
     """a label of the run for its record, its reports, CSV and OpenMetrics, e.g. box=nfs-b;
     repeatable"""
+
+    @property
+    def budget(self) -> Budget:
+        """The time that the verb may take, from the start of iobench on."""
+        from ..runner.budget import Budget
+
+        return Budget(seconds=getattr(self, "budget_s", None), began_s=self.began_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +444,7 @@ class ScannedRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryRequest(VerbRequest):
+class HistoryRequest(ReportedRequest):
     """The flag of a verb that takes the drift between runs into account."""
 
     history: Annotated[tuple[Path, ...], RECORDS_KEPT, MORE, Parameter(metavar="DIR")] = ()
@@ -367,7 +453,7 @@ class HistoryRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateRequest(VerbRequest):
+class GateRequest(ReportedRequest):
     """The flags of a comparison that can fail."""
 
     fail_on: Change | None = None
@@ -410,7 +496,7 @@ MAX_HOSTS = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedStorage(VerbRequest):
+class SharedStorage(ReportedRequest):
     """The flags of hosts that save to one storage at the same time."""
 
     hosts_writing: Annotated[Count | None, CHECKPOINT, MORE, at_least(1, MAX_HOSTS)] = None
@@ -419,7 +505,7 @@ class SharedStorage(VerbRequest):
     hosts_restoring: Annotated[Count | None, CHECKPOINT, MORE, at_least(1, MAX_HOSTS)] = None
     """hosts that read at the same time after an interruption; replicas read a part again
     (default: those that write)"""
-    storage_write_limit: Annotated[BytesPerS | None, CHECKPOINT, MORE] = None
+    storage_write_bytes_per_s: Annotated[BytesPerS | None, CHECKPOINT, MORE] = None
     """what the storage takes from all hosts together, e.g. 40GB/s (default: not known)"""
-    storage_read_limit: Annotated[BytesPerS | None, CHECKPOINT, MORE] = None
+    storage_read_bytes_per_s: Annotated[BytesPerS | None, CHECKPOINT, MORE] = None
     """what the storage gives all hosts together, e.g. 80GB/s (default: not known)"""

@@ -24,9 +24,9 @@ from ..serve.models import find_served_model
 from ..settings.dataset import DatasetSpec, resized
 from ..storage import open_storage
 from ..storage.base import Guarded, Storage
-from .hosts import hosts_document, launched, on_all_hosts, say_hosts
+from .hosts import host_lines, hosts_document, launched, on_all_hosts
 from .live import progress_bar
-from .terminal import say, show_json
+from .terminal import show_lines
 from .verbs import GenerateRequest
 
 WEIGHTS = "-weights"
@@ -96,13 +96,11 @@ def _weights(request: GenerateRequest) -> int:
         "model_bytes": whole,
         "wall_s": wall_s,
     }
-    if request.json:
-        show_json(document)
-        return 0
     part = f" of the {format_bytes(whole)} of {model.name}" if made.nbytes < whole else ""
     counts = f"{counted(len(made.tensors), 'tensor')} and {counted(len(made.shards), 'shard')}"
     there = f"{format_bytes(made.nbytes)}{part} in {counts}"
-    say(f"generated {there}, after {format_duration(wall_s)}: {storage.url}")
+    line = f"generated {there}, after {format_duration(wall_s)}: {storage.url}"
+    show_lines(document, [line], json=request.json)
     return 0
 
 
@@ -165,45 +163,34 @@ def _print(
     """``hosts``: what each of them wrote, where there are several."""
     header = report.manifest.header
     rate = report.written_bytes / report.wall_s if report.wall_s > 0 else 0.0
-    if request.json:
-        document = {
-            "path": target,
-            "dataset": header.spec.model_dump(mode="json"),
-            "id": header.id,
-            "samples": header.samples,
-            "shards": header.shards,
-            "stored_bytes": header.stored_bytes,
-            "sample_bytes": header.sample_bytes,
-            "written_samples": report.written_samples,
-            "written_bytes": report.written_bytes,
-            "wall_s": report.wall_s,
-            "write_bytes_per_s": rate if report.written_bytes else None,
-            "workers": report.workers,
-            **hosts_document(hosts),
-        }
-        show_json(document)
-        return
+    document = {
+        "path": target,
+        "dataset": header.spec.model_dump(mode="json"),
+        "id": header.id,
+        **{name: getattr(header, name) for name in _COUNTED},
+        **{name: getattr(report, name) for name in _WRITTEN},
+        "write_bytes_per_s": rate if report.written_bytes else None,
+        **hosts_document(hosts),
+    }
     counts = f"{counted(header.samples, 'sample')} and {counted(header.shards, 'shard')}"
     what = f"{format_bytes(header.stored_bytes)} in {counts}"
-    if not report.written_samples:
-        say(f"nothing to do: {target} already holds this dataset, {what}")
-        return
-    resumed = (
-        ""
-        if report.written_samples == header.samples
-        else f" ({format_bytes(report.written_bytes)} of it now)"
-    )
+    if 0 < report.written_samples < header.samples:
+        what += f" ({format_bytes(report.written_bytes)} of it now)"
     speed = f"at {format_rate(rate)}, durable, in {format_duration(report.wall_s)}"
-    say(f"generated {what}{resumed} {speed}: {target}")
-    say_hosts(hosts)
+    lines = [f"generated {what} {speed}: {target}", *host_lines(hosts)]
+    if not report.written_samples:
+        lines = [f"nothing to do: {target} already holds this dataset, {what}"]
+    show_lines(document, lines, json=request.json)
+
+
+_COUNTED = ("samples", "shards", "stored_bytes", "sample_bytes")
+_WRITTEN = ("written_samples", "written_bytes", "wall_s", "workers")
+"""Keys of the document of a dataset, and of what this call wrote of it."""
 
 
 def _spec(request: GenerateRequest) -> DatasetSpec:
-    overrides = [
-        *request.overrides,
-        *([f"seed={request.seed}"] if request.seed is not None else []),
-    ]
-    spec = load_dataset_spec(request.dataset, overrides)
+    seed = [f"seed={request.seed}"] if request.seed is not None else []
+    spec = load_dataset_spec(request.dataset, [*request.overrides, *seed])
     size = request.size
     if request.memory_multiple is not None:
         size = round(request.memory_multiple * _memory())

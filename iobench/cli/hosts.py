@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +20,7 @@ from ..runner.hosts.sharing import HostShare
 from ..settings.base import find_spec
 from ..settings.yamlfile import read_yaml
 from .flags import HostsRequest, RecordingRequest, TrialsRequest, names_of
-from .terminal import note, say, show_data
+from .terminal import note, show_data
 from .verbs import MeasuringRequest
 
 if TYPE_CHECKING:
@@ -169,14 +169,14 @@ _OWN = {*names_of(HostsRequest), *names_of(RecordingRequest), "details"}
 """What a host may be asked for in another way than the others."""
 
 
-def say_hosts(hosts: Sequence[HostShare]) -> None:
+def host_lines(hosts: Sequence[HostShare]) -> Iterator[str]:
     """A line for each host and its share of the work, the slowest first."""
     for host in sorted(hosts, key=lambda each: -(each.took_s or 0.0)):
         if host.took_s is None:
-            say(f"  {host.name}: did not end its share")
+            yield f"  {host.name}: did not end its share"
             continue
         done, rate = format_bytes(host.done_bytes), host.done_bytes / max(host.took_s, 1e-9)
-        say(f"  {host.name}: {done} in {format_duration(host.took_s)}, {format_rate(rate)}")
+        yield f"  {host.name}: {done} in {format_duration(host.took_s)}, {format_rate(rate)}"
 
 
 def hosts_document(hosts: Sequence[HostShare]) -> dict[str, list[dict[str, object]]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ..base.text import printable
 from ..base.units import format_bytes, format_percent, format_rate
@@ -42,14 +42,14 @@ class Live(Observer):
     """The progress of a verb on stderr.
 
     On a terminal it is a screen of a few lines (see ``screen``), which a thread draws from what
-    this object was told and from the ranks' counters. With ``lines`` and without a terminal (or
-    with TERM=dumb) it is a new line every few seconds. Nothing is shown with ``quiet``.
+    this object was told and from the ranks' counters. Without a terminal (or with TERM=dumb) it is
+    a new line every few seconds. Nothing is shown with ``quiet``.
     """
 
-    def __init__(self, *, quiet: bool, lines: bool = False) -> None:
+    def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._on = not quiet and is_drawable()
-        self._lines = lines and not quiet and not self._on
+        self._lines = not quiet and not self._on
         self._blocks = has_blocks(sys.stderr)
         self._screen: Screen | None = None
         self._title = self._detail = ""
@@ -58,6 +58,12 @@ class Live(Observer):
         # The screen's thread reads these, each of them once, since a new phase changes them.
         self._watched: tuple[Counters, PhasePace] | None = None
         self._bytes: _Bytes | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def phase(self, title: str) -> None:
         """Start a new phase of the work."""
@@ -205,9 +211,6 @@ def about(seconds: float, *, more: bool) -> str:
 @contextmanager
 def progress_bar(what: str, *, quiet: bool) -> Iterator[Tell]:
     """Yield a function that shows the progress of bytes; it shows nothing if ``quiet``."""
-    live = Live(quiet=quiet, lines=True)
-    live.phase(what)
-    try:
+    with Live(quiet=quiet) as live:
+        live.phase(what)
         yield live.bytes
-    finally:
-        live.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -152,10 +153,21 @@ def parse(words: Sequence[str]) -> VerbRequest | None:
     if words[:1] != ["__complete"]:  # a shell's question, which may end in an empty word
         _refuse_empty(words)
         _refuse_two_formats(words)
-    request = program(words)([_SHORT.get(word, word) for word in words])
+    request = program(words)([_SHORT.get(word, word) for word in _with_negatives(words)])
     if not isinstance(request, VerbRequest):
         return None
     return replace(request, command=("iobench", *words))
+
+
+def _with_negatives(words: Sequence[str]) -> list[str]:
+    """The words, with a negative value such as ``-5s`` joined to its flag: it is none by itself."""
+    found: list[str] = []
+    for word in words:
+        if found and re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", found[-1]):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _refuse_empty(words: Sequence[str]) -> None:
@@ -244,7 +256,7 @@ def _do(request: VerbRequest) -> int:
     COMMAND.set(request.command)
     tagged: AbstractContextManager[None] = nullcontext()
     if texts := getattr(request, "tags", ()):
-        from ..record import tags
+        from ..settings import tags
 
         tagged = tags.tagged(tags.parse_tags(texts))
     with logging_to(request.log_level, request.log_file), output_to(request.output), tagged:

@@ -13,7 +13,6 @@ from ..runner.plan import make_plan
 from ..runner.plan_figures import describe_plan, probe
 from ..settings.base import build, known_specs
 from ..settings.workload import load_workload
-from .checkpoint import asked_hosts
 from .flags import CHECKPOINT, fields_of
 from .printing import print_report
 from .verbs import OF_A_RUN, PlanRequest
@@ -64,32 +63,22 @@ def run(request: PlanRequest) -> int:
                 seed=0,
             )
         )
-    print_report(request.format, plan, sections(plan), details=request.details)
+    print_report(request, plan, sections(plan))
     return 0
 
 
 def show_plan(request: PlanRequest, model: str) -> int:
     """Print the plan of ``model``'s checkpoint. Raises UsageError, UnknownNameError."""
-    asked = {"model": model, "scale": request.scale, "ranks": request.ranks}
-    spec = build(
-        CheckpointSpec,
-        {key: value for key, value in asked.items() if value is not None},
-        where="the plan of a checkpoint",
-    )
-    if request.accelerators is not None and request.accelerators < 1:
-        raise UsageError(f"--accelerators must be at least 1, but is {request.accelerators}")
-    training = {
-        "accelerators": request.accelerators,
-        "mtbf_s": request.mtbf_s,
-        "interval_s": request.interval_s,
-        **asked_hosts(request),
+    where = "the plan of a checkpoint"
+    asked = {
+        key: value for key, value in request.given(CheckpointSpec).items() if value is not None
     }
     plan = describe_checkpoint(
-        spec,
+        build(CheckpointSpec, asked | {"model": model}, where=where),
         request.to,
         ranks=request.ranks,
-        training=build(Training, training, where="the plan of a checkpoint"),
-        budgets=request.stall_budget or STALL_BUDGETS,
+        training=build(Training, request.given(Training), where=where),
+        budgets=request.stall_budgets or STALL_BUDGETS,
     )
-    print_report(request.format, plan, checkpoint_sections(plan), details=request.details)
+    print_report(request, plan, checkpoint_sections(plan))
     return 0

@@ -25,6 +25,7 @@ from ..report.sections import Section, first_screen
 from ..report.sweep import sections as sweep_sections
 from ..report.walk import facts
 from ..report.walk import sections as walk_sections
+from .flags import GateRequest, ReportedRequest
 from .terminal import (
     COMMAND,
     DEFAULT_COLUMNS,
@@ -37,7 +38,6 @@ from .terminal import (
     use_color,
     warn,
 )
-from .verbs import AbRequest, CompareRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,18 +50,18 @@ PIPE_COLUMNS = 140
 
 
 def print_report(
-    kind: str,
+    request: ReportedRequest,
     document: object,
     sections: Sequence[Section],
     *,
-    details: bool,
     kept: bool = False,
 ) -> None:
-    """Print ``document`` as json, or ``sections`` in the format ``kind``, on standard output.
+    """Print ``document`` as json, or ``sections`` in another format, as the request asks.
 
-    Text is the answer alone, and with ``details`` the evidence, too. ``kept``: the caller says how
-    to print it again.
+    Text is the answer alone, and with --details the evidence, too. ``kept``: the caller says how to
+    print it again.
     """
+    kind = request.format
     if kind == "json":
         show_json(document)
     elif kind == "csv":
@@ -74,7 +74,7 @@ def print_report(
         known = any(section.id == "again" for section in sections)
         again = [] if known or not COMMAND.get() else command_sections(COMMAND.get())
         show_data(page(document, [*sections, *again]))
-    elif not details:
+    elif not request.details:
         width = min(ANSWER_COLUMNS, columns())
         show(render_text(first_screen(sections), width=width, color=use_color()))
         if not kept:
@@ -90,74 +90,77 @@ PAGE = "report.html"
 
 
 def finish(
+    request: ReportedRequest,
     doc: RunRecord,
     directory: Path,
     *,
-    kind: str,
-    fail_on: Sequence[str],
+    fail_on: Sequence[str] = (),
     new: bool = True,
-    details: bool = False,
 ) -> int:
-    """Print ``doc`` in the format ``kind``, and return the exit code.
+    """Print the record of a run, and return the exit code.
 
     0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds. ``new``: the run has just
-    ended, and its directory gets the report as a page. ``details``: text has the evidence, too.
+    ended, and its directory gets the report as a page.
     """
-    if is_export(kind):
-        export(kind, doc, directory)
+    if is_export(request.format):
+        export(request.format, [doc], directory)
+        if new:
+            keep_page(doc, _page_sections(doc, directory), directory)
     else:
-        shown = _page_sections(doc, directory) if kind == "html" else sections(doc)
-        print_report(kind, doc, shown, details=details, kept=True)
-    if new:
-        keep_page(doc, _page_sections(doc, directory), directory)
-    if kind == "text":
-        say_where(directory, details=details)
+        paged = _page_sections(doc, directory) if new or request.format == "html" else []
+        shown = paged if request.format == "html" else sections(doc)
+        _show(request, doc, shown, directory, paged=paged if new else None)
     return _code([doc], fail_on)
 
 
 def finish_all(
-    runs: Sequence[tuple[RunRecord, Path]], *, kind: str, fail_on: Sequence[str], details: bool
+    request: ReportedRequest, runs: Sequence[tuple[RunRecord, Path]], *, fail_on: Sequence[str]
 ) -> int:
     """Print several runs as one document, and return the exit code of the worst of them."""
     docs = [doc for doc, _ in runs]
-    if is_export(kind):
-        export_all(kind, docs, runs[0][1])
-        return _code(docs, fail_on)
-    paged = kind == "html"
-    shown = [(doc, _page_sections(doc, place) if paged else sections(doc)) for doc, place in runs]
-    print_report(kind, docs, several_sections(shown), details=details)
+    if is_export(request.format):
+        export(request.format, docs, runs[0][1])
+    else:
+        paged = request.format == "html"
+        shown = [
+            (doc, _page_sections(doc, place) if paged else sections(doc)) for doc, place in runs
+        ]
+        print_report(request, docs, several_sections(shown))
     return _code(docs, fail_on)
 
 
-def finish_ab(record: AbRecord, directory: Path, *, kind: str, new: bool, details: bool) -> int:
-    """Print a comparison in turns, and return the exit code: 0, or 3 if a side is INVALID.
-
-    ``new``: it has just ended, and its directory gets the report as a page.
-    """
+def finish_ab(request: ReportedRequest, record: AbRecord, directory: Path, *, new: bool) -> int:
+    """Print a comparison in turns, and return the exit code: 0, or 3 if a side is INVALID."""
     shown = ab_sections(record)
-    print_report(kind, record, shown, details=details, kept=True)
-    if new:
-        keep_page(record, shown, directory)
-    if kind == "text":
-        say_where(directory, details=details)
+    _show(request, record, shown, directory, paged=shown if new else None)
     return 3 if any(variant.validity == "invalid" for variant in record.variants) else 0
 
 
-def finish_sweep(sweep: Sweep, directory: Path, *, kind: str, new: bool, details: bool) -> int:
-    """Print a sweep, and return the exit code: 0, or 1 if no point was measured.
-
-    ``new``: it has just ended, and its directory gets the report as a page.
-    """
+def finish_sweep(request: ReportedRequest, sweep: Sweep, directory: Path, *, new: bool) -> int:
+    """Print a sweep, and return the exit code: 0, or 1 if no point was measured."""
     document = {**sweep.model_dump(), **facts(sweep), "directory": str(directory)}
     shown = sweep_sections(sweep) if not sweep.walk else walk_sections(sweep)
-    print_report(kind, document, shown, details=details, kept=True)
-    if new:
-        keep_page(document, shown, directory)
-    if kind == "text":
-        say_where(directory, details=details)
-        if not sweep.walk and sum(bool(point.runs) for point in sweep.points) > 1:
-            say(f"advice:  iobench advise {directory}")
-    return 0 if any(point.runs for point in sweep.points) else 1
+    _show(request, document, shown, directory, paged=shown if new else None)
+    points = sum(bool(point.runs) for point in sweep.points)
+    if request.format == "text" and not sweep.walk and points > 1:
+        say(f"advice:  iobench advise {directory}")
+    return 0 if points else 1
+
+
+def _show(
+    request: ReportedRequest,
+    document: object,
+    shown: Sequence[Section],
+    directory: Path,
+    *,
+    paged: Sequence[Section] | None,
+) -> None:
+    """Print what has a directory of its own, which gets the page ``paged`` if it is new."""
+    print_report(request, document, shown, kept=True)
+    if paged is not None:
+        keep_page(document, paged, directory)
+    if request.format == "text":
+        say_where(directory, details=request.details)
 
 
 def _code(docs: Sequence[RunRecord], fail_on: Sequence[str]) -> int:
@@ -217,43 +220,32 @@ def check_kind(form: str, kind: Kind, directory: Path, *, remedy: str = "") -> N
         raise UsageError(f"{why}: {directory}", remedy=remedy or other)
 
 
-def export_all(form: str, docs: Sequence[RunRecord], directory: Path) -> None:
-    """Print several records in the format ``form``, which can hold them."""
-    if not MEDIA[form].several:
-        remedy = "name one run directory"
-        raise UsageError(f"--format {form} shows one run", remedy=remedy)
+def export(form: str, docs: Sequence[RunRecord], directory: Path) -> None:
+    """Print records in the format ``form``. Raises UsageError, IobenchError without events."""
+    if len(docs) > 1 and not MEDIA[form].several:
+        raise UsageError(f"--format {form} shows one run", remedy="name one run directory")
     for doc in docs:
         check_kind(form, doc.job.kind, directory)
-    from ..report.export_openmetrics import openmetrics
-
-    show_data(openmetrics(*docs))
-
-
-def export(form: str, doc: RunRecord, directory: Path) -> None:
-    """Print the record in the format ``form``. Raises IobenchError where events are missing."""
-    check_kind(form, doc.job.kind, directory)
     if form == "openmetrics":
         from ..report.export_openmetrics import openmetrics
 
-        show_data(openmetrics(doc))
+        show_data(openmetrics(*docs))
     elif form == "mlperf":
         from ..report.export_mlperf import mlperf
 
-        show_json(mlperf(doc))
+        show_json(mlperf(docs[0]))
     else:
         from ..host.timeline import read_events
         from ..report.export_trace import trace
 
-        assert isinstance(doc, TrainingRecord)
-        show_pieces(trace(doc, read_events(directory / EVENTS_FILE)))
+        assert isinstance(docs[0], TrainingRecord)
+        show_pieces(trace(docs[0], read_events(directory / EVENTS_FILE)))
 
 
 FAILED = 4
 
 
-def status_of(
-    request: AbRequest | CompareRequest, failed: Iterable[str], inconclusive: Iterable[str]
-) -> int:
+def status_of(request: GateRequest, failed: Iterable[str], inconclusive: Iterable[str]) -> int:
     """The exit status of a gate, after a line on stderr for each failure.
 
     ``failed``: what is worse, one line each. ``inconclusive``: what is inconclusive.

@@ -50,13 +50,10 @@ def run(request: ProbeRequest) -> int:
                 hosts=hosts.count if hosts else 1,
             )
             note(plan.announcement(), quiet=request.quiet)
-            live = Live(quiet=request.quiet, lines=True)
-            live.expect(min(plan.usual_s, plan.budget_s))
-            try:
+            with Live(quiet=request.quiet) as live:
+                live.expect(min(plan.usual_s, plan.budget_s))
                 probe = run_probe(plan, command=list(request.command), observer=live, hosts=hosts)
-            finally:
-                live.close()
-            print_report(request.format, probe, sections(probe), details=request.details)
+            print_report(request, probe, sections(probe))
             return 0
 
         if launch is None:

@@ -12,7 +12,6 @@ from ..host.requests import read_requests
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, rebuild
 from ..judge.serving.again import served_again
-from ..judge.validity import parse
 from ..record.ab import AB_FILE, load_ab
 from ..record.run import EVENTS_FILE, RUN_FILE, RunRecord, ServingRecord, TrainingRecord, load_run
 from ..record.sweep import SWEEP_FILE, load_sweep
@@ -23,14 +22,10 @@ from .verbs import ReportRequest
 
 
 def run(request: ReportRequest) -> int:
-    for expression in request.fail_on:
-        parse(expression)  # report a wrong condition before anything is printed
     places = [each for name in request.directories for each in _runs(Path(name))]
     if len(places) > 1:
         runs = [_computed(each, request.rules) for each in places]
-        return finish_all(
-            runs, kind=request.format, fail_on=request.fail_on, details=request.details
-        )
+        return finish_all(request, runs, fail_on=request.fail_on)
     (named,) = places
     if named.is_dir() and not _is_own(named) and is_submission(named):
         return _submissions(request, named)
@@ -40,14 +35,7 @@ def run(request: ReportRequest) -> int:
         return _sweep(request, named.parent if named.name == SWEEP_FILE else named)
     doc, directory = _computed(named, request.rules)
     check_kind(request.format, doc.job.kind, named)
-    return finish(
-        doc,
-        directory,
-        kind=request.format,
-        fail_on=request.fail_on,
-        new=False,
-        details=request.details,
-    )
+    return finish(request, doc, directory, fail_on=request.fail_on, new=False)
 
 
 def _runs(named: Path) -> list[Path]:
@@ -70,7 +58,7 @@ def _submissions(request: ReportRequest, named: Path) -> int:
     _refuse_rules(request, f"{named} has results of MLPerf Storage", "leave them out")
     check_kind(request.format, "submission", named)
     found = read_submissions(named)
-    print_report(request.format, found, submission_sections(found), details=request.details)
+    print_report(request, found, submission_sections(found))
     return 0
 
 
@@ -96,7 +84,7 @@ def _comparison(request: ReportRequest, directory: Path) -> int:
     check_kind(request.format, "ab", directory, remedy=f"name one of its runs, {runs}")
     record = load_ab(directory)
     record = record.model_copy(update={"claims": claims_of(record)})
-    return finish_ab(record, directory, kind=request.format, new=False, details=request.details)
+    return finish_ab(request, record, directory, new=False)
 
 
 def _sweep(request: ReportRequest, directory: Path) -> int:
@@ -106,7 +94,7 @@ def _sweep(request: ReportRequest, directory: Path) -> int:
     runs = f"such as {directory}/{first}"
     _refuse_rules(request, f"{directory} is a sweep", f"name one of its runs, {runs}")
     check_kind(request.format, "sweep", directory, remedy=f"name one of its runs, {runs}")
-    return finish_sweep(sweep, directory, kind=request.format, new=False, details=request.details)
+    return finish_sweep(request, sweep, directory, new=False)
 
 
 def _refuse_rules(request: ReportRequest, what: str, remedy: str) -> None:

@@ -14,7 +14,6 @@ from ..accelerate.bind import use_allocator
 from ..base.errors import UsageError
 from ..base.units import counted, format_count
 from ..data.scan import save, scan
-from ..judge.validity import parse
 from ..record.checkpoint import CheckpointSpec, Training
 from ..record.manifest import MANIFEST, MARKER
 from ..runner.budget import Budget, Given
@@ -63,8 +62,6 @@ def measure(
             remedy="leave --calibration out, or --confirm",
         )
 
-    for expression in request.fail_on:
-        parse(expression)  # report a wrong condition before anything runs
     use_allocator(workload.accelerator.allocator, request.command[1:])
 
     def planned(accelerators: int, here: range | None = None) -> Planned:
@@ -133,36 +130,24 @@ def _measured(
 
     asked = request.find_max or request.confirm or request.checkpoint is not None
     measured_whole = asked or request.rules == "mlperf" or isinstance(request, TrainRequest)
-    options = Options(
-        results=request.results,
-        rules=request.rules,
-        command=request.command,
+    options = request.made(
+        Options,
         calibration_s=calibration_s,
-        find_max=request.find_max,
         confirm=Confirm(budget_s=request.ablations_s) if request.confirm else None,
         ablations=not request.no_ablations,
-        ablations_s=request.ablations_s,
         budget=Budget.of_run(
             request.budget_s,
             given=_given(request),
             whole=measured_whole or hosts is not None,
             began_s=request.began_s,
         ),
-        began_s=request.began_s,
         mixed=mixed,
-        break_lock=request.break_lock,
     )
-    live = RunTold(plan, options, quiet=request.quiet)
-    if not options.budget.limited:
-        live.announce()
-    try:
+    with RunTold(plan, options, quiet=request.quiet) as live:
+        if not options.budget.limited:
+            live.announce()
         doc, directory = run_plan(plan, options, live, hosts)
-    finally:
-        live.close()
-
-    return finish(
-        doc, directory, kind=request.format, fail_on=request.fail_on, details=request.details
-    )
+    return finish(request, doc, directory, fail_on=request.fail_on)
 
 
 def _given(request: RunRequest | TrainRequest) -> frozenset[Given]:
@@ -258,9 +243,8 @@ def tell_headspace(
         raise UsageError(
             f"--headspace has no format {request.format}", remedy="use --format text or json"
         )
-    budget = Budget(seconds=request.budget_s, began_s=request.began_s)
     seconds = calibration_s
-    if budget.limited:
+    if (budget := request.budget).limited:
         seconds = budget.left_s / (2 * plan.repetitions) - START_S
     seconds = max(MIN_TRIAL_S, seconds)
     found = headspace(plan, seconds=seconds, observer=Live(quiet=request.quiet), hosts=hosts)

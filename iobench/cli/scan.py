@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 import numpy as np
 
 from ..base.units import counted, format_bytes
 from ..data.scan import save, scan
+from ..record.manifest import Header
 from ..storage import open_storage, unwrapped
 from .live import progress_bar
-from .terminal import say, show_json
+from .terminal import show_lines
 from .verbs import ScanRequest
 
 
@@ -22,50 +22,51 @@ def run(request: ScanRequest) -> int:
         )
     folder = save(report, request.save)
     header, sizes = report.manifest.header, report.manifest.samples["size"]
-    p50, p95 = (int(value) for value in _quantiles(sizes, (0.5, 0.95)))
-    if request.json:
-        document = {
-            "url": header.origin,
-            "spec": str(request.save),
-            "manifest": str(folder),
-            "samples": header.samples,
-            "shards": header.shards,
-            "stored_bytes": header.stored_bytes,
-            "sample_bytes": {
-                "min": int(sizes.min()),
-                "p50": p50,
-                "p95": p95,
-                "max": int(sizes.max()),
-            },
-            "format": header.spec.format,
-            "content": header.spec.content,
-            "left_out": len(report.left_out),
-            "bytes_read": report.bytes_read,
-            "notes": report.notes,
-        }
-        show_json(document)
-        return 0
-    spec = header.spec
-    what = spec.format if spec.content == "raw" else f"{spec.format} of {spec.content}"
-    counts = f"{counted(header.samples, 'sample')} in {counted(header.shards, 'shard')}"
-    say(f"{header.origin}: {counts}, {format_bytes(header.stored_bytes)}, {what}")
-    span = f"{format_bytes(int(sizes.min()))} to {format_bytes(int(sizes.max()))}"
-    say(f"sample sizes: {span}, half below {format_bytes(p50)}, 95 % below {format_bytes(p95)}")
-    for note in report.notes:
-        say(f"note: {note}")
+    points = np.quantile(sizes, (0.0, 0.5, 0.95, 1.0), method="inverted_cdf")
+    least, p50, p95, most = (int(size) for size in points)
+    document = {
+        "url": header.origin,
+        "spec": str(request.save),
+        "manifest": str(folder),
+        "samples": header.samples,
+        "shards": header.shards,
+        "stored_bytes": header.stored_bytes,
+        "sample_bytes": {"min": least, "p50": p50, "p95": p95, "max": most},
+        "format": header.spec.format,
+        "content": header.spec.content,
+        "left_out": len(report.left_out),
+        "bytes_read": report.bytes_read,
+        "notes": report.notes,
+    }
+    span = f"{format_bytes(least)} to {format_bytes(most)}, half below {format_bytes(p50)}"
+    lines = [
+        _what(header),
+        f"sample sizes: {span}, 95 % below {format_bytes(p95)}",
+        *(f"note: {note}" for note in report.notes),
+    ]
     if report.left_out:
-        shown = ", ".join(entry.key for entry in report.left_out[:3]) + (
-            " ..." if len(report.left_out) > 3 else ""
-        )
-        say(f"left out, because not data: {counted(len(report.left_out), 'file')} ({shown})")
-    say(f"saved {request.save} and {folder}")
+        shown = [entry.key for entry in report.left_out[:3]]
+        more = " ..." if len(report.left_out) > len(shown) else ""
+        files = counted(len(report.left_out), "file")
+        lines.append(f"left out, because not data: {files} ({', '.join(shown)}{more})")
     data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(request.url))
     batch = _batch(header.samples, header.stored_bytes)
     asked = f"--set reader.crop=null --set batch_size={batch} --set accelerator.step_time=25ms"
-    say(f"run it:   iobench run demo --data {data} --origin {origin} {asked}")
-    say("          with the batch size of your training, and the time that a step of it takes")
-    say(f"clone it: iobench generate {shlex.quote(str(request.save))} --to DIR")
+    lines += [
+        f"saved {request.save} and {folder}",
+        f"run it:   iobench run demo --data {data} --origin {origin} {asked}",
+        "          with the batch size of your training, and the time that a step of it takes",
+        f"clone it: iobench generate {shlex.quote(str(request.save))} --to DIR",
+    ]
+    show_lines(document, lines, json=request.json)
     return 0
+
+
+def _what(header: Header) -> str:
+    spec = header.spec
+    what = spec.format if spec.content == "raw" else f"{spec.format} of {spec.content}"
+    counts = f"{counted(header.samples, 'sample')} in {counted(header.shards, 'shard')}"
+    return f"{header.origin}: {counts}, {format_bytes(header.stored_bytes)}, {what}"
 
 
 _BATCH, _BATCH_BYTES, _BATCHES = 64, 1 << 30, 20
@@ -75,7 +76,3 @@ def _batch(samples: int, stored_bytes: int) -> int:
     """Samples of a batch with which the data can be run, whatever its size is."""
     fit = _BATCH_BYTES * samples // max(1, stored_bytes)
     return max(1, min(_BATCH, samples // _BATCHES, fit))
-
-
-def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:
-    return np.quantile(sizes, points, method="inverted_cdf")

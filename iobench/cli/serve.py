@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from ..judge.validity import parse
-from ..runner.budget import Budget
 from ..runner.options import VerbOptions
 from ..runner.serving import make_serving_plan, run_serving
 from ..settings.scenario import load_scenario
@@ -15,8 +13,6 @@ from .verbs import ServeRequest
 
 
 def run(request: ServeRequest) -> int:
-    for expression in request.fail_on:
-        parse(expression)  # report a wrong condition before anything runs
     overrides = [*request.overrides]
     if request.limit_s is not None:
         overrides.append(f"limit={request.limit_s}")
@@ -34,18 +30,6 @@ def run(request: ServeRequest) -> int:
         origin=request.origin,
         log=request.log,
     )
-    options = VerbOptions(
-        results=request.results,
-        rules=request.rules,
-        command=request.command,
-        budget=Budget(seconds=request.budget_s, began_s=request.began_s),
-        break_lock=request.break_lock,
-    )
-    live = Live(quiet=request.quiet or request.json, lines=True)
-    try:
-        doc, directory = run_serving(plan, options, observer=live)
-    finally:
-        live.close()
-    return finish(
-        doc, directory, kind=request.format, fail_on=request.fail_on, details=request.details
-    )
+    with Live(quiet=request.quiet) as live:
+        doc, directory = run_serving(plan, request.made(VerbOptions), observer=live)
+    return finish(request, doc, directory, fail_on=request.fail_on)

@@ -39,12 +39,12 @@ def run(request: SizeRequest) -> int:
         for name, one, on in zip(names, accelerators, hosts, strict=True)
     ]
     if len(found) == 1:
-        print_report(request.format, found[0], sections(found[0]), details=request.details)
+        print_report(request, found[0], sections(found[0]))
         return 0
     whole = together(found)
     document = {"together": whole, "jobs": found, "instance": instance}
     shown = [(each, sections(each)) for each in found]
-    print_report(request.format, document, together_sections(whole, shown), details=request.details)
+    print_report(request, document, together_sections(whole, shown))
     return 0
 
 
@@ -117,22 +117,15 @@ def _demand(
     gradients = request.gradient_bytes
     if request.parameters is not None:
         gradients = request.parameters * PRECISIONS[request.gradient_precision or "fp32"]
-    return Demand(
+    return request.made(
+        Demand,
         accelerators=accelerators,
         hosts=hosts,
         required=request.required_au,
-        steps=request.steps,
-        latency_s=request.latency_s,
-        latency_p99_s=request.latency_p99_s,
-        alignment=request.alignment,
         cache_bytes=request.cache,
         gradient_bytes=gradients,
         instance=instance,
-        saves=Saves(
-            checkpoint_bytes=request.checkpoint_bytes,
-            budget_s=request.checkpoint_budget_s,
-            every_s=request.checkpoint_every_s,
-            restore_budget_s=request.restore_budget_s,
-            restore_copies=request.restore_copies,
+        saves=request.made(
+            Saves, budget_s=request.checkpoint_budget_s, every_s=request.checkpoint_every_s
         ),
     )

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__
 from ..base.errors import UsageError
 from ..record.sweep import Setting, Sweep, parse_axis, save_sweep, setting_text
-from ..record.tags import tags
 from ..report.tried import sections
-from ..runner.budget import Budget
 from ..runner.options import SweepOptions
 from ..runner.sweeping.confirm import confirm
 from ..runner.sweeping.plan import (
@@ -22,7 +19,7 @@ from ..runner.sweeping.plan import (
 from ..runner.sweeping.run import check_hosts, run_sweep
 from ..runner.sweeping.takeup import Given, take_up
 from ..runner.sweeping.walking import overrides_of, sized
-from ..settings.base import build
+from ..settings.base import build, head
 from ..settings.instances import find_instance
 from ..settings.walk import WalkSpec, find_walk
 from ..storage import open_storage
@@ -53,24 +50,14 @@ def run(request: SweepRequest) -> int:
 
 
 def _measure(request: SweepRequest, walk: WalkSpec | None, hosts: Hosts) -> int:
-    options = SweepOptions(
-        results=request.results,
-        command=request.command,
-        budget=Budget(seconds=request.budget_s, began_s=request.began_s),
-        data_bytes=request.data_budget,
-        keep_data=request.keep_data,
-        drop=request.confirm is None,
-        break_lock=request.break_lock,
+    options = request.made(
+        SweepOptions, data_bytes=request.data_budget, drop=request.confirm is None
     )
-    live = Live(quiet=request.quiet or request.json, lines=True)
-    try:
-        return (
-            _confirm(request, request.confirm, options, live, hosts)
-            if request.confirm is not None
-            else _sweep(request, *_begin(request, options, walk, live, hosts), options, live, hosts)
-        )
-    finally:
-        live.close()
+    with Live(quiet=request.quiet) as live:
+        if request.confirm is not None:
+            return _confirm(request, request.confirm, options, live, hosts)
+        begun = _begin(request, options, walk, live, hosts)
+        return _sweep(request, *begun, options, live, hosts)
 
 
 def _sweep(
@@ -83,7 +70,7 @@ def _sweep(
 ) -> int:
     sweep = run_sweep(sweep, directory, options, observer=live, hosts=hosts)
     live.close()
-    return finish_sweep(sweep, directory, kind=request.format, new=True, details=request.details)
+    return finish_sweep(request, sweep, directory, new=True)
 
 
 def _confirm(
@@ -98,7 +85,7 @@ def _confirm(
         hosts=hosts,
     )
     live.close()
-    print_report(request.format, found, sections(found), details=request.details)
+    print_report(request, found, sections(found))
     return 0 if found.confirmed else 4
 
 
@@ -191,14 +178,12 @@ def _begin(
         "accelerators": max(request.accelerators or 1, hosts.count),
         "hosts": hosts.count,
         "axes": _axes(request),
-        "tags": tags(),
         "usd_per_hour": _price(request),
         "instance": request.instance or "",
     }
 
     # The plan is made before the directory, so that a sweep that is refused leaves no files.
-    head = {"iobench_version": __version__, "created": "", "command": []}
-    asked = build(Sweep, head | given, where="the sweep")
+    asked = build(Sweep, head(()) | given, where="the sweep")
     check_hosts(asked, hosts.count)
     if walk is not None:
         planned = sized(plan_walk(asked, walk), request.overrides, request.time_s, live.note)

@@ -23,7 +23,7 @@ class RunTold(Live):
     """The progress of a run: the parts with their times before it, and then how far it is."""
 
     def __init__(self, plan: Plan, options: Options, *, quiet: bool) -> None:
-        super().__init__(quiet=quiet, lines=True)
+        super().__init__(quiet=quiet)
         self._time = TimeLeft(plan, options)
         self._warned = False
         self._estimated: float | None = None  # when the time left was estimated

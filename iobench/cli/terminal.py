@@ -125,6 +125,15 @@ def show_json(document: Any, *, indent: int | None = 2) -> None:
     sys.stdout.write(json_text(document, indent=indent) + "\n")
 
 
+def show_lines(document: Any, lines: Iterable[str], *, json: bool) -> None:
+    """Print a document as JSON, or what it says in lines."""
+    if json:
+        show_json(document)
+        return
+    for line in lines:
+        say(line)
+
+
 def show_data(text: str) -> None:
     """Print CSV, Markdown or JSON for other programs, without breaking lines."""
     lines = text.removesuffix("\n").split("\n")

@@ -6,25 +6,28 @@ is the help of its verb, and the text below a field that of its flag.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
 
 from ..base.errors import UsageError
+from ..base.units import parse_duration
 from .flags import (
     CHECKPOINT,
+    MAX_HOSTS,
     MORE,
     AcceleratorsPerHost,
     BytesPerS,
     Change,
+    Conditions,
+    ConditionsOnMetrics,
     Count,
     Counts,
-    Details,
     Dir,
-    Documents,
-    FailOnCondition,
     File,
     GateRequest,
     HistoryRequest,
@@ -32,6 +35,9 @@ from .flags import (
     LockingRequest,
     Name,
     Names,
+    NewCount,
+    NewRate,
+    NewTime,
     Number,
     Overrides,
     Pages,
@@ -39,6 +45,7 @@ from .flags import (
     Rate,
     RecordingRequest,
     Records,
+    ReportedRequest,
     RuledRequest,
     ScannedRequest,
     Settings,
@@ -47,6 +54,7 @@ from .flags import (
     Size,
     StallBudgets,
     Time,
+    Times,
     TrialsRequest,
     Url,
     Usd,
@@ -87,9 +95,6 @@ class CheckRequest(TrialsRequest):
       iobench check /mnt/fast/resnet50 # a dataset: it is read, and stays
     """
 
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     url: str = field(kw_only=False)
     """directory or URL: of a dataset, or one below which data may be generated"""
     workload: Name | None = None
@@ -105,7 +110,6 @@ class CheckRequest(TrialsRequest):
     most 20 % of the free space)"""
     keep_data: bool = False
     """keep the generated data, and print where it is"""
-    details: Details = False
     overrides: Overrides = ()
 
 
@@ -121,7 +125,6 @@ class DemoRequest(RecordingRequest):
       iobench demo --s3
     """
 
-    format: Documents = "text"
     s3: bool = False
     """run on an S3 server on loopback instead of local disk"""
     samples: Count | None = None
@@ -132,7 +135,6 @@ class DemoRequest(RecordingRequest):
     """time to measure each ceiling (default: 2s)"""
     budget_s: Time | None = None
     """time for the run, beside the generation of the data"""
-    details: Details = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,6 @@ class PlanRequest(SharedStorage):
       iobench plan llama3-8b --to /mnt/ckpt --ranks 2 --scale 1/64
     """
 
-    details: Details = False
     format: Pages = "text"
     workload: Annotated[str, named("workload", "model")] = field(kw_only=False)
     """name of a workload (iobench list workloads) or YAML file; or model to checkpoint (iobench
@@ -179,7 +180,7 @@ class PlanRequest(SharedStorage):
     """share of the model's bytes, e.g. 1/64 (default: 1)"""
     ranks: Annotated[Count | None, CHECKPOINT] = None
     """number of ranks that share the state (default: as published)"""
-    stall_budget: StallBudgets = ()
+    stall_budgets: StallBudgets = ()
     mtbf_s: Annotated[Time | None, CHECKPOINT, MORE, above(0)] = None
     """mean time between interruptions of the whole job, e.g. 3h (default: from the published
     rate and the number of accelerators)"""
@@ -188,7 +189,7 @@ class PlanRequest(SharedStorage):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeRequest(VerbRequest):
+class SizeRequest(ReportedRequest):
     """Compute what N accelerators demand of storage. Nothing is read or measured. With --from, the
     storage of a recorded run is compared with the demand. Of several workloads that are trained at
     the same time, the demands are added up.
@@ -209,7 +210,6 @@ class SizeRequest(VerbRequest):
           --gradient-precision fp32
     """
 
-    details: Details = False
     format: Pages = "text"
     workload: Annotated[tuple[str, ...], named("workload")] = field(kw_only=False)
     """name of a workload (iobench list workloads) or YAML file; several are trained on one
@@ -221,38 +221,48 @@ class SizeRequest(VerbRequest):
     """number of hosts with these accelerators, or one for each workload (default: 1)"""
     run_directory: Annotated[str | None, Parameter(metavar="RUN_DIR")] = None
     """recorded run, whose storage is compared with the demand, of one workload"""
-    required_au: Number | None = None
+    required_au: Annotated[Number | None, above(0, 1)] = None
     """required accelerator utilization, 0 to 1 (default: as in the workload)"""
-    latency_s: Annotated[Time | None, STORAGE] = None
+    latency_s: Annotated[Time | None, STORAGE, above(0)] = None
     """latency of one read, the median, e.g. 5ms (default: as measured by the run of --from)"""
-    latency_p99_s: Annotated[Time | None, STORAGE, MORE] = None
+    latency_p99_s: Annotated[Time | None, STORAGE, MORE, above(0), needs("latency_s")] = None
     """99th percentile of that latency, e.g. 40ms: the margin covers how it differs (default: as
     measured by the run of --from, or all reads alike)"""
-    steps: Annotated[Count | None, MORE] = None
+    steps: Annotated[Count | None, MORE, at_least(1)] = None
     """steps of an epoch, over which the utilization counts (default: those of the dataset, at
     least 500)"""
     dataset_size: Size | None = None
     """bytes of the real dataset, if it differs from the workload's, e.g. 20TiB"""
-    alignment: Annotated[Size | None, STORAGE, MORE] = None
+    alignment: Annotated[Size | None, STORAGE, MORE, above(0)] = None
     """the storage reads whole blocks of this size: 1 for object stores (default: 4KiB, as file
     systems and O_DIRECT do, or as in the run of --from)"""
     cache: Annotated[Size | None, STORAGE] = None
     """memory for cached data in each host, e.g. 512GiB"""
     instance: Annotated[str | None, Parameter(metavar="TYPE")] = None
     """instance type of the hosts, to check its network (iobench list instances)"""
-    checkpoint_bytes: Annotated[Size | None, ONE_CHECKPOINT] = None
+    checkpoint_bytes: Annotated[
+        Size | None, ONE_CHECKPOINT, above(0), needs("checkpoint_budget_s", "restore_budget_s")
+    ] = None
     """bytes of one checkpoint of the whole job, e.g. 105GB"""
-    checkpoint_budget_s: Annotated[Time | None, ONE_CHECKPOINT, MORE] = None
+    checkpoint_budget_s: Annotated[
+        Time | None, ONE_CHECKPOINT, MORE, above(0), needs("checkpoint_bytes")
+    ] = None
     """longest time for which one checkpoint may stop the training, e.g. 1m"""
-    checkpoint_every_s: Annotated[Time | None, ONE_CHECKPOINT, MORE] = None
+    checkpoint_every_s: Annotated[
+        Time | None, ONE_CHECKPOINT, MORE, above(0), needs("checkpoint_budget_s")
+    ] = None
     """time from one checkpoint to the next, e.g. 30m, for the mean rate of writes"""
-    restore_budget_s: Annotated[Time | None, ONE_CHECKPOINT, MORE] = None
+    restore_budget_s: Annotated[
+        Time | None, ONE_CHECKPOINT, MORE, above(0), needs("checkpoint_bytes")
+    ] = None
     """longest time in which all ranks together may read the checkpoint after an interruption,
     e.g. 2m"""
-    restore_copies: Annotated[Count, ONE_CHECKPOINT, MORE] = 1
+    restore_copies: Annotated[
+        Count, ONE_CHECKPOINT, MORE, at_least(1), needs("restore_budget_s")
+    ] = 1
     """how often a restore reads the checkpoint: 1 where each rank reads its own part, the
     number of ranks where each reads all of it (default: 1)"""
-    gradient_bytes: Annotated[Size | None, GRADIENTS, MORE, without("parameters")] = None
+    gradient_bytes: Annotated[Size | None, GRADIENTS, MORE, above(0), without("parameters")] = None
     """bytes of the gradients that the hosts exchange in each step of data-parallel training,
     e.g. 346MB"""
     parameters: Annotated[Parameters | None, GRADIENTS, MORE] = None
@@ -388,8 +398,7 @@ class MeasuringRequest(
     confirm: bool = False
     """try the advice of this run: run the first changes that settings can apply in turns with
     today's settings, and print the promised and the found gain"""
-    fail_on: FailOnCondition = ()
-    details: Details = False
+    fail_on: ConditionsOnMetrics = ()
     seed: Annotated[Count, MORE, at_least(0)] = 42
     """seed of the first repetition; each has its own (default: 42)"""
     calibration_s: Annotated[Time | None, MORE, at_most(MAX_CALIBRATION_S)] = None
@@ -438,9 +447,6 @@ class RunRequest(MeasuringRequest):
           --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
     """
 
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     workload: Annotated[str, named("workload")] = field(kw_only=False)
     """name of a workload (iobench list workloads) or YAML file"""
     data: Dir
@@ -482,9 +488,6 @@ class TrainRequest(MeasuringRequest):
       iobench train vit-b16 --device cuda --batch-size 128 --record vit-b16.json
     """
 
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     usual_repeat: ClassVar[int] = 3
     model: str = field(kw_only=False)
     """name of a model (iobench list networks), or module:callable that returns one"""
@@ -528,9 +531,6 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
           --log /mnt/fast/log --set log.commit=group
     """
 
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     scenario: Annotated[str, named("scenario")] = field(kw_only=False)
     """name of a scenario (iobench list scenarios) or YAML file"""
     data: Dir
@@ -560,9 +560,8 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     budget_s: Time | None = None
     """time for the whole run: as many rates and repetitions as there is time for, and one
     repetition at least"""
-    fail_on: Annotated[tuple[str, ...], Parameter(metavar="CONDITION")] = ()
+    fail_on: Conditions = ()
     """exit with status 4 if this holds, e.g. 'latency_p99_s>0.015'; repeatable"""
-    details: Details = False
     seed: Annotated[Count, MORE, at_least(0)] = 42
     """seed of the arrivals and of the samples that are read (default: 42)"""
     overrides: Settings = ()
@@ -594,10 +593,6 @@ class CheckpointRequest(
           --hosts h1,h2 --print
     """
 
-    details: Details = False
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     model: Annotated[str, named("model")] = field(kw_only=False)
     """model to checkpoint (iobench list models)"""
     to: Dir
@@ -621,7 +616,7 @@ class CheckpointRequest(
     """keep the last checkpoint in the target"""
     overrides: Settings = ()
     """override a key, e.g. fsync=false; repeatable"""
-    fail_on: Annotated[tuple[str, ...], Parameter(metavar="CONDITION")] = ()
+    fail_on: Conditions = ()
     """exit with status 4 if this holds, e.g. 'blocked_s>5'; repeatable"""
     accelerators: Annotated[Count | None, TRAINING, above(0)] = None
     """accelerators in the real training, for its failures and its cost (default: as published)"""
@@ -662,9 +657,6 @@ class LoadRequest(RuledRequest, RecordingRequest):
       iobench load /mnt/fs/models/llama3-70b --tensor-parallel 8 --share sliced
     """
 
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     url: str = field(kw_only=False)
     """directory or URL of safetensors files (iobench generate llama3-8b-weights makes some)"""
     loader: Annotated[Names, Parameter(metavar="NAME,NAME")] = ()
@@ -688,8 +680,7 @@ class LoadRequest(RuledRequest, RecordingRequest):
     copy_to: Dir | None = None
     """directory on local disk, to which the files are copied in each round and loaded from, to
     tell after how many starts such a copy has paid; the copy is removed"""
-    details: Details = False
-    fail_on: Annotated[tuple[str, ...], Parameter(metavar="CONDITION")] = ()
+    fail_on: Conditions = ()
     """exit with status 4 if this holds, e.g. 'ready_s>60'; repeatable"""
     engine_start_s: Annotated[Time | None, ENGINE, above(0)] = None
     """what the engine needs beside the weights until it answers, e.g. 45s; it is not measured"""
@@ -720,10 +711,6 @@ class SweepRequest(TrialsRequest, LockingRequest):
       iobench sweep --confirm results/<sweep>
     """
 
-    details: Details = False
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     workload: Annotated[str | None, named("workload", "sweep")] = field(kw_only=False, default=None)
     """name of a workload (iobench list workloads) or YAML file; or of a walk, which has its own
     settings (iobench list sweeps)"""
@@ -790,10 +777,6 @@ class AbRequest(GateRequest, ScannedRequest, RuledRequest, TrialsRequest, Lockin
           --if-inconclusive warn
     """
 
-    details: Details = False
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     a: str = field(kw_only=False)
     """the baseline: directory or URL of a dataset, or the directory of a run, whose workload,
     data and settings are repeated"""
@@ -829,7 +812,7 @@ class AbRequest(GateRequest, ScannedRequest, RuledRequest, TrialsRequest, Lockin
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeRequest(ScannedRequest, HostsRequest):
+class ProbeRequest(ScannedRequest, HostsRequest, ReportedRequest):
     """Read with 1, 2, 4, ... requests in flight until more of them bring nothing, and show the
     plateau (the most that the storage delivers), the knee (the fewest reads in flight that reach
     it) and the latencies. Large sequential requests are measured as well, which tells whether
@@ -843,8 +826,6 @@ class ProbeRequest(ScannedRequest, HostsRequest):
       iobench probe /mnt/fast/resnet50 --format csv > curve.csv
     """
 
-    details: Details = False
-    format: Documents = "text"
     url: str = field(kw_only=False)
     """directory or URL of a dataset, or of any files or objects to read"""
     request: Annotated[str | None, Parameter(metavar="SIZE,...")] = None
@@ -878,11 +859,32 @@ def prices_by_type(text: str) -> dict[str, float]:
     return found
 
 
+def time_until(text: str) -> float:
+    """Seconds of ``24h``, or until ``2027-01-31T18:00`` in the time zone of this host.
+
+    Raises UsageError.
+    """
+    example = "write it like 24h, or 2027-01-31T18:00"
+    try:
+        if re.match(r"\s*\d{4}-\d", text):
+            end = datetime.fromisoformat(text.strip()).astimezone()
+            seconds = (end - datetime.now(UTC)).total_seconds()
+        else:
+            seconds = parse_duration(text)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"'{text}' is no date", remedy=example) from None
+    except UsageError as error:
+        raise UsageError(error.what, remedy=example) from None
+    if seconds <= 0:
+        raise UsageError(f"'{text}' is not in the future", remedy=example)
+    return seconds
+
+
 UsdByType = Annotated[dict[str, float], value("[TYPE=]USD", prices_by_type)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportRequest(VerbRequest):
+class ReportRequest(ReportedRequest):
     """Compute every figure of a run again from its recorded events, and print it. Neither torch nor
     the storage is needed. Exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on
     condition holds.
@@ -906,8 +908,7 @@ class ReportRequest(VerbRequest):
     directories: tuple[str, ...] = field(kw_only=False)
     """directory of a run, or its run.json; of a sweep; of a comparison in turns (iobench ab);
     or of runs, which become one document; or of results of MLPerf Storage"""
-    details: Details = False
-    fail_on: FailOnCondition = ()
+    fail_on: ConditionsOnMetrics = ()
     rules: Literal["quick", "mlperf"] | None = None
     """rule set by which to judge (default: the one of the run)"""
 
@@ -930,13 +931,11 @@ class CompareRequest(GateRequest, HistoryRequest):
       iobench compare results --over-time resnet50-h100
     """
 
-    details: Details = False
-    format: Documents = "text"
     results: Annotated[tuple[Path, ...], Parameter(metavar="RESULTS")] = field(kw_only=False)
     """run directories, or directories of runs, e.g. results/<run>"""
     by: Annotated[str | None, Parameter(metavar="KEY")] = None
     """group all runs by this key of run.json or setting; the first value is the baseline"""
-    across: Annotated[str, Parameter(metavar="KEYS")] = ""
+    across: Annotated[Names, Parameter(metavar="KEYS")] = ()
     """keys that may differ between the runs, e.g. dataset.shard_size,dataset.format"""
     metric: Annotated[tuple[str, ...], Parameter(metavar="NAME")] = ()
     """compare only this metric; repeatable: the intervals are then corrected (Holm)"""
@@ -953,7 +952,7 @@ class CompareRequest(GateRequest, HistoryRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhatifRequest(VerbRequest):
+class WhatifRequest(ReportedRequest):
     """Predict the ceilings and the verdict of a recorded run with changes, by documented models,
     and show the error of the models on the recorded run. A factor such as 2x multiplies what was
     recorded. With --hosts: samples/s and utilization on more hosts, with intervals, and the
@@ -971,45 +970,47 @@ class WhatifRequest(VerbRequest):
       iobench whatif results/<run> --hosts 64 --storage-limit 40GB/s --html -o hosts.html
     """
 
-    details: Details = False
-    format: Documents = "text"
     directories: tuple[str, ...] = field(kw_only=False)
     """directory of a run, or its run.json; with --hosts, of several"""
-    storage_bandwidth: Annotated[str | None, Parameter(metavar="RATE"), without("hosts")] = None
+    storage_bandwidth: Annotated[NewRate | None, without("hosts")] = None
     """bandwidth of the storage, e.g. 2x or 5GB/s"""
-    latency: Annotated[str | None, Parameter(metavar="TIME"), without("hosts")] = None
+    latency: Annotated[NewTime | None, without("hosts")] = None
     """latency of one read, e.g. 5ms or 0.5x"""
-    concurrency: Annotated[str | None, Parameter(metavar="N"), without("hosts")] = None
+    concurrency: Annotated[NewCount | None, without("hosts")] = None
     """reads in flight in each worker, e.g. 16 or 2x"""
     cache: Size | None = None
     """memory for cached data in each host, used from the second epoch on, e.g. 512GiB"""
-    cache_kind: Annotated[Literal["page", "pinned"], MORE] = "page"
+    cache_kind: Annotated[Literal["page", "pinned"], MORE, without("hosts")] = "page"
     """kind of cache: a page cache with LRU, or pinned data that is never evicted (default: page)"""
-    workers: Annotated[str | None, Parameter(metavar="N"), without("hosts")] = None
+    workers: Annotated[NewCount | None, without("hosts")] = None
     """loader workers of each accelerator, e.g. 16 or 2x"""
-    accelerators: Annotated[str | None, Parameter(metavar="N"), without("hosts")] = None
+    accelerators: Annotated[NewCount | None, without("hosts")] = None
     """accelerators on this host, e.g. 8 or 2x"""
-    step_time: Annotated[str | None, Parameter(metavar="TIME"), without("hosts")] = None
+    step_time: Annotated[NewTime | None, without("hosts")] = None
     """busy time of one batch, e.g. 100ms or 0.5x"""
     instance: Annotated[str | None, Parameter(metavar="TYPE"), without("nic")] = None
     """instance type behind whose network the storage is (iobench list instances)"""
-    hosts: Annotated[Count | None, MORE_HOSTS] = None
+    hosts: Annotated[Count | None, MORE_HOSTS, at_least(1, MAX_HOSTS)] = None
     """predict the job on N hosts; several runs with different numbers of hosts tell how it
     scales, and the error of the model"""
-    accelerators_per_host: Annotated[Count | None, MORE_HOSTS, MORE] = None
+    per_host: Annotated[Count | None, MORE_HOSTS, MORE, at_least(1, MAX_HOSTS)] = None
     """accelerators of each host (default: as in the run with most hosts)"""
-    storage_limit: Annotated[BytesPerS | None, MORE_HOSTS] = None
+    storage_bytes_per_s: Annotated[BytesPerS | None, MORE_HOSTS] = None
     """what the storage delivers to all hosts together, e.g. 40GB/s"""
     nic: Annotated[BytesPerS | None, MORE_HOSTS, MORE] = None
     """what the network of one host lets through, e.g. 25GB/s"""
-    barrier: Annotated[str | None, Parameter(metavar="TIME,TIME"), MORE_HOSTS, MORE] = None
+    barrier: Annotated[Times | None, MORE_HOSTS, MORE] = None
     """cost of a barrier of n accelerators as a,b of a + b ln(n), e.g. 0.7ms,0.2ms (default: as
     the runs tell)"""
     checkpoint_bytes: Annotated[Size | None, MORE_HOSTS, MORE, above(0)] = None
     """bytes of one checkpoint of the whole job"""
-    host_write: Annotated[BytesPerS | None, MORE_HOSTS, MORE] = None
+    host_write_bytes_per_s: Annotated[
+        BytesPerS | None, MORE_HOSTS, MORE, needs("checkpoint_bytes")
+    ] = None
     """durable writes of one host, e.g. 2GB/s"""
-    storage_write_limit: Annotated[BytesPerS | None, MORE_HOSTS, MORE] = None
+    storage_write_bytes_per_s: Annotated[
+        BytesPerS | None, MORE_HOSTS, MORE, needs("checkpoint_bytes")
+    ] = None
     """durable writes of all hosts together that the storage sustains, e.g. 50GB/s"""
     mtbf_s: Annotated[Time | None, MORE_HOSTS, MORE, above(0)] = None
     """mean time between interruptions of the whole job, e.g. 8h (default: by the rate that was
@@ -1035,10 +1036,6 @@ class AdviseRequest(TrialsRequest, LockingRequest):
       iobench advise results/<run> --confirm --data s3://bucket/resnet50
     """
 
-    details: Details = False
-    keeps: ClassVar[bool] = True
-
-    format: Documents = "text"
     directory: str = field(kw_only=False)
     """directory of a sweep, with one directory below it for each run; with --confirm, of one run"""
     workload: Name | None = None
@@ -1099,8 +1096,6 @@ class CostRequest(HistoryRequest):
           --region us-east-1
     """
 
-    details: Details = False
-    format: Documents = "text"
     results: Annotated[tuple[Path, ...], Parameter(metavar="RESULTS")] = field(kw_only=False)
     """run directories, or directories of runs, e.g. results/<run>"""
     instance: Annotated[tuple[str, ...], Parameter(metavar="[N x]TYPE"), PRICES] = ()
@@ -1129,10 +1124,10 @@ class CostRequest(HistoryRequest):
     """number of epochs of the job"""
     samples: Annotated[Count | None, OF_A_JOB, at_least(1)] = None
     """samples in one epoch (default: those of the run's dataset)"""
-    deadline: Annotated[str | None, Parameter(metavar="TIME"), OF_A_JOB] = None
+    deadline_s: Annotated[float | None, value("TIME", time_until), OF_A_JOB] = None
     """time limit for the job, e.g. 24h, or the date of its end, e.g. 2027-01-31T18:00 in this
     host's time zone"""
-    max_cost: Annotated[Usd | None, OF_A_JOB, above(0)] = None
+    budget_usd: Annotated[Usd | None, OF_A_JOB, above(0)] = None
     """largest cost of the job"""
     interruptions_per_hour: Annotated[Number | None, LOSSES, MORE, at_least(0, 60)] = None
     """interruptions of each spot instance in one hour, e.g. 0.05; an interruption stops all

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import DatasetError, MissingObjectError, StorageError, UnreadableError
@@ -20,9 +21,9 @@ from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.locks.lock import reading
-from .hosts import hosts_document, launched, on_all_hosts, say_hosts
+from .hosts import host_lines, hosts_document, launched, on_all_hosts
 from .live import progress_bar
-from .terminal import say, show_json
+from .terminal import show_lines
 from .verbs import VerifyRequest
 
 if TYPE_CHECKING:
@@ -104,33 +105,19 @@ def _print(
 ) -> int:
     """Print the report; return the exit code for it."""
     code = DatasetError.exit_code if report.damages else UnreadableError.exit_code
-    if request.json:
-        _print_json(request.dir, storage.url, report, hosts)
-    else:
-        _print_text(request.dir, storage.url if manifest.header.origin else "", report)
-        say_hosts(hosts)
+    found = {each.name: getattr(report, each.name) for each in fields(report)}
+    place = {"path": request.dir, "data": storage.url, "ok": report.ok}
+    told = _lines(request.dir, storage.url if manifest.header.origin else "", report)
+    show_lines(
+        {**place, **found, **hosts_document(hosts)},
+        [*told, *host_lines(hosts)],
+        json=request.json,
+    )
     return 0 if report.ok else code
 
 
-def _print_json(path: str, place: str, report: VerifyReport, hosts: Sequence[HostShare]) -> None:
-    document = {
-        "path": path,
-        "data": place,
-        "ok": report.ok,
-        "shards": report.shards,
-        "samples": report.samples,
-        "bytes_read": report.bytes_read,
-        "damages": report.damages,
-        "unreadable": report.unreadable,
-        "stopped": report.stopped,
-        "wall_s": report.wall_s,
-        **hosts_document(hosts),
-    }
-    show_json(document)
-
-
-def _print_text(path: str, origin: str, report: VerifyReport) -> None:
-    """Print the report as text.
+def _lines(path: str, origin: str, report: VerifyReport) -> Iterator[str]:
+    """The report as text.
 
     ``origin`` is the place of data that iobench did not write and must not remove; '' if it did.
     """
@@ -139,10 +126,9 @@ def _print_text(path: str, origin: str, report: VerifyReport) -> None:
         rate = format_rate(report.bytes_read / max(report.wall_s, 1e-9))
         what = f"{counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}"
         size = format_bytes(report.bytes_read)
-        say(f"ok: {what}, {size}, as the manifest says ({rate}): {where}")
+        yield f"ok: {what}, {size}, as the manifest says ({rate}): {where}"
         return
-    for line in (*report.damages, *report.unreadable):
-        say(str(line))
+    yield from map(str, (*report.damages, *report.unreadable))
     rest = "; the rest was not checked" if report.stopped else ""
     if report.damages:
         found = _count(len(report.damages), "difference", rest)
@@ -151,11 +137,11 @@ def _print_text(path: str, origin: str, report: VerifyReport) -> None:
             if origin
             else f"Remove it (iobench clean {path}) and generate it again"
         )
-        say(f"DAMAGED: {found}, in {where}. {remedy}")
+        yield f"DAMAGED: {found}, in {where}. {remedy}"
         rest = ""
     if report.unreadable:
         found = _count(len(report.unreadable), "shard", rest)
-        say(
+        yield (
             f"NOT READ: {found} could not be read, in {where}. They may be undamaged: remove "
             "the causes above, and verify again"
         )

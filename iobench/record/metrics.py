@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..base.errors import UnknownNameError
+
 Unit = Literal[
     "samples/s", "requests/s", "bytes/s", "s", "bytes", "count", "share", "ratio", "W", "MHz"
 ]
@@ -189,6 +191,14 @@ COMPARED: dict[str, Metric] = {
     if each.short and each.better == wanted
 }
 """The metrics by which runs are compared; those of which more is better come first."""
+
+
+def check_compared(*names: str) -> None:
+    """Raise UnknownNameError for a name that is no metric by which runs are compared."""
+    for name in names:
+        if name not in COMPARED:
+            raise UnknownNameError("metric", name, COMPARED)
+
 
 BY_NAME: dict[str, Metric] = {each.name: each for each in reversed(METRICS)}
 """The metrics by their names in conditions.

@@ -27,7 +27,6 @@ from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
 from .model_load import ModelLoadRun
 from .serving import ServingRun
-from .tags import Tags
 from .training import TrainingRun
 
 SCHEMA_VERSION = "2.1"
@@ -92,7 +91,6 @@ class RunRecord(RecordHead):
     findings: list[Finding] = []
     metrics: dict[str, Summary] = {}  # by the names of schema.metrics
     timings: dict[str, float] = {}  # seconds spent in each phase of the run
-    tags: Tags = {}  # labels that the user gave the run
     files: dict[str, FileDigest] = {}  # events.parquet and resources.parquet, where there are some
     hosts: list[Host]  # in the order of their ranks
     storage: StorageFacts

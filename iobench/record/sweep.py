@@ -16,7 +16,6 @@ from ..base.errors import SpecError
 from ..settings.base import Record, RecordHead, apply_overrides, load_record, save_record
 from ..settings.numbers import Count, Figure
 from ..settings.walk import WalkStep
-from .tags import Tags
 
 SWEEP_FILE = "sweep.json"
 SCHEMA_VERSION = "1.0"
@@ -76,7 +75,6 @@ class Sweep(RecordHead):
     hosts: int = Field(default=1, ge=1, le=10**6)
     axes: dict[str, list[Setting]]
     default: dict[str, Setting] | None = None
-    tags: Tags = {}  # labels that the user gave its runs
     # Price of this host for an hour, and of which instance type; None: no price was given.
     usd_per_hour: Figure | None = None
     instance: str = ""

@@ -19,10 +19,11 @@ from ..base.units import counted, format_duration, format_factor, format_share
 from ..judge.statistics import factor_of
 from ..record.ab import MAX_ROUNDS, AbRecord, AbVariant, Claim
 from ..record.metrics import BY_NAME
-from .again import command_sections
+from .again import kept_sections
 from .compare import ratio_chart, tone_of
 from .figures import TableOf, facts, figure, format_of, interval, listed, picture, sentence, word
 from .glance import ended
+from .labels import add_tags
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table
 
 SHOWN_DIFFERENCES = 12
@@ -47,7 +48,7 @@ def sections(record: AbRecord) -> list[Section]:
     ]
     if record.rounds:
         found += [_claims(record, claims), *narrowing_sections(record), _rounds(record)]
-    return [*found, *command_sections(record.command)]
+    return [*found, *kept_sections(record)]
 
 
 def _first(record: AbRecord, claim: Claim) -> FirstScreen:
@@ -193,6 +194,7 @@ def _rounds(record: AbRecord) -> Table:
     rows.data("seconds", of=lambda each: each[2].seconds)
     names = [claim.metric for claim in record.claims or claims_of(record)]
     rows.add_each(dict.fromkeys(names, ""), "", lambda each, name: each[2].figures.get(name))
+    add_tags(rows, record)
     return rows.made("rounds", where="data")
 
 

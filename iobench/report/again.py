@@ -12,8 +12,9 @@ import yaml
 from ..base.text import quoted
 from ..record.host import Host
 from ..record.run import CheckpointRecord, RunRecord, ServingRecord, TrainingRecord
-from ..settings.base import OpenRecord, Strict
-from .figures import facts_of
+from ..settings.base import OpenRecord, RecordHead, Strict
+from .figures import facts, facts_of
+from .labels import tags_text
 from .sections import Fact, Facts, Section, SourceLines
 
 MAX_HOSTS = 16
@@ -42,6 +43,15 @@ def again_sections(doc: RunRecord) -> list[Section]:
     if doc.storage.recorded:
         found.append(_file("storage-facts", "Fingerprint of the storage", _plain(doc.storage)))
     return found
+
+
+def kept_sections(record: RecordHead) -> list[Section]:
+    """The labels of a record of several runs, and its command."""
+    labels = [("labels", tags_text(record))]
+    return [
+        *([facts("labels", "", labels)] if record.tags else []),
+        *(command_sections(record.command) if record.command else []),
+    ]
 
 
 def command_sections(command: Sequence[str]) -> list[Section]:

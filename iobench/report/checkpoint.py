@@ -44,7 +44,7 @@ from .figures import (
 )
 from .glance import finding_sections, status_sections, with_trust
 from .hosts import MAX_ROWS
-from .labels import add_labels, tags_text
+from .labels import add_labels, named
 from .sections import Cell, Facts, FirstScreen, KeyFigure, Section, Table, Value
 
 SAVE_METRICS = tuple(
@@ -241,8 +241,7 @@ def _about(doc: CheckpointRecord, study: Study) -> Facts:
     checkpoint += f"{counted(study.tensors, 'tensor')}{share}"
     ranks = f"{counted(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less"
     told = [
-        ("run", doc.run_id),
-        ("labels", tags_text(doc)),
+        *named(doc),
         ("ranks", ranks),
         ("checkpoint", checkpoint),
         ("storage", doc.storage.url or ""),

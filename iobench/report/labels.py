@@ -13,6 +13,7 @@ from ..record.run import (
     ServingRecord,
     TrainingRecord,
 )
+from ..settings.base import RecordHead
 from .figures import BLANK, T, TableOf
 from .sections import Column, Section, Table, Value
 
@@ -64,21 +65,29 @@ def labels_of(doc: RunRecord) -> dict[str, Value]:
 
 def add_labels(rows: TableOf[T], doc: RunRecord) -> None:
     """Columns of the labels of a run, for tables of data."""
-    for name, value in {**labels_of(doc), **_tags(doc)}.items():
+    for name, value in labels_of(doc).items():
         rows.data(name, of=partial(_same, value))
+    add_tags(rows, doc)
 
 
-def _tags(doc: RunRecord) -> dict[str, str]:
-    return {f"{TAG}{key}": value for key, value in doc.tags.items()}
+def add_tags(rows: TableOf[T], record: RecordHead) -> None:
+    """Columns of the labels that the user gave, for tables of data."""
+    for key, value in record.tags.items():
+        rows.data(f"{TAG}{key}", of=partial(_same, value))
+
+
+def named(doc: RunRecord) -> list[tuple[str, str]]:
+    """The facts with which the report of every run begins: its id, and the user's labels."""
+    return [("run", doc.run_id), ("labels", tags_text(doc))]
 
 
 def _same(value: Value, _: object) -> Value:
     return value
 
 
-def tags_text(doc: RunRecord) -> str:
-    """``box=nfs-b, site=Basel``; empty if the run has no label."""
-    return ", ".join(f"{key}={value}" for key, value in doc.tags.items())
+def tags_text(record: RecordHead) -> str:
+    """``box=nfs-b, site=Basel``; empty if there is no label."""
+    return ", ".join(f"{key}={value}" for key, value in record.tags.items())
 
 
 def with_all_tags(sections: Sequence[Section], docs: Sequence[RunRecord]) -> list[Section]:

@@ -40,7 +40,7 @@ from .figures import (
     word,
 )
 from .glance import finding_sections, status_sections, with_trust
-from .labels import add_labels, tags_text
+from .labels import add_labels, named
 from .sections import Cell, FirstScreen, Item, Items, KeyFigure, Section, Table
 
 STAGES = {"storage": "storage", "assembly": "assembly of tensors", "device": "copy to the device"}
@@ -393,8 +393,7 @@ def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> Section:
         "about",
         "About this run",
         [
-            ("run", doc.run_id),
-            ("labels", tags_text(doc)),
+            *named(doc),
             ("weights", f"{files}, {counted(job.tensors, 'tensor')}"),
             ("asked", ", ".join(asked)),
             ("storage", doc.storage.url or ""),

@@ -30,7 +30,7 @@ from .figures import (
 )
 from .glance import cold_reads, finding_sections, status_sections
 from .hosts import device_sections, host_sections, hosts_text
-from .labels import add_labels, tags_text
+from .labels import add_labels, named
 from .loader import library_sections, user_sections
 from .sections import Facts, Item, Items, Prose, Section, Table
 from .stages import ablation_sections, ceiling_sections, rate_over_time
@@ -186,8 +186,7 @@ def _about(doc: TrainingRecord) -> Facts:
     size += [format_bytes(data.stored_bytes)] if data.stored_bytes else []
     memory = [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
     about = [
-        ("run", doc.run_id),
-        ("labels", tags_text(doc)),
+        *named(doc),
         ("workload", f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"),
         ("model", _trained(doc)),
         ("dataset", ", ".join([data.name, *size])),

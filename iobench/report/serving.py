@@ -29,7 +29,7 @@ from .figures import (
     summary,
 )
 from .glance import finding_sections, status_sections, with_trust
-from .labels import add_labels, tags_text
+from .labels import add_labels, named
 from .sections import Chart, Facts, FirstScreen, KeyFigure, Mark, Section, Table, Tone
 
 _PARTS = {
@@ -279,8 +279,7 @@ def _about(doc: ServingRecord) -> Facts:
     reads += f"at most {counted(spec.reader.concurrency, 'read')} in flight"
     reads += ", past the page cache" if job.direct else ""
     told = [
-        ("run", doc.run_id),
-        ("labels", tags_text(doc)),
+        *named(doc),
         ("arrivals", arrivals),
         ("samples", reads),
         (

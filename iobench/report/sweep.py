@@ -11,9 +11,10 @@ from typing import NamedTuple
 from ..ask.tuning.knee import front
 from ..base.units import counted, format_count, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
-from .again import command_sections
+from .again import kept_sections
 from .figures import MAX_BARS, TableOf, listed, median_cell, picture, spread_of
 from .glance import ended
+from .labels import add_tags
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table
 from .sweep_grid import over_settings, rate_of, rates_of
 
@@ -52,7 +53,7 @@ def sections(sweep: Sweep) -> list[Section]:
     points, over = [_points(sweep, best)] if sweep.points else [], over_settings(sweep)
     found += [*over, *points] if points and points[0].charts else [*points, *over]
     found += listed("notes", "Notes", sweep.left_out)
-    return [*found, *(command_sections(sweep.command) if sweep.command else [])]
+    return [*found, *kept_sections(sweep)]
 
 
 def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
@@ -134,6 +135,7 @@ def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
         ),
         where="pages",
     )
+    add_tags(rows, sweep)
 
     def mark(point: SweepPoint) -> str:
         if point.failed:

@@ -9,9 +9,10 @@ from ..ask.tuning.walk import ALL, BASELINE, TriedSetting
 from ..base.text import quoted
 from ..base.units import counted, format_count
 from ..record.sweep import Sweep, describe, setting_text
-from .again import command_sections
+from .again import kept_sections
 from .figures import TableOf, interval, lacking, listed, median_cell, word
 from .glance import ended
+from .labels import add_tags
 from .sections import Chart, FirstScreen, Item, Items, Section, SourceLines, Table
 
 MUCH_OTHER_CORES = 0.5
@@ -43,7 +44,7 @@ def sections(sweep: Sweep) -> list[Section]:
     found = [*ended("This walk", sweep.status, ""), first, _steps(sweep, rows)]
     found.append(SourceLines(id="best", title="The best of all", lines=(best_command(sweep),)))
     found += listed("notes", "Notes", sweep.left_out)
-    return [*found, *(command_sections(sweep.command) if sweep.command else [])]
+    return [*found, *kept_sections(sweep)]
 
 
 def facts(sweep: Sweep) -> dict[str, object]:
@@ -139,6 +140,7 @@ def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
         where="data" if sweep.usd_per_hour is None else "everywhere",
     )
     rows.data("kept", of=lambda row: row.kept if row.rates else None)
+    add_tags(rows, sweep)
     measured = tuple(at for at, row in enumerate(tried) if row.rates)
     chart = Chart(
         kind="bars",

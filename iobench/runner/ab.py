@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .. import __version__
 from ..ask.compare.identity import identity
 from ..ask.compare.sequential import MIN_ROUNDS, claims_of, figures_of, logs_of, sequential_of
 from ..base.errors import InterruptedRun, IobenchError, UsageError
@@ -27,6 +26,7 @@ from ..load import make_reader
 from ..record.ab import MAX_ROUNDS, AbRecord, AbRound, AbTrial, AbVariant, Name, save_ab
 from ..record.metrics import BY_NAME
 from ..record.training import Repetition
+from ..settings.base import head
 from ..storage.locks.lock import reading
 from .budget import Budget
 from .cache import Others
@@ -246,9 +246,7 @@ class _Comparison:
         self.options, self.observer = options, observer
         self.budget = options.budget
         self.record = AbRecord(
-            iobench_version=__version__,
-            created=now(),
-            command=list(options.command),
+            **head(options.command),
             metric=options.metric,
             threshold=options.threshold,
             max_rounds=options.max_rounds,

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from .. import __version__
 from ..base.errors import InterruptedRun, IobenchError
 from ..base.processes import in_own_process
 from ..data.dataset import ResolvedSpec, cheaper_codecs
@@ -25,9 +24,8 @@ from ..record.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..record.manifest import Manifest
 from ..record.resources import ModelWork
 from ..record.run import RUN_FILE, Finding, Job, RunRecord, TrainingRecord
-from ..record.tags import tags
 from ..record.training import FittedFacts, Repetition, TrainingRun
-from ..settings.base import fitting, save_record
+from ..settings.base import fitting, head, save_record
 from ..settings.subject import Subject
 from ..settings.workload import AcceleratorSpec
 from ..storage import is_local, rewrapped
@@ -164,11 +162,8 @@ def new_record(
 ) -> R:
     """A record of a kind, in which nothing has gone wrong yet, and nothing is judged."""
     return kind(
-        iobench_version=__version__,
+        **head(command, created),
         run_id=run_id,
-        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
-        command=list(command),
-        tags=tags(),
         status="ok",
         validity="unknown",
         rules=rules,

@@ -7,9 +7,10 @@ path and the nearest known key. Models of what iobench writes in JSON are less s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -22,6 +23,7 @@ from pydantic import (
     model_serializer,
 )
 
+from .. import __version__
 from ..base.documents import (
     MAX_DOCUMENT_BYTES,
     MAX_NUMBER,
@@ -33,6 +35,7 @@ from ..base.documents import (
 from ..base.errors import IobenchError, SpecError, UnknownNameError, UsageError, nearest
 from ..base.text import printable
 from ..base.units import parse_duration, parse_size
+from .tags import Tags, tags
 from .yamlfile import MAX_DEPTH, parse_yaml
 
 if TYPE_CHECKING:
@@ -119,6 +122,17 @@ class RecordHead(Record):
     command: list[str]
     status: str
     error: str = ""  # one line, if status is failed
+    tags: Tags = {}  # labels that the user gave it
+
+
+def head(command: Sequence[str], created: str | None = None) -> dict[str, Any]:
+    """What every new record begins with: who writes it, when, for which command and labels."""
+    return {
+        "iobench_version": __version__,
+        "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": list(command),
+        "tags": tags(),
+    }
 
 
 class OpenRecord(BaseModel):

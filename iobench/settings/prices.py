@@ -15,9 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.documents import parse_json, read_regular
-from ..base.errors import SpecError, UsageError
+from ..base.errors import SpecError, UnknownNameError, UsageError
 from .base import build
-from .instances import CURRENCY, Instance, in_region, read_table, sourced
+from .instances import (
+    CURRENCY,
+    Instance,
+    find_instance,
+    in_region,
+    priced_at,
+    read_table,
+    sourced,
+)
 from .yamlfile import read_yaml
 
 MAX_PRICES_BYTES = 16 << 20
@@ -160,3 +168,56 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def instances_of(
+    types: Sequence[str],
+    own: Prices | None,
+    *,
+    region: str,
+    stated: Mapping[str, float],
+    stated_spot: Mapping[str, float],
+    chosen: bool,
+) -> dict[str, Instance]:
+    """The instance of each type with its prices; '' is a host whose type was not recorded.
+
+    ``own`` is the user's list; ``stated`` and ``stated_spot`` have USD an hour by type, and under
+    '' one for all. ``chosen``: the user has named the types. Raises UsageError.
+    """
+    names = list(dict.fromkeys(types))
+    named = [name for name in names if name]
+    for flag, prices in (
+        ("--host-price-per-hour", stated),
+        ("--host-spot-price-per-hour", stated_spot),
+    ):
+        if "" in prices and len(names) > 1:
+            raise UsageError(
+                f"{flag} has one price for {len(names)} types of instances: "
+                f"{', '.join(name or 'not recorded' for name in names[:5])}",
+                remedy="write TYPE=USD,TYPE=USD",
+            )
+        if unknown := sorted(set(prices) - {"", *named}):
+            raise UsageError(
+                f"{flag} names {unknown[0]}, which is no instance of these runs",
+                remedy=f"known: {', '.join(named) or 'none, give --instance'}",
+            )
+    rows = own.of(region) if own else None
+    found: dict[str, Instance] = {}
+    for name in names:
+        demand, spot = (prices.get(name, prices.get("")) for prices in (stated, stated_spot))
+        if not name and demand is None and spot is None:
+            raise UsageError(
+                "the runs do not record the instance type of their host",
+                remedy="name it with --instance, or give --host-price-per-hour",
+            )
+        if own:
+            own.check(name, region)
+        known = None
+        try:
+            known = find_instance(name, rows, region) if name else None
+        except UnknownNameError:
+            # A type that was only recorded need not be known if its price is stated.
+            if chosen or (demand is None and spot is None):
+                raise
+        found[name] = priced_at(name or "this machine", demand, spot, known)
+    return found

@@ -103,6 +103,15 @@ NUMBERS = {
     "checkpoint resnet50 --to new --stall-budget": "200% much",
     "checkpoint resnet50 --to new --accelerator-price-per-hour": "-1",
     "checkpoint plan llama3-8b --scale": "3",
+    "size demo --accelerators 4 --required-au": "0 1.5 nan",
+    "size demo --accelerators 4 --latency": "0s",
+    "size demo --accelerators 4 --steps": "0",
+    "size demo --accelerators 4 --alignment": "0",
+    "size demo --accelerators 4 --gradient-bytes": "0",
+    "size demo --accelerators 4 --checkpoint-bytes 5GB --checkpoint-budget": "0s",
+    "size demo --accelerators 4 --checkpoint-bytes 5GB --restore-budget": "0s",
+    "whatif run --hosts": "0 -3 1000000000",
+    "whatif run --hosts 4 --accelerators-per-host": "0",
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --repeat": "0",
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --data-budget": "1kB",
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --budget": "soon",
@@ -189,6 +198,12 @@ ab data --workload tiny.yaml --seed=-1
 ab data --workload nosuch
 advise data --budget 1m
 advise data --data x
+size demo --accelerators 4 --latency-p99 1s
+size demo --accelerators 4 --checkpoint-bytes 5GB
+size demo --accelerators 4 --checkpoint-budget 5s
+size demo --accelerators 4 --checkpoint-bytes 5GB --restore-budget 5s --checkpoint-every 9s
+size demo --accelerators 4 --checkpoint-bytes 5GB --checkpoint-budget 5s --restore-copies 2
+whatif run --hosts 4 --host-write 1GB/s
 sweep ./tiny.yaml --to new --sweep dataset.formt=tar
 sweep ./tiny.yaml --to new --sweep dataset.format=tar,zip
 sweep ./tiny.yaml --to new --sweep loader.workers=1 --sweep loader.workers=2

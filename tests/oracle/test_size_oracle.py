@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.ceilings import Change
 from iobench.ask.capacity.margin import batch_sizes, lognormal_sigma
 from iobench.ask.capacity.requirement import Demand, Requirement, requirement
 from iobench.ask.capacity.whatif import what_if
+from iobench.base.units import Quantity
 from iobench.data.dataset import layout_of
 from iobench.record.manifest import Manifest
 from iobench.record.run import TrainingRecord

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.ceilings import Change
 from iobench.ask.capacity.whatif import what_if
+from iobench.base.units import Quantity
 from iobench.judge.promise import in_order
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord

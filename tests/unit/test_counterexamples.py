@@ -10,8 +10,9 @@ import math
 
 import pytest
 
-from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.ceilings import Change
 from iobench.ask.capacity.whatif import what_if
+from iobench.base.units import Quantity
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.training import Ceiling, CeilingDetails

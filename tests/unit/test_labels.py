@@ -12,8 +12,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from iobench.base.documents import json_text
+from iobench.record.ab import save_ab
 from iobench.record.run import load_run
+from iobench.record.sweep import load_sweep, save_sweep
 from tests.processes import completed, refused
+from tests.unit.test_ab import FASTER
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -95,3 +98,20 @@ def test_a_label_without_key_or_value_is_refused(tag: str) -> None:
 def test_a_record_with_other_labels_is_refused(tags: object, tmp_path: Path) -> None:
     """They become names of columns and metrics."""
     assert refused("report", kept(tmp_path / "bad", "calibrated", tags=tags), code=1)
+
+
+@pytest.mark.parametrize("kind", ["ab", "sweep"])
+def test_what_has_several_runs_shows_its_labels(kind: str, tmp_path: Path) -> None:
+    tags = {"tags": {"box": "nfs-b"}}
+    if kind == "ab":
+        save_ab(tmp_path, FASTER.model_copy(update=tags))
+    else:
+        save_sweep(tmp_path, load_sweep(GOLDEN.parent / "sweep").model_copy(update=tags))
+    assert "box=nfs-b" in completed("report", tmp_path, "--details").stdout
+    assert "box=nfs-b" in completed("report", tmp_path, "--html").stdout
+    rows = list(
+        csv.DictReader(io.StringIO(completed("report", tmp_path, "--format", "csv").stdout))
+    )
+    assert rows
+    assert {row["tag_box"] for row in rows} == {"nfs-b"}
+    assert json.loads(completed("report", tmp_path, "--json").stdout)["tags"] == {"box": "nfs-b"}

@@ -14,9 +14,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.ceilings import Change
 from iobench.ask.capacity.whatif import what_if
 from iobench.base.errors import UsageError
+from iobench.base.units import Quantity
 from iobench.judge.figures.ablations import interval, is_told
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord

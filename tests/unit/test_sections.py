@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import iobench.report
-from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.ceilings import Change
 from iobench.ask.capacity.hosts import HostsChange
 from iobench.ask.capacity.jobs import RecordedJob
 from iobench.ask.capacity.more_hosts import on_more_hosts
@@ -33,6 +33,7 @@ from iobench.ask.submission import Submission, Submissions, SubmittedRun
 from iobench.ask.tuning.recommend import TuningTarget, recommend, sweep_confirmation
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.text import csv_cell, github, markdown
+from iobench.base.units import Quantity
 from iobench.judge.figures.curve import conclude_curve, spent
 from iobench.judge.rebuild import conclude
 from iobench.record.checkpoint import CheckpointSpec, Training

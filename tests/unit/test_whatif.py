@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from iobench.ask.capacity.ceilings import NETWORK, Change, Quantity
+from iobench.ask.capacity.ceilings import NETWORK, Change
 from iobench.ask.capacity.sizing import READS
 from iobench.ask.capacity.whatif import Prediction, what_if
 from iobench.base.errors import UsageError
+from iobench.base.units import Quantity
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.training import CeilingDetails

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ...base.errors import UsageError
 from ...base.units import (
+    Quantity,
     counted,
     format_bytes,
     format_count,
@@ -33,25 +34,6 @@ from .sizing import (
 
 MAX_COUNT = 10**6 - 1
 """Largest number of workers, accelerators or reads in flight."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """A new value, or a factor on the recorded one (``2x``)."""
-
-    value: float
-    relative: bool = False
-
-    def of(self, recorded: float | None, what: str) -> float:
-        """The new value. Raises UsageError for a factor if there is no recorded value."""
-        if not self.relative:
-            return self.value
-        if recorded is None:
-            raise UsageError(
-                f"the run recorded no {what} to multiply by {self.value:g}",
-                remedy="give the new value instead of a factor",
-            )
-        return self.value * recorded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -123,7 +123,6 @@ MARKED, REFUSED = 4, 32
 FAR_OFF = 0.2
 """A measured rate by so much beyond the predicted interval is a remark."""
 
-MAX_HOSTS = 10**6
 MIN_LEFT_OUT = 3
 """Different numbers of hosts without which none can be left out."""
 
@@ -223,18 +222,6 @@ def on_more_hosts(jobs: Sequence[RecordedJob], change: HostsChange) -> HostsPred
 
 def _checked(jobs: Sequence[RecordedJob], question: HostsChange, per_host: float) -> float:
     """How far past the measured numbers it is. Raises UsageError, see ``on_more_hosts``."""
-    if question.hosts < 1 or per_host < 1:
-        raise UsageError(
-            f"a job needs at least one accelerator on one host, not {format_count(per_host)} on "
-            f"{counted(question.hosts, 'host')}",
-            remedy="give e.g. --hosts 64 --accelerators-per-host 8",
-        )
-    if question.hosts > MAX_HOSTS or per_host > MAX_HOSTS:
-        raise UsageError(
-            f"more than {format_count(MAX_HOSTS)} hosts, or accelerators in one, can't be "
-            "predicted",
-            remedy="give e.g. --hosts 64",
-        )
     fewest, most = min(job.ranks for job in jobs), max(job.ranks for job in jobs)
     asked = question.hosts * per_host
     if asked < fewest:
@@ -242,12 +229,6 @@ def _checked(jobs: Sequence[RecordedJob], question: HostsChange, per_host: float
             f"{counted(round(asked), 'accelerator')} are fewer than the {format_count(fewest)} of "
             "the smallest run, and only more can be predicted",
             remedy="name a run with fewer accelerators, or measure it: that many are at hand",
-        )
-    writes = (question.host_write_bytes_per_s, question.storage_write_bytes_per_s)
-    if question.checkpoint_bytes is None and writes != (None, None):
-        raise UsageError(
-            "the rate of a checkpoint was given, but not its bytes",
-            remedy="give e.g. --checkpoint-bytes 105GB",
         )
     factor = max(question.hosts / max(job.hosts for job in jobs), asked / most)
     if factor > REFUSED and not question.anyway:

@@ -326,43 +326,25 @@ def _why_no_rate(found: Margin, latency: float | None) -> str:
 
 def _checked(workload: Workload, demand: Demand) -> float:
     """Check ``demand`` and return the required utilization. Raises UsageError."""
-    for what, number in (
-        ("accelerators", demand.accelerators),
-        ("hosts", demand.hosts),
-        ("steps", 1 if demand.steps is None else demand.steps),
-    ):
-        if number < 1:
-            raise UsageError(f"the number of {what} must be at least 1, but is {number}")
     if demand.hosts > demand.accelerators:
         raise UsageError(
             f"there are more hosts ({demand.hosts}) than accelerators ({demand.accelerators})",
             remedy="give at least as many accelerators as hosts",
         )
-    required = (
-        workload.required_accelerator_utilization if demand.required is None else demand.required
-    )
-    if not 0 < required <= 1:
+    if (demand.latency_p99_s or math.inf) < (demand.latency_s or 0.0):
         raise UsageError(
-            f"the required utilization must be more than 0 and at most 1, but is {required:g}",
-            remedy="write it like 0.9",
-        )
-    demand.saves.check()
-    for name, value in (
-        ("--latency", demand.latency_s),
-        ("--latency-p99", demand.latency_p99_s),
-        ("--gradient-bytes", demand.gradient_bytes),
-        ("--alignment", demand.alignment),
-    ):
-        if value is not None and value <= 0:
-            raise UsageError(f"{name} must be more than 0, but is {value:g}")
-    if demand.latency_p99_s is not None and (
-        demand.latency_s is None or demand.latency_p99_s < demand.latency_s
-    ):
-        raise UsageError(
-            "--latency-p99 needs a --latency (the median), which is at most as long",
+            "--latency-p99 is less than --latency, the median",
             remedy="give e.g. --latency 5ms --latency-p99 20ms",
         )
-    return required
+    saves = demand.saves
+    if (saves.every_s or math.inf) < (saves.budget_s or 0.0):
+        raise UsageError(
+            f"a checkpoint every {saves.every_s:g} s can't take {saves.budget_s:g} s each",
+            remedy="raise --checkpoint-every, or lower --checkpoint-budget",
+        )
+    if demand.required is None:
+        return workload.required_accelerator_utilization
+    return demand.required
 
 
 def _alignment(demand: Demand, run: TrainingRecord | None) -> int:

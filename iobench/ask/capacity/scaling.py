@@ -273,7 +273,7 @@ class Barrier(NamedTuple):
     """
 
     base_s: float
-    log_s: float
+    log_s: float = 0.0
 
     def cost_s(self, ranks: float) -> float:
         return max(0.0, self.base_s + self.log_s * math.log(max(1.0, ranks)))

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...base.errors import UsageError
 from ...judge.figures.in_flight import reads_per_sample, reads_sequentially
 from ...record.packing import Layout
 from ...settings.dataset import DatasetSpec, expected_samples_per_shard, share_of_columns
@@ -151,48 +150,6 @@ class Saves:
         if self.checkpoint_bytes is None or self.restore_budget_s is None:
             return None
         return self.restore_copies * self.checkpoint_bytes / self.restore_budget_s
-
-    def check(self) -> None:
-        """Raise UsageError for figures that do not belong together, or are not above 0."""
-        if self.checkpoint_bytes is None and (
-            self.budget_s is not None
-            or self.every_s is not None
-            or self.restore_budget_s is not None
-        ):
-            raise UsageError(
-                "the time of a checkpoint was given, but not its bytes",
-                remedy="give e.g. --checkpoint-bytes 105GB",
-            )
-        if self.checkpoint_bytes is not None and self.budget_s is None is self.restore_budget_s:
-            raise UsageError(
-                "a checkpoint needs both its bytes and the time for which it may stop the training "
-                "(--checkpoint-budget), or the time of a restore (--restore-budget)",
-                remedy="give e.g. --checkpoint-bytes 105GB --checkpoint-budget 1m",
-            )
-        if self.every_s is not None and self.budget_s is None:
-            raise UsageError(
-                "--checkpoint-every needs the time that each checkpoint may take",
-                remedy="give e.g. --checkpoint-budget 1m",
-            )
-        if self.restore_copies != 1 and self.restore_budget_s is None:
-            raise UsageError(
-                "--restore-copies needs the time that a restore may take",
-                remedy="give e.g. --restore-budget 2m",
-            )
-        for name, value in (
-            ("--checkpoint-bytes", self.checkpoint_bytes),
-            ("--checkpoint-budget", self.budget_s),
-            ("--checkpoint-every", self.every_s),
-            ("--restore-budget", self.restore_budget_s),
-            ("--restore-copies", self.restore_copies),
-        ):
-            if value is not None and value <= 0:
-                raise UsageError(f"{name} must be more than 0, but is {value:g}")
-        if self.every_s is not None and self.budget_s is not None and self.every_s < self.budget_s:
-            raise UsageError(
-                f"a checkpoint every {self.every_s:g} s can't take {self.budget_s:g} s each",
-                remedy="raise --checkpoint-every, or lower --checkpoint-budget",
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

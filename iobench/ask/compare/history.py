@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Literal
 
-from ...base.errors import UnknownNameError, UsageError
+from ...base.errors import UsageError
 from ...base.units import counted
 from ...judge.statistics import NOISE, SIGNIFICANT, ratio_interval, t_two_sided_p
 from ...record.ab import Drift
-from ...record.metrics import COMPARED
+from ...record.metrics import COMPARED, check_compared
 from ...record.run import RunRecord
 from ...record.verdict import Estimate
 from .changes import MIN_RUNS, MIN_SIDE, can_tell, change_points
@@ -264,8 +264,7 @@ def histories(place: Path, workload: str, wanted: str | None) -> tuple[list[Hist
     One for each kind of host, storage and settings. ``wanted``: the metric, if not the usual one.
     Raises UsageError if there is none, UnknownNameError for the metric.
     """
-    if wanted is not None and wanted not in COMPARED:
-        raise UnknownNameError("metric", wanted, COMPARED)
+    check_compared(*([] if wanted is None else [wanted]))
     found = collect(place)
     left_out = list(found.left_out)
     names = {workload, f"checkpoint {workload}"}

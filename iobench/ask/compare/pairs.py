@@ -10,11 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...base.errors import UsageError
 from ...base.units import counted
+from ...record.metrics import COMPARED
 from ...record.run import RunRecord
 from ..tuning.points import number
+from .comparison import Comparison, compare
+from .drift import drifts_of, needs_drift
 from .identity import identity
-from .runs import Group, allowed, collect, lookup, question, usable
+from .runs import Group, allowed, collect, earlier_runs, lookup, question, usable
 
 Pair = tuple[Group, Group]
 """A baseline and a candidate."""
@@ -68,6 +72,63 @@ def read_place(
         else:
             runs[directory.resolve()] = doc
     return RunFolder(str(path), runs, tuple(left_out), tuple(invalid))
+
+
+def pairs_of(
+    results: Sequence[Path], by: str | None, *, across: Sequence[str], include_invalid: bool
+) -> Pairs:
+    """The pairs of the runs in ``results``: the first place and each other one, or by a key.
+
+    Raises UsageError without a run, and for one place without a key.
+    """
+    if not by and len(results) < 2:
+        raise UsageError(
+            "compare needs two places, or one place and --by KEY",
+            remedy="name a baseline and a candidate, e.g. two run directories",
+        )
+    seen: set[Path] | None = set() if by else None
+    places = [read_place(path, include_invalid=include_invalid, seen=seen) for path in results]
+    return by_key(places, by, across) if by else by_place(places, across)
+
+
+def compared_pairs(
+    found: Pairs,
+    *,
+    across: Sequence[str],
+    metrics: Sequence[str],
+    threshold: float,
+    history: Sequence[Path],
+    results: Sequence[Path],
+) -> list[Comparison]:
+    """Compare each pair; where its runs are few, with the drift that earlier runs tell.
+
+    Those are in ``history``, or else in and beside ``results``. Raises UsageError without a pair.
+    """
+    earlier: list[RunRecord] | None = None
+    compared = []
+    for baseline, candidate in found.pairs:
+        drifts = {}
+        if needs_drift(baseline, candidate):
+            if earlier is None:
+                earlier = earlier_runs(history, results)
+            drifts = drifts_of(baseline, candidate, earlier, metrics or tuple(COMPARED))
+        compared.append(
+            compare(
+                baseline,
+                candidate,
+                across=across,
+                metrics=metrics,
+                threshold=threshold,
+                drifts=drifts,
+            )
+        )
+    if not compared:
+        why = f": {found.left_out[0]}" if found.left_out else ""
+        raise UsageError(
+            f"there is nothing to compare{why}",
+            remedy="name two runs of one workload, or a directory of runs and --by KEY",
+        )
+    return compared
 
 
 def by_place(places: Sequence[RunFolder], across: Sequence[str]) -> Pairs:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ...base.documents import UNPRINTED
+from ...base.errors import UsageError
 from ...judge.statistics import NOISE
 from ...record.ab import Drift
 from ...record.run import RunRecord, TrainingRecord
@@ -15,7 +18,7 @@ from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, op
 from .drift import combined, drift_of, like
 from .identity import by_identity, differences, identity
 from .pace import METRIC, Pace, pace_of
-from .runs import question
+from .runs import collect, question, usable, values_of
 
 Machine = tuple[tuple[int, Instance], ...]
 """The hosts of a job: how many of each type of instance."""
@@ -246,3 +249,66 @@ def _differs(option: Option, best: Option) -> tuple[str, ...]:
         if _same_runs(one, other)
         else differences(identity(other.runs[0]), identity(one.runs[0]))
     )
+
+
+Types = tuple[tuple[str, int], ...]
+"""The hosts of a job: types of instances and their numbers; '' is a type that is not recorded."""
+
+
+def runs_on(
+    results: Sequence[Path], instances: Sequence[str], hosts: int
+) -> tuple[list[tuple[Types, TrainingRecord]], list[str]]:
+    """The runs that can be priced, each with the types of its hosts, and why others can't be.
+
+    ``instances``: one text for all ``results``, one for each of them, or none (as recorded); a type
+    without a number has ``hosts``. Raises UsageError.
+    """
+    if len(instances) > 1 and len(instances) != len(results):
+        raise UsageError(
+            f"{len(instances)} flags --instance stand beside {len(results)} RESULTS",
+            remedy="give one --instance for all RESULTS, or one for each in their order",
+        )
+    asked = [parts_of(text, hosts) for text in instances] or [[("", hosts)]]
+    if len(asked) == 1:
+        asked *= len(results)
+    found: dict[tuple[Path, Types], TrainingRecord] = {}
+    left_out: list[str] = []
+    for place, parts in zip(results, asked, strict=True):
+        collected = collect(place)
+        left_out += collected.left_out
+        for directory, doc in collected.runs.items():
+            why = usable(doc, str(directory))
+            if not why and isinstance(doc, TrainingRecord) and values_of(doc, METRIC):
+                types = tuple((name or doc.host.instance_type or "", n) for name, n in parts)
+                found.setdefault((directory.resolve(), types), doc)
+            else:
+                left_out.append(why or f"{directory} measured no samples/s")
+    if not found:
+        raise UsageError(
+            f"there is no run whose cost can be computed: {left_out[0] if left_out else 'no run'}"
+        )
+    return [(types, doc) for (_, types), doc in found.items()], left_out
+
+
+def parts_of(text: str, hosts: int) -> list[tuple[str, int]]:
+    """Parse ``2xg5.2xlarge+4xg5.4xlarge`` to the types and their numbers.
+
+    A type without a number has ``hosts``.
+    """
+    parts = [_hosts_of(part, text, hosts) for part in text.split("+")]
+    names = [name for name, _ in parts]
+    if len(set(names)) < len(names) or not all(names):
+        raise UsageError(
+            f"--instance '{text}' names no type, or one twice",
+            remedy="write it like 2xg5.2xlarge+4xg5.4xlarge",
+        )
+    return parts
+
+
+def _hosts_of(part: str, text: str, hosts: int) -> tuple[str, int]:
+    found = re.fullmatch(r"(\d{1,9})\s*x\s*(\S+)", part.strip())
+    if found is None:
+        return part.strip(), hosts
+    if int(found[1]) < 1:
+        raise UsageError(f"--instance '{text}': the number of hosts must be at least 1")
+    return found[2], int(found[1])

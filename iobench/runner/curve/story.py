@@ -9,10 +9,8 @@ import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from ... import __version__
 from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import counted, format_bytes, format_duration, parse_size
 from ...host import fio
@@ -20,6 +18,7 @@ from ...host.depth import Depth
 from ...host.fio_depth import OVERHEAD_S
 from ...judge.figures.curve import conclude_curve, rate_of, spent
 from ...record.curve import ProbeHost, StorageCurve, StorageProbe
+from ...settings.base import head
 from ...storage.base import Entry, Files, Storage
 from ..budget import Budget
 from ..hosts.hosts import Hosts
@@ -305,9 +304,7 @@ def run_probe(
     large = conclude_curve(large) if large else None
     curves = [conclude_curve(curve, large) for curve in curves]
     return StorageProbe(
-        iobench_version=__version__,
-        command=list(command),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        **head(command),
         url=target.storage.url,
         dataset=target.manifest.spec.name if target.manifest else None,
         objects=len(target.objects),

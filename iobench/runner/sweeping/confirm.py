@@ -24,7 +24,8 @@ from ...record.sweep import (
     save_sweep,
     setting_text,
 )
-from ...record.tags import tags
+from ...settings.base import head
+from ...settings.tags import tags
 from ..facts import new_directory
 from ..hosts.hosts import Hosts
 from ..options import SweepOptions
@@ -60,7 +61,7 @@ def confirm(
     today, advised = _sides(sweep, advice)
     fresh = sweep.model_copy(
         update={
-            "command": list(options.command),
+            **head(options.command),
             "points": [today, advised],
             "default": today.settings,
             "seed": sweep.seed + _SEED_STEP,

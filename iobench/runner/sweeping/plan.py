@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from ...record.sweep import (
     describe,
     setting_text,
 )
-from ...settings.base import apply_overrides, build, find_spec
+from ...settings.base import apply_overrides, build, find_spec, head
 from ...settings.code import code_of
 from ...settings.dataset import DatasetSpec, resized
 from ...settings.walk import WalkSpec, check_keys
@@ -309,8 +308,7 @@ def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:
 
 def new_sweep(results: Path, command: Sequence[str], asked: Sweep) -> tuple[Sweep, Path]:
     """Begin the sweep that was asked for: with a time, a command and a fresh directory."""
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    sweep = asked.model_copy(update={"created": created, "command": list(command)})
+    sweep = asked.model_copy(update=head(command))
     named = sweep.preset or Path(sweep.workload).stem
     return sweep, new_directory(results, f"sweep-{named}")
 

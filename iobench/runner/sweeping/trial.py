@@ -28,8 +28,8 @@ from ...base.errors import InterruptedRun, IobenchError, UsageError
 from ...base.processes import die_with_parent
 from ...base.text import printable
 from ...record.run import TrainingRecord, load_training
-from ...record.tags import Tags, tagged
 from ...settings.base import Record, build
+from ...settings.tags import Tags, tagged
 from ...settings.workload import Workload
 from ..experiment import Options
 from ..experiment import run as run_plan

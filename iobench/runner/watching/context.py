@@ -20,8 +20,8 @@ from ...base.text import printable, quoted
 from ...host import host as this_host
 from ...record.host import Host
 from ...record.run import TrainingRecord
-from ...record.tags import checked_tags, tagged
 from ...record.training import WatchedRank, WatchFacts
+from ...settings.tags import checked_tags, tagged
 from ...subject.board import Board
 from ...subject.factory import one_line
 from ...subject.meter import Meter
