@@ -9,7 +9,7 @@ from ..ask.compare.pace import Schedule, saving_of
 from ..ask.compare.ranking import Machine, rankings, runs_on
 from ..ask.compare.runs import earlier_runs
 from ..base.errors import UsageError
-from ..record.run import RunRecord, TrainingRecord, load_run
+from ..record.run import PricedRecord, RunRecord, load_run
 from ..report.cost import sections
 from ..settings.prices import instances_of, read_prices
 from .printing import print_report
@@ -28,7 +28,7 @@ def run(request: CostRequest) -> int:
         stated_spot=request.host_spot_price_per_hour or {},
         chosen=bool(request.instance),
     )
-    priced: list[tuple[TrainingRecord, Machine]] = [
+    priced: list[tuple[PricedRecord, Machine]] = [
         (doc, tuple((hosts, instances[name]) for name, hosts in types)) for types, doc in given
     ]
     ranked = rankings(priced, terms, earlier=earlier_runs(request.history, request.results))

@@ -172,6 +172,9 @@ class ServingRecord(RunRecord):
     job: ServingRun
 
 
+PricedRecord = TrainingRecord | ServingRecord
+"""Runs that tell how many samples a host takes in a second."""
+
 KINDS: dict[str, type[RunRecord]] = {
     "training": TrainingRecord,
     "checkpoint": CheckpointRecord,

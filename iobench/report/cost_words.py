@@ -15,6 +15,7 @@ from ..base.units import (
     format_factor,
     format_percent,
 )
+from ..record.run import ServingRecord
 from ..settings.instances import STATED
 from .figures import ends, spread, told
 
@@ -216,7 +217,7 @@ def details(one: Ranking, number: int) -> tuple[str, ...]:
         paid.never_interrupted
         and "how often it is interrupted is not known: these figures hold if it never is",
         paid.lost_share and f"{format_percent(paid.lost_share)} of the time is lost to {lost_to}",
-        _saves(paid.saving),
+        not isinstance(slowest.pace.runs[0], ServingRecord) and _saves(paid.saving),
         often is not None and f"it is cheaper than on demand below {_often(often)}",
         layout
         and f"the loader's own layout takes {format_duration(layout)} to write, once: counted in "

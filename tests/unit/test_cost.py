@@ -5,6 +5,7 @@ pay.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from iobench.record.run import TrainingRecord, load_run
 from iobench.record.verdict import RankTime
 from iobench.settings.instances import Instance
 from tests.processes import in_process
+from tests.requests import build_serving
 from tests.unit.conftest import build_run
 from tests.unit.test_compare import BASE, FAST, document
 
@@ -335,6 +337,26 @@ def test_the_efficiency_at_which_hosts_are_as_cheap_as_another_machine() -> None
 
 
 # The verb
+
+
+def test_a_server_costs_what_the_rate_costs_that_it_holds() -> None:
+    """An interruption takes its restart from it, and no work."""
+    machine = ((1, Instance(type="m", usd_per_hour=3.6, spot_usd_per_hour=1.8)),)
+    terms = Terms(interruptions_per_hour=6, schedule=Schedule(restart_s=60))
+    ranking = rankings([(build_serving(rate=400.0), machine)], terms)[0]
+    (spot, demand) = ranking.options
+    rate = demand.figures.samples_per_s
+    assert rate == pytest.approx(400, rel=0.05)
+    assert demand.figures.samples_per_usd == pytest.approx(rate * 1000)
+    assert demand.figures.lost_share == 0
+    assert spot.figures.lost_share == pytest.approx(1 - math.exp(-60 / 600), rel=1e-3)
+    notes = demand.figures.notes
+    assert any("p99 stayed within 15.0 ms" in note for note in notes)
+
+
+def test_a_rate_that_breaks_its_limit_buys_nothing() -> None:
+    machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
+    assert rankings([(build_serving(read_s=0.022), machine)], Terms()) == []
 
 
 def found_by(words: list[str]) -> Any:

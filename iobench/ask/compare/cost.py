@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ...base.documents import UNPRINTED
 from ...base.units import counted, format_duration, samples_per_usd
 from ...record.ab import Answer
-from ...record.run import RunRecord
+from ...record.run import RunRecord, ServingRecord
 from ...record.verdict import Estimate
 from ...settings.instances import Instance
 from .pace import Basis, Pace, SaveTimes, Schedule, lost_share, saving_of
@@ -168,6 +168,10 @@ MAX_INTERRUPTIONS = 60.0
 """Largest number of interruptions of a host in an hour that is searched for, or can be stated."""
 
 
+_AT_ONCE_S = 1e-3
+"""A server loses only the time of its restart when it is interrupted, and no work."""
+
+
 def break_even_efficiency(
     usd_per_hour: float, other_usd_per_hour: float, speedup: float = 1.0
 ) -> float:
@@ -256,7 +260,8 @@ def _option(
     slowest = min(parts, key=lambda part: part.pace.middle).pace
     hosts, spot = sum(part.hosts for part in parts), kind == "spot"
     hourly = sum(part.hosts * price.usd_per_hour for part, price in zip(parts, prices, strict=True))
-    saving = _saving(slowest, terms, hosts)
+    serves = isinstance(slowest.runs[0], ServingRecord)
+    saving = None if serves else _saving(slowest, terms, hosts)
     known = terms.samples or slowest.runs[0].job.dataset.samples
     preparation = max((part.pace.preparation_s or 0.0 for part in parts), default=0.0)
     job = _Job(
@@ -264,7 +269,9 @@ def _option(
         terms=terms,
         interruptions_per_hour=(terms.interruptions_per_hour or 0.0) if spot else 0.0,
         schedule=Schedule(
-            every_s=terms.schedule.every_s, restart_s=terms.schedule.restart_s, saving=saving
+            every_s=_AT_ONCE_S if serves else terms.schedule.every_s,
+            restart_s=terms.schedule.restart_s,
+            saving=saving,
         ),
         preparation_s=preparation * (known or 0),
         samples=terms.epochs * known if terms.epochs and known else None,
@@ -411,7 +418,13 @@ def _notes(part: PricedHosts) -> list[str]:
         )
     if (emulated := _emulated(part)) is not None:
         found.append(emulated)
-    each = doc.job.accelerators / part.pace.hosts
+    if isinstance(doc, ServingRecord):
+        spec, accelerators = doc.job.scenario, doc.job.scenario.accelerators
+        limit = f"p{100 * spec.quantile:.4g} stayed within {format_duration(spec.limit)}"
+        found.append(f"the rate is one at which {limit}")
+    else:
+        accelerators = doc.job.accelerators
+    each = accelerators / part.pace.hosts
     if instance.accelerators and each != instance.accelerators:
         found.append(
             f"the run fed {counted(each, 'accelerator')}, but "
@@ -422,7 +435,14 @@ def _notes(part: PricedHosts) -> list[str]:
 
 def _emulated(part: PricedHosts) -> str | None:
     """That the rate is that of an emulated accelerator, unless the host is known to have it."""
-    spec, instance = part.pace.runs[0].job.workload.accelerator, part.instance
+    doc, instance = part.pace.runs[0], part.instance
+    if isinstance(doc, ServingRecord):
+        return (
+            f"the run emulated an accelerator, {format_duration(doc.job.scenario.step_time)} a "
+            f"step: the rate is what that one takes, and {instance.type} has "
+            + (instance.accelerator or "none that is known")
+        )
+    spec = doc.job.workload.accelerator
     if spec.kind != "emulated" or not (name := spec.name):
         return None
     if instance.accelerator and name.lower() in instance.accelerator.lower():

@@ -20,7 +20,7 @@ from ...judge.judged import judge
 from ...judge.statistics import t_quantile
 from ...record.ab import Drift
 from ...record.checkpoint import Training
-from ...record.run import RunRecord, TrainingRecord
+from ...record.run import PricedRecord, RunRecord, ServingRecord, TrainingRecord
 from ...record.training import Repetition
 from ...record.verdict import Estimate
 from .claims import MIN_DEGREES, spread_of
@@ -119,13 +119,13 @@ place, or the repetitions of the runs, which tell nothing about another day."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Samples/s of one host, without the time of saves.
+    """Samples/s of one host, without the time of saves; of a server, at a rate that it holds.
 
     ``values`` has the median of each run. ``low`` and ``high`` are the 95 % interval of the rate of
     such runs; with the basis ``repetitions`` they are the slowest and the fastest repetition.
     """
 
-    runs: tuple[TrainingRecord, ...]
+    runs: tuple[PricedRecord, ...]
     values: tuple[float, ...]
     middle: float
     low: float
@@ -148,13 +148,13 @@ class Pace:
         return self.runs[0].host.instance_type or ""
 
 
-def pace_of(runs: Sequence[TrainingRecord], drift: Drift | None = None) -> Pace | None:
+def pace_of(runs: Sequence[PricedRecord], drift: Drift | None = None) -> Pace | None:
     """The pace of runs of the same identity; None if they measured no rate.
 
     ``drift``: how much such runs differ from one another, as earlier runs tell.
     """
     hosts = max(1, len(runs[0].hosts)) if runs else 1
-    rates = {id(doc): [rate / hosts for rate in _rates(doc)] for doc in runs}
+    rates = {id(doc): [rate / hosts for rate in rates_of(doc)] for doc in runs}
     counted = tuple(doc for doc in runs if rates[id(doc)])
     if not counted:
         return None
@@ -165,6 +165,7 @@ def pace_of(runs: Sequence[TrainingRecord], drift: Drift | None = None) -> Pace 
     used = [
         used
         for doc in counted
+        if isinstance(doc, TrainingRecord)
         for repetition in doc.job.repetitions
         if repetition.complete
         and (used := repetition.accelerator_utilization_sustained) is not None
@@ -177,13 +178,24 @@ def pace_of(runs: Sequence[TrainingRecord], drift: Drift | None = None) -> Pace 
         high=max(high, median(values)),
         basis="repetitions" if interval is None else "drift" if drift else "runs",
         utilization=median(used) if used else None,
-        storage=_storage(counted),
-        preparation_s=_preparation(counted),
+        storage=_storage([doc for doc in counted if isinstance(doc, TrainingRecord)]),
+        preparation_s=_preparation([doc for doc in counted if isinstance(doc, TrainingRecord)]),
         drift=drift,
     )
 
 
-def _rates(doc: TrainingRecord) -> list[float]:
+def metric_of(doc: RunRecord) -> str:
+    """The metric of a run's pace."""
+    return "requests_per_s" if isinstance(doc, ServingRecord) else METRIC
+
+
+def rates_of(doc: RunRecord) -> list[float]:
+    """Samples/s of each complete repetition; of a server, only where its limit held."""
+    if isinstance(doc, ServingRecord):
+        held = [one for one in doc.job.repetitions if one.holds and one.steady is not False]
+        return [one.requests_per_s for one in held if one.requests_per_s]
+    if not isinstance(doc, TrainingRecord):
+        return []
     done = [without_saves(each) for each in doc.job.repetitions if each.complete]
     return [rate for rate in done if rate]
 

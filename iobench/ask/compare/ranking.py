@@ -11,14 +11,14 @@ from ...base.documents import UNPRINTED
 from ...base.errors import UsageError
 from ...judge.statistics import NOISE
 from ...record.ab import Drift
-from ...record.run import RunRecord, TrainingRecord
+from ...record.run import PricedRecord, RunRecord, ServingRecord, TrainingRecord
 from ...settings.instances import Instance
 from .claims import MIN_RUNS, Sides, answer_of, claim
 from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of
 from .drift import combined, drift_of, like
-from .identity import by_identity, differences, identity
-from .pace import METRIC, Pace, pace_of
-from .runs import collect, question, usable, values_of
+from .identity import by_identity, differences, identity, workload_of
+from .pace import METRIC, Pace, metric_of, pace_of, rates_of
+from .runs import collect, question, usable
 
 Machine = tuple[tuple[int, Instance], ...]
 """The hosts of a job: how many of each type of instance."""
@@ -48,7 +48,7 @@ class Ranking:
 
 
 def rankings(
-    priced: Sequence[tuple[TrainingRecord, Machine]],
+    priced: Sequence[tuple[PricedRecord, Machine]],
     terms: Terms,
     *,
     earlier: Sequence[RunRecord] = (),
@@ -59,7 +59,7 @@ def rankings(
     ``earlier``: runs that tell how much equal ones differ, where an option has fewer than
     ``MIN_RUNS`` of them.
     """
-    works: dict[tuple[str, ...], list[tuple[TrainingRecord, Machine]]] = {}
+    works: dict[tuple[str, ...], list[tuple[PricedRecord, Machine]]] = {}
     for doc, machine in priced:
         works.setdefault(question(doc), []).append((doc, machine))
     found = [_ranking(each, terms, earlier) for each in works.values()]
@@ -67,9 +67,9 @@ def rankings(
 
 
 def _ranking(
-    priced: Sequence[tuple[TrainingRecord, Machine]], terms: Terms, earlier: Sequence[RunRecord]
+    priced: Sequence[tuple[PricedRecord, Machine]], terms: Terms, earlier: Sequence[RunRecord]
 ) -> Ranking | None:
-    machines: dict[Machine, list[TrainingRecord]] = {}
+    machines: dict[Machine, list[PricedRecord]] = {}
     for doc, machine in priced:
         machines.setdefault(machine, []).append(doc)
     options: list[Option] = []
@@ -87,7 +87,7 @@ def _ranking(
         against, differs = _against(one, options[0]), _differs(one, options[0])
         compared.append(replace(one, against=against, differs=differs))
     return Ranking(
-        workload=priced[0][0].job.workload.name,
+        workload=workload_of(priced[0][0]),
         options=tuple(compared),
         break_evens=tuple(_break_evens(options, terms)),
         without_price=tuple(dict.fromkeys(unpriced)),
@@ -96,7 +96,7 @@ def _ranking(
 
 
 def _jobs(
-    machine: Machine, docs: Sequence[TrainingRecord], earlier: Sequence[RunRecord]
+    machine: Machine, docs: Sequence[PricedRecord], earlier: Sequence[RunRecord]
 ) -> list[tuple[PricedHosts, ...]]:
     """The jobs on this machine: one for each group of runs, or one if it has several types.
 
@@ -104,7 +104,8 @@ def _jobs(
     slowest of all.
     """
     groups = [
-        [doc for doc in group if isinstance(doc, TrainingRecord)] for group in by_identity(docs)
+        [doc for doc in group if isinstance(doc, TrainingRecord | ServingRecord)]
+        for group in by_identity(docs)
     ]
     paces = [
         pace for group in groups if (pace := pace_of(group, _drift(group, earlier))) is not None
@@ -130,12 +131,14 @@ def _jobs(
     return [tuple(parts)]
 
 
-def _drift(group: Sequence[TrainingRecord], earlier: Sequence[RunRecord]) -> Drift | None:
+def _drift(group: Sequence[PricedRecord], earlier: Sequence[RunRecord]) -> Drift | None:
     """How much runs like these differ, as other runs tell; None if there are enough of these."""
     if len(group) >= MIN_RUNS:
         return None
     own = {doc.run_id for doc in group}
-    return drift_of(like(group[0], [doc for doc in earlier if doc.run_id not in own]), METRIC)
+    return drift_of(
+        like(group[0], [doc for doc in earlier if doc.run_id not in own]), metric_of(group[0])
+    )
 
 
 def _drift_of_both(one: Pace, other: Pace) -> Drift | None:
@@ -257,7 +260,7 @@ Types = tuple[tuple[str, int], ...]
 
 def runs_on(
     results: Sequence[Path], instances: Sequence[str], hosts: int
-) -> tuple[list[tuple[Types, TrainingRecord]], list[str]]:
+) -> tuple[list[tuple[Types, PricedRecord]], list[str]]:
     """The runs that can be priced, each with the types of its hosts, and why others can't be.
 
     ``instances``: one text for all ``results``, one for each of them, or none (as recorded); a type
@@ -271,18 +274,20 @@ def runs_on(
     asked = [parts_of(text, hosts) for text in instances] or [[("", hosts)]]
     if len(asked) == 1:
         asked *= len(results)
-    found: dict[tuple[Path, Types], TrainingRecord] = {}
+    found: dict[tuple[Path, Types], PricedRecord] = {}
     left_out: list[str] = []
     for place, parts in zip(results, asked, strict=True):
         collected = collect(place)
         left_out += collected.left_out
         for directory, doc in collected.runs.items():
             why = usable(doc, str(directory))
-            if not why and isinstance(doc, TrainingRecord) and values_of(doc, METRIC):
+            if not why and isinstance(doc, TrainingRecord | ServingRecord) and rates_of(doc):
                 types = tuple((name or doc.host.instance_type or "", n) for name, n in parts)
                 found.setdefault((directory.resolve(), types), doc)
             else:
-                left_out.append(why or f"{directory} measured no samples/s")
+                serves = isinstance(doc, ServingRecord)
+                none = "a rate at which its limit held" if serves else "samples/s"
+                left_out.append(why or f"{directory} did not measure {none}")
     if not found:
         raise UsageError(
             f"there is no run whose cost can be computed: {left_out[0] if left_out else 'no run'}"
