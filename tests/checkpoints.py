@@ -1,8 +1,7 @@
-"""States to save, jobs of one rank and of several, for the tests of checkpoints."""
+"""Jobs of one rank and of several, for the tests of checkpoints."""
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import traceback
 from collections.abc import Iterator, Mapping
@@ -17,10 +16,12 @@ import xxhash
 
 from iobench.base.errors import CheckpointError
 from iobench.checkpoint import make_writer
-from iobench.checkpoint.base import Job, Restored
+from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
-from iobench.checkpoint.leaves import leaves
 from iobench.checkpoint.manifest import MANIFEST, part_name
+from iobench.testing.writers import blank, make_state, restore, same, save
+
+__all__ = ["blank", "make_state", "restore", "same", "save"]
 
 WRITERS = (
     *("torch", "torch-nocrc", "torch-async", "safetensors", "safetensors-async"),
@@ -32,89 +33,6 @@ EACH_WRITER = [
     for writer in WRITERS
 ]
 """The process of dcp-async-process takes seconds to start: most tests of it wait for the night."""
-
-
-def make_state(seed: int = 0, *, large: int = 700_001) -> dict[str, Any]:
-    """Every kind of leaf, and sizes that end nowhere even; about ``large`` x 5 bytes."""
-    torch.manual_seed(seed)
-    return {
-        "model": {
-            "embedding": torch.randn(large).to(torch.bfloat16),
-            "layers.0": {
-                "weight": torch.randn(257, 511),
-                "bias": torch.randn(511),
-                "half": torch.randn(33).half(),
-            },
-            "scale": torch.tensor(3.5 + seed),
-            "mask": torch.rand(1001) > 0.5,
-            "nothing": torch.empty(0, 4),
-            "turned": torch.randn(64, 48).t(),
-        },
-        "optimizer": {
-            "step": torch.arange(5) + seed,
-            "exp_avg": torch.randn(large // 2),
-            "tiny": torch.zeros(1, dtype=torch.uint8),
-        },
-        "step": 7 + seed,
-        "rate": 1e-3 / (seed + 3),
-        "worst": math.inf,
-        "name": f"résumé {seed}",
-        "done": False,
-    }
-
-
-def blank(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The same shapes and types with other contents, to restore into."""
-    empty: dict[str, Any] = {}
-    for name, leaf in state.items():
-        if isinstance(leaf, dict):
-            empty[name] = blank(leaf)
-        elif isinstance(leaf, torch.Tensor):
-            # Of the same strides: what was not contiguous is not, here either.
-            empty[name] = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).fill_(1)
-        else:
-            empty[name] = type(leaf)()
-    return empty
-
-
-def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Bit for bit."""
-    left, right = leaves(one), leaves(other)
-    if list(left) != list(right):
-        return False
-    for name, leaf in left.items():
-        found = right[name]
-        if not isinstance(leaf, torch.Tensor):
-            if type(leaf) is not type(found) or leaf != found:
-                return False
-        elif (
-            leaf.dtype != found.dtype or leaf.shape != found.shape or _bytes(leaf) != _bytes(found)
-        ):
-            return False
-    return True
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def save(
-    writer: str,
-    root: CheckpointRoot,
-    step: int,
-    state: dict[str, Any],
-    *,
-    fsync: bool = True,
-    **options: Any,
-) -> CheckpointTarget:
-    """A whole save of a job of one rank."""
-    made, target = make_writer(writer, options=options), root.step(step)
-    try:
-        target.publish(made.save(state, target, fsync=fsync).wait(), rank=0)
-    finally:
-        made.close()
-    target.commit(writer=writer, world=1)
-    return target
 
 
 def plant(target: CheckpointTarget, name: str, content: bytes) -> None:
@@ -136,20 +54,6 @@ def plant(target: CheckpointTarget, name: str, content: bytes) -> None:
         file_checksums=sums,
     )
     (folder / MANIFEST).write_bytes(replace(manifest, parts=(listed,)).dump())
-
-
-def restore(
-    writer: str,
-    target: CheckpointTarget,
-    state: dict[str, Any],
-    job: Job | None = None,
-    **options: Any,
-) -> Restored:
-    made = make_writer(writer, job, options)
-    try:
-        return made.restore(state, target)
-    finally:
-        made.close()
 
 
 MAX_WAIT_S = 240

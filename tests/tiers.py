@@ -70,6 +70,8 @@ TIER_OF = {
     "e2e/test_model_load.py": SLOW,
     "e2e/test_ablation_runs.py": SLOW,
     "e2e/test_own_loader.py": SLOW,
+    "e2e/test_action.py": SLOW,
+    "e2e/test_plug_in_example.py": SLOW,
     "e2e/test_probe.py": SLOW,
     "e2e/test_sync.py": SLOW,
     "e2e/test_train.py": SLOW,

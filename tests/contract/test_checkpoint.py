@@ -19,6 +19,7 @@ from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.saving import FileWriter
 from iobench.checkpoint.torch_save import TorchSave
+from iobench.testing.writers import WriterContract
 from tests.checkpoints import (
     EACH_WRITER,
     WRITERS,
@@ -74,51 +75,14 @@ def test_the_tests_know_every_writer() -> None:
     assert set(WRITERS) == set(REGISTRY.entries())
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_what_is_restored_is_what_was_saved(place: str, writer: str) -> None:
-    root, state = CheckpointRoot.open(place), make_state()
-    root.claim()
-    made = make_writer(writer)
-    try:
-        for step in (
-            1,
-            2,
-        ):  # an asynchronous writer keeps its memory and its process for the second
-            target = root.step(step)
-            pending = made.save(state, target)
-            saved = pending.wait()
-            assert pending.done()
-            assert 0 <= saved.backpressure_s <= saved.blocked_s <= saved.durable_s
-            assert 0 < saved.accepted_s <= saved.durable_s
-            assert made.asynchronous == (saved.staged_s is not None)
-            target.publish(saved, rank=0)
-            assert root.latest() == (root.step(1) if step == 2 else None)
-            manifest = target.commit(writer=writer, world=1, facts={"model": "test"})
-            assert root.latest() == target
-            assert (
-                manifest.bytes
-                == saved.bytes
-                == sum(root.storage.size(target.key(name)) for name in saved.files)
-            )
-            tensor_bytes = sum(
-                leaf.nbytes
-                for leaf in (*state["model"].values(), *state["optimizer"].values())
-                if hasattr(leaf, "nbytes")
-            )
-            assert saved.bytes > tensor_bytes
-    finally:
-        made.close()
-    again = blank(state)
-    assert not same(again, state)
-    restored = restore(writer, root.step(2), again)
-    assert same(again, state)
-    assert restored.verified == "tensors"
-    assert restored.bytes > tensor_bytes
-    assert sorted(target.data_keys()) == sorted(target.key(name) for name in saved.files)
-    assert target.manifest() == manifest
-    assert manifest.facts == {"model": "test"}
-    root.clean()
-    assert list(root.storage.list()) == []
+class TestWriters(WriterContract):
+    @pytest.fixture(params=WRITERS)
+    def writer(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def place(self, place: str) -> str:
+        return place
 
 
 @pytest.mark.parametrize("writer", EACH_WRITER)
@@ -208,19 +172,6 @@ def test_stream_sends_parts_that_a_strict_server_takes(
     again = blank(state)
     restore("stream", target, again, block_size="1MiB")
     assert same(again, state)
-
-
-@pytest.mark.parametrize("writer", EACH_WRITER)
-def test_without_fsync_nothing_is_called_durable(tmp_path: Path, writer: str) -> None:
-    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=1000)
-    root.claim()
-    made = make_writer(writer)
-    try:
-        saved = made.save(state, root.step(1), fsync=False).wait()
-    finally:
-        made.close()
-    assert saved.durable_s is None
-    assert saved.accepted_s > 0
 
 
 def test_block_and_concurrency_do_not_change_the_file(tmp_path: Path) -> None:

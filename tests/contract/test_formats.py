@@ -9,20 +9,16 @@ import subprocess
 import sys
 import tarfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from iobench.base.errors import SpecError, UsageError
-from iobench.data.codecs import CODECS
 from iobench.data.dataset import index_file
 from iobench.data.formats import FORMATS
-from iobench.data.formats.base import Assembled, Blocks, Framed
+from iobench.data.formats.base import Format
 from iobench.data.generator import clean, generate
 from iobench.data.generator.plan import plan_shards
 from iobench.data.scan import scan
@@ -32,99 +28,18 @@ from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
-from iobench.storage.simulated.memory import MemoryStorage
+from iobench.testing.data import FormatContract, assembled, flipped_bits_are_found, packed
 from tests.conftest import MakeDataset
 from tests.contract.truth import of_mds
 
 NAMES = sorted(FORMATS.entries())
-ASSEMBLED = [name for name in NAMES if isinstance(FORMATS.open(name), Assembled)]
-SINGLE = [name for name in NAMES if isinstance(FORMATS.open(name), Framed)]
-FRAMED = [name for name in SINGLE if any(FORMATS.open(name).margins(0, "", 1))]
 SUFFIX = ".bin"
 
 
-def packed(form: Any, samples: list[bytes], first: int = 0) -> tuple[bytes, list[int]]:
-    """A shard, and where each sample's stored bytes begin."""
-    shard = bytearray()
-    offsets = []
-    if hasattr(form, "assemble"):
-        return assembled(form, samples)[:2]
-    for number, sample in enumerate(samples, first):
-        frame = form.frame(number, SUFFIX, memoryview(sample))
-        offsets.append(len(shard) + len(frame.head))
-        shard += frame.head + sample + frame.tail
-    shard += form.finish(len(shard))
-    return bytes(shard), offsets
-
-
-def assembled(form: Any, samples: list[bytes], **spec: Any) -> tuple[bytes, list[int], list[int]]:
-    """The same by a format that builds whole shards, from memory that is used again; and how many
-    bytes are stored of each sample.
-    """
-    sizes = np.array([len(sample) for sample in samples], np.int64)
-    size: dict[str, Any] = {
-        "distribution": "quantiles",
-        "quantiles": [[0, int(sizes.min())], [1, int(sizes.max())]],
-    }
-    if sizes.min() == sizes.max():
-        size = {"mean": int(sizes[0])}
-    full = {
-        "name": "x",
-        "samples": len(samples),
-        "sample_size": {**size, "min": int(sizes.min())},
-        "format": form.name,
-        **spec,
-    }
-    shard = bytearray()
-
-    def contents() -> Iterator[memoryview]:
-        scratch = bytearray(int(sizes.max()))
-        for sample in samples:
-            scratch[: len(sample)] = sample
-            yield memoryview(scratch)[: len(sample)]
-
-    made = build(DatasetSpec, full, where="test")
-    codec = CODECS.open(made.codec)
-    form.check_spec(made, codec)
-    offset, stored = form.assemble(contents(), sizes, shard.extend, spec=made, codec=codec)
-    return bytes(shard), offset.tolist(), stored.tolist()
-
-
-@pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25)
-@given(data=st.data())
-def test_each_sample_lies_at_its_offset(name: str, data: st.DataObject) -> None:
-    form = FORMATS.open(name)
-    if isinstance(form, Blocks):
-        return  # its samples are parts of blocks
-    most = 12 if name in ASSEMBLED + FRAMED else 1
-    samples = data.draw(
-        st.lists(
-            st.binary(min_size=2, max_size=1500).map(lambda half: half * 2),
-            min_size=1,
-            max_size=most,
-        )
-    )
-    shard, offsets = packed(form, samples, data.draw(st.integers(0, 10**9)))
-    assert [shard[o : o + len(s)] for o, s in zip(offsets, samples, strict=True)] == samples
-
-
-@pytest.mark.parametrize("name", [name for name in SINGLE if FORMATS.open(name).has_checksums])
-@given(position=st.integers(0, 10**6), bit=st.integers(0, 7), cut=st.integers(0, 10**6))
-def test_a_damaged_frame_is_one_line(name: str, position: int, bit: int, cut: int) -> None:
-    """Of a header whose own checksum fails, of data, or of a sample that is cut."""
-    form = FORMATS.open(name)
-    whole = packed(form, [b"a" * 700])[0]
-    framed = bytearray(whole[: len(whole) - len(form.finish(0))])
-    form.check(memoryview(framed))
-    with pytest.raises(ValueError) as caught:
-        form.check(memoryview(framed)[: cut % len(framed)])
-    assert "\n" not in str(caught.value)
-    place = position % (512 if name == "tar" else len(framed))  # tar has none of its data
-    framed[place] ^= 1 << bit
-    with pytest.raises(ValueError) as caught:
-        form.check(memoryview(framed))
-    assert "\n" not in str(caught.value)
+class TestFormats(FormatContract):
+    @pytest.fixture(params=NAMES)
+    def form(self, request: pytest.FixtureRequest) -> Format:
+        return FORMATS.open(request.param)
 
 
 @pytest.mark.parametrize("size", [1, 1300, 2020, 2022, 4081])
@@ -245,30 +160,19 @@ def test_reading_and_verifying_need_no_library(
             assert (found.samples[column] == manifest.samples[column]).all()
 
 
-FLIPPED: dict[str, dict[str, Any]] = {
-    "hdf5": {"format": "hdf5"},
-    "hdf5 behind gzip": {"format": "hdf5", "codec": "gzip"},
-    "parquet": {"format": "parquet", "block_size": 200, "columns": 2, "codec": "gzip"},
-    "tokens": {"format": "tokens"},
-    "mds": {"format": "mds"},
-}
-
-
-@pytest.mark.parametrize("what", FLIPPED)
-def test_verify_finds_any_flipped_bit(make_dataset: MakeDataset, what: str) -> None:
-    manifest, path = make_dataset(
-        **FLIPPED[what], samples=6, sample_size={"mean": 100}, samples_per_shard=3
-    )
-    objects = {key: bytearray((path / key).read_bytes()) for key in manifest.keys()}  # noqa: SIM118
-    storage = MemoryStorage(objects={key: memoryview(data) for key, data in objects.items()})
-    assert verify(storage, manifest, workers=0).ok
-    shard = objects[manifest.key(1)]
-    for position in range(0, len(shard), max(1, len(shard) // 100)):
-        shard[position] ^= 16
-        damages = verify(storage, manifest, workers=0).damages
-        assert {damage.shard for damage in damages} == {manifest.key(1)}, position
-        shard[position] ^= 16
-    assert verify(storage, manifest, workers=0).ok
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"format": "hdf5", "codec": "gzip"},
+        {"format": "parquet", "block_size": 200, "columns": 2, "codec": "gzip"},
+    ],
+    ids=lambda spec: spec["format"],
+)
+def test_verify_finds_any_flipped_bit_of_what_is_compressed(
+    spec: dict[str, Any], tmp_path: Path
+) -> None:
+    small = {"samples": 6, "sample_size": {"mean": 100}, "samples_per_shard": 3}
+    flipped_bits_are_found(tmp_path, **spec, **small)
 
 
 @pytest.mark.parametrize(("form", "codec"), [("hdf5", "none"), ("hdf5", "gzip"), ("lmdb", "none")])

@@ -21,7 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from iobench.base.errors import StorageError, TargetRefusedError, UnknownNameError, UsageError
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Guarded, Storage, Versioned
-from tests.contract.test_storage_suite import StorageContract, content, put, read
+from iobench.testing.storage import StorageContract, content, put, read
 from tests.processes import PATIENCE_S
 from tests.servers.nfs import rclone, serve
 from tests.servers.process import free_port, missing

@@ -4,7 +4,6 @@ workers, ranks, codec and content.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import tempfile
@@ -17,20 +16,20 @@ import pytest
 import tqdm
 import xxhash
 
-from iobench.base.errors import IobenchError, UsageError
-from iobench.load import LibraryLoader, library_version, make_loader, open_library
+from iobench.base.errors import UsageError
+from iobench.load import make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
-from iobench.load.libraries import LOADERS, converter_class, library_class
+from iobench.load.libraries import LOADERS, library_class
 from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.plugins import PlugIn
-from iobench.record.manifest import Manifest
 from iobench.settings.subject import OWN_LOADER, USER_LOADER
 from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
-from iobench.storage.base import Retries, Storage
+from iobench.storage.base import Retries
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
+from iobench.testing.loaders import LoaderContract, hashes, opened
 from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # libraries warn of what is theirs to mend
@@ -74,29 +73,6 @@ def _spec(kind: str, **more: Any) -> dict[str, Any]:
     return {"format": form, "samples": 120, "sample_size": SIZES, **shards, **more}
 
 
-@contextlib.contextmanager
-def _open(
-    manifest: Manifest, storage: Storage, kind: str, workers: int = 2, **more: Any
-) -> Iterator[LibraryLoader]:
-    """The loader, its layout made where it needs one, and ended."""
-    reading = ReaderSpec.model_validate(more.pop("reader", {"decode": False}))
-    loading = LoaderSpec(kind=kind, workers=workers)
-    more.setdefault("batch_size", 16)
-    if converter_class(kind) is not None:
-        bare = reading.model_copy(update={"decode": False, "crop": None})
-        make_layout(Source(manifest, storage, bare, loading, 16), library_version(kind))
-    loader = open_library(manifest, storage, reading, loading, seed=5, **more)
-    try:
-        yield loader
-    finally:
-        loader.shutdown()
-
-
-def _epoch(loader: LibraryLoader, epoch: int) -> list[int]:
-    loader.set_epoch(epoch)
-    return [xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in loader for sample in batch]
-
-
 def test_every_kind_goes_through_this_suite() -> None:
     """But for one that CI can't have either: it wants NumPy below 2.2 and xxhash below 4, and a
     torchvision built with its torch.
@@ -109,95 +85,40 @@ def test_every_kind_goes_through_this_suite() -> None:
         )
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+class TestLibraries(LoaderContract):
+    @pytest.fixture(params=KINDS)
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def form(self, kind: str) -> str:
+        return FORMAT.get(kind, "files")
+
+    @pytest.fixture
+    def codec(self, kind: str) -> str:
+        return "none" if kind in ("hf-datasets", MOSAIC) else "zstd:1"
+
+    @pytest.fixture
+    def repeats(self, kind: str) -> bool:
+        return kind in ("torch-map", "torchdata", "spdl", "grain", MOSAIC)
+
+    @pytest.fixture(autouse=True)
+    def _no_trace(
+        self, nothing_left: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[None]:
+        """No process, no shared memory, no temporary file."""
+        (tmp_path / "temporary").mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+        yield
+        assert list((tmp_path / "temporary").iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_sample_once_in_every_epoch_and_in_another_order(
-    kind: str, workers: int, make_dataset: Any, nothing_left: set[int]
-) -> None:
+def test_whose_cpu_time_a_batch_took(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind))
-    truth = sorted(manifest.samples["xxh3"].tolist())
-    with _open(manifest, LocalStorage(root), kind, workers) as loader:
-        orders = [_epoch(loader, epoch) for epoch in range(3)]
-        again = (
-            _epoch(loader, 1)
-            if kind in ("torch-map", "torchdata", "spdl", "grain", MOSAIC)
-            else None
-        )
-    assert [sorted(order) for order in orders] == [truth] * 3
-    assert orders[0] != orders[1] != orders[2] != orders[0]
-    assert orders[0] != manifest.samples["xxh3"].tolist()
-    if again is not None:
-        assert again == orders[1]  # an epoch's number decides its order
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_unshuffled_samples_come_in_their_order(kind: str, make_dataset: Any) -> None:
-    manifest, root = make_dataset(**_spec(kind))
-    with _open(
-        manifest, LocalStorage(root), kind, 0, reader={"decode": False, "shuffle": False}
-    ) as loader:
-        assert _epoch(loader, 0) == manifest.samples["xxh3"].tolist()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_ranks_share_an_epoch(
-    kind: str,
-    make_dataset: Any,
-    nothing_left: set[int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """At once, as they are in a run; the first one to end takes nothing away from the other, and
-    none leaves anything.
-    """
-    manifest, root = make_dataset(**_spec(kind))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with _open(manifest, LocalStorage(root), kind, 1, rank=1, world=2) as last:
-        with _open(manifest, LocalStorage(root), kind, 1, rank=0, world=2) as first:
-            shares = [_epoch(first, 0), _epoch(last, 0)]
-        again = _epoch(last, 1)
-    assert all(40 <= len(share) <= 80 for share in (*shares, again))
-    assert sorted(shares[0] + shares[1]) == sorted(manifest.samples["xxh3"].tolist())
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_decoding_and_cropping_are_those_of_iobenchs_own_loader(
-    kind: str, make_dataset: Any
-) -> None:
-    manifest, root = make_dataset(**_spec(kind, content="npz"))
-    reader = {"decode": True, "crop": 9_000}
-    own = make_loader(
-        manifest, batch_size=16, storage=LocalStorage(root), reader=reader, loader={"workers": 0}
-    )
-    truth = sorted(bytes(sample.numpy()) for batch in own for sample in batch)
-    own.shutdown()
-    with _open(manifest, LocalStorage(root), kind, 1, reader=reader) as loader:
-        assert sorted(bytes(sample.numpy()) for batch in loader for sample in batch) == truth
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_a_batch_cost_is_told(kind: str, make_dataset: Any) -> None:
-    manifest, root = make_dataset(**_spec(kind))
-    with _open(manifest, LocalStorage(root), kind) as loader:
-        stats = [batch.stats for batch in loader]
-        assert bool(set(loader.cpu_ns) - {stats[0].process}) is (kind not in THREADS)
-    assert sum(each.samples for each in stats) == 120
-    # Where a sample's own stored bytes can't be told, those of the dataset are shared out by its
-    # length.
-    shared = kind in ("hf-datasets", "litdata")
-    stored = manifest.header.stored_bytes if shared else int(manifest.samples["stored"].sum())
-    assert sum(each.bytes_read for each in stats) == pytest.approx(
-        stored, rel=1e-3 if shared else 0
-    )
-    assert all(each.started_ns > 0 and each.cpu_ns > 0 and each.prep_ns >= 0 for each in stats)
-
-
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"hf-datasets", MOSAIC}))
-def test_compressed_samples(kind: str, make_dataset: Any) -> None:
-    manifest, root = make_dataset(**_spec(kind, codec="zstd:1", compress_ratio=2.0))
-    with _open(manifest, LocalStorage(root), kind) as loader:
-        assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
+    with opened(manifest, LocalStorage(root), kind) as loader:
+        first, *_ = [batch.stats.process for batch in loader]
+        assert bool(set(loader.cpu_ns) - {first}) is (kind not in THREADS)
 
 
 class Stubborn(MemoryStorage):
@@ -222,48 +143,15 @@ def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
             for key in map(manifest.key, range(manifest.shard_count))
         }
     )
-    with _open(manifest, storage, kind) as loader:
+    with opened(manifest, storage, kind) as loader:
         batches = list(loader)
-    hashes = [
-        xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in batches for sample in batch
-    ]
-    assert sorted(hashes) == sorted(manifest.samples["xxh3"].tolist())
+    found = [xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in batches for sample in batch]
+    assert sorted(found) == sorted(manifest.samples["xxh3"].tolist())
     retries = sum(batch.stats.retries for batch in batches)
     assert (
         retries == 120 if FORMAT.get(kind, "files") == "files" else retries >= manifest.shard_count
     )
     assert sum(batch.stats.throttled for batch in batches) == pytest.approx(retries / 2, abs=2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_giving_up_half_way_leaves_nothing_behind(
-    kind: str, make_dataset: Any, nothing_left: set[int]
-) -> None:
-    manifest, root = make_dataset(**_spec(kind))
-    with _open(manifest, LocalStorage(root), kind) as loader:
-        batches = iter(loader)
-        assert len(next(batches)) == 16
-        batches.close()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"litdata"}))
-def test_a_shard_that_is_gone_is_one_line(
-    kind: str, make_dataset: Any, tmp_path: Path, nothing_left: set[int]
-) -> None:
-    manifest, root = make_dataset(**_spec(kind))
-    for key in map(manifest.key, range(manifest.shard_count)):
-        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / key).hardlink_to(root / key)
-    (tmp_path / manifest.key(3)).unlink()
-
-    def read() -> None:
-        with _open(manifest, LocalStorage(tmp_path), kind) as loader:
-            _epoch(loader, 0)
-
-    with pytest.raises(IobenchError) as caught:
-        read()
-    assert kind in str(caught.value) or manifest.key(3) in str(caught.value)
-    assert manifest.key(3).rpartition("/")[2] in str(caught.value)
 
 
 def _takes_the_lock() -> None:
@@ -314,8 +202,8 @@ def test_a_plug_in_states_only_what_differs(
         LOADERS, "load", lambda name, load=LOADERS.load: Plain if name == "plain" else load(name)
     )
     manifest, root = make_dataset(**_spec("plain"))
-    with _open(manifest, LocalStorage(root), "plain") as loader:
-        assert sorted(_epoch(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
+    with opened(manifest, LocalStorage(root), "plain") as loader:
+        assert sorted(hashes(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
 
 
 def test_a_plug_in_must_state_its_epochs_and_how_its_layout_is_made(make_dataset: Any) -> None:

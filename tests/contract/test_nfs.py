@@ -28,8 +28,8 @@ from iobench.storage.base import Storage
 from iobench.storage.nfs import libnfs
 from iobench.storage.nfs import write as nfs_write
 from iobench.storage.nfs.storage import NfsStorage
+from iobench.testing.storage import StorageContract, content, put, read
 from tests.checkpoints import save
-from tests.contract.test_storage_suite import StorageContract, content, put, read
 from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs
 
 __all__ = ["nfs_server"]

@@ -18,7 +18,7 @@ from iobench.storage.base import (
     Retries,
     Storage,
 )
-from tests.contract.test_storage_suite import StorageContract, content, put, read
+from iobench.testing.storage import StorageContract, content, put, read
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 
 __all__ = ["rclone_s3", "s3_environment", "swift_s3"]

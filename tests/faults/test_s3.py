@@ -23,7 +23,7 @@ from iobench.base.errors import IobenchError, StorageError
 from iobench.cli.main import main
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
-from tests.contract.test_storage_suite import content, read
+from iobench.testing.storage import content, read
 from tests.processes import PATIENCE_S, python
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.process import free_port, missing

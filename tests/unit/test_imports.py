@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runner": BELOW | {"judge", "ask"},
     "cli": BELOW | {"judge", "ask", "report", "runner"},
     "api": BELOW | {"judge", "ask", "report", "runner"},
+    "testing": BELOW,
     "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may import. Every part may import itself and the
@@ -62,7 +63,8 @@ version in ``iobench``.
 """
 
 FOREIGN: dict[str, set[str]] = {
-    "torch": {"load", "subject", "checkpoint", "accelerate", "serve"},
+    "torch": {"load", "subject", "checkpoint", "accelerate", "serve", "testing"},
+    "pytest": {"testing"},
     "pydantic": {"settings", "record"},
     "tests": set(),
     "tools": set(),
