@@ -7,13 +7,11 @@ from ..checkpoint import asynchronous_version
 from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
-from ..runner.hosts.agent import Agent
 from ..runner.hosts.control import Control
 from ..runner.hosts.hosts import Hosts
 from ..runner.hosts.job import JobHosts, same_of_study
 from ..runner.hosts.meeting import Meeting
-from ..runner.hosts.orders import SavesThere
-from ..runner.hosts.plans import Permitted
+from ..runner.hosts.member import Member
 from ..runner.options import StudyOptions
 from ..settings.base import apply_overrides, build
 from .hosts import launched, on_all_hosts
@@ -43,15 +41,13 @@ def run(request: CheckpointRequest) -> int:
         return measured(planned(here))
 
     def of_all(meeting: Meeting) -> StudyPlan:
-        first = sum(host.accelerators for host in meeting.hosts[: meeting.launch.index])
-        return planned(meeting.accelerators, range(first, first + here))
+        return planned(meeting.accelerators, meeting.here)
 
     def lead(control: Control, plan: StudyPlan) -> int:
         return measured(plan, JobHosts(control))
 
-    def join(meeting: Meeting, plan: StudyPlan) -> Agent:
-        saves = SavesThere(meeting, plan)
-        return Agent(meeting, Permitted(), request.results, saves=saves)
+    def join(meeting: Meeting, plan: StudyPlan) -> Member:
+        return Member(meeting, request.results, saves=plan)
 
     return on_all_hosts(
         launch, request, of_all, same_of_study, lead=lead, join=join, accelerators=here

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import UsageError
 from ..base.units import format_bytes, format_duration, format_rate
-from ..runner.hosts.control import Control, led
+from ..runner.hosts.control import Control, check_same, led, say_same
 from ..runner.hosts.launch import Launch, find_launch, share_of
 from ..runner.hosts.lines import parse_hosts, start_lines
 from ..runner.hosts.meeting import Meeting, meet
-from ..runner.hosts.plans import Permitted, Same, check_same, say_same
+from ..runner.hosts.plans import Permitted, Same
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare
 from ..settings.base import find_spec
@@ -136,8 +136,8 @@ def trials(
     launch = launched(request)
     if launch is None:
         return measure(Hosts())
-    from ..runner.hosts.agent import Agent
     from ..runner.hosts.job import JobHosts
+    from ..runner.hosts.member import Member
 
     permitted = Permitted.by(
         [read_yaml(find_spec("workload", name)) for name in workloads if name is not None],
@@ -146,7 +146,7 @@ def trials(
     )
 
     def join(meeting: Meeting, same: Same) -> Serving:
-        return Agent(meeting, permitted, request.results, command=request.command)
+        return Member(meeting, request.results, permitted=permitted, command=request.command)
 
     return on_all_hosts(
         launch,

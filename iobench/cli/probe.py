@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ..report.curve import sections
 from ..runner.curve.story import (
@@ -19,8 +18,8 @@ from ..runner.hosts.control import Control
 from ..runner.hosts.hosts import Hosts
 from ..runner.hosts.job import JobHosts
 from ..runner.hosts.launch import Launch
-from ..runner.hosts.localreads import LocalReads, ReadingHost
 from ..runner.hosts.meeting import Meeting
+from ..runner.hosts.member import Member
 from ..runner.hosts.serving import Serving
 from .hosts import launched, on_all_hosts
 from .live import Live
@@ -77,7 +76,6 @@ def _on_all_hosts(
         return measure(target, JobHosts(control))
 
     def join(meeting: Meeting, target: Target) -> Serving:
-        folder = held.enter_context(TemporaryDirectory(prefix="iobench-probe-"))
-        return ReadingHost(meeting, LocalReads(target.storage, Path(folder)))
+        return Member(meeting, Path(), storage=target.storage)
 
     return on_all_hosts(launch, request, lambda _: prepared(), same, lead=lead, join=join)

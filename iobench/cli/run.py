@@ -84,21 +84,20 @@ def measure(
 
     if launch is None:
         return measured(*planned(accelerators_here(request, 1)))
-    from ..runner.hosts.agent import Agent
     from ..runner.hosts.job import JobHosts, same_of_run
-    from ..runner.hosts.orders import SavesThere
+    from ..runner.hosts.member import Member
 
     def lead(control: Control, planned: Planned) -> int:
         return measured(*planned, JobHosts(control))
 
-    def join(meeting: Meeting, planned: Planned) -> Agent:
+    def join(meeting: Meeting, planned: Planned) -> Member:
         plan, mixed = planned
-        return Agent(
+        return Member(
             meeting,
-            Permitted.of(plan),
             request.results,
+            permitted=Permitted.of(plan),
             plan=plan,
-            saves=SavesThere(meeting, mixed.plan) if mixed is not None else None,
+            saves=mixed.plan if mixed is not None else None,
             command=request.command,
             rules=request.rules,
         )

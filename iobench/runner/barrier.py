@@ -58,7 +58,7 @@ class StepBarrier:
     def join(self, epoch: int, stopped: Flag) -> None:
         """Take part in the steps of this epoch."""
         with self._held(stopped) as held:
-            if held:
+            if held and (self._state[_MEMBERS + epoch % 2] or self._begin(epoch, stopped)):
                 self._state[_MEMBERS + epoch % 2] += 1
 
     def leave(self, epoch: int, stopped: Flag) -> None:
@@ -108,6 +108,10 @@ class StepBarrier:
             if held:
                 self._state[_ARRIVED] -= 1
             return True
+
+    def _begin(self, epoch: int, stopped: Flag) -> bool:
+        """The first rank of this host joins the epoch; False: it is to stop. The lock is held."""
+        return True
 
     def _agree(self, epoch: int, stopped: Flag) -> bool:
         """All ranks of this host are here: agree with other hosts, while the lock is held.

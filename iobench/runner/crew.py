@@ -25,7 +25,6 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from socket import socket
 from typing import Protocol
 
 from ..base.errors import BusError, IobenchError, WorkerError
@@ -190,7 +189,7 @@ class ForkedCrew:
         """The parent's end of the pipe of a rank, to wait for together with others."""
         return self._pipes[rank - self.first][0]
 
-    def wait(self, connections: Sequence[Connection | socket], timeout_s: float) -> list[object]:
+    def wait(self, connections: Sequence[Connection | int], timeout_s: float) -> list[object]:
         """Wait for messages while the ranks work; return the connections that have some."""
         began_ns = time.monotonic_ns()
         ready = wait(connections, timeout=timeout_s)

@@ -103,6 +103,25 @@ def test_whoever_is_killed_the_run_fails_by_name_and_nobody_is_left(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_host_that_stands_still_is_lost_by_name_and_ends_when_it_goes_on(
+    data: Path, start: Start, stopped: int
+) -> None:
+    commands = start(2, "--data", data, "--set", "epochs=100000")
+    wait_until(lambda: all(each.children() for each in commands), "no rank began")
+    commands[stopped].signal(signal.SIGSTOP)
+    try:
+        found = commands[1 - stopped].wait()
+    finally:
+        commands[stopped].signal(signal.SIGCONT)
+    assert found.code == 1
+    assert f"host {stopped} (" in found.err
+    other = commands[stopped].wait()
+    assert other.code == 1
+    assert f"host {1 - stopped} (" in other.err
+
+
+@pytest.mark.slow
 def test_a_host_keeps_its_part_of_a_run_whose_controller_is_killed(
     data: Path, start: Start, tmp_path: Path
 ) -> None:

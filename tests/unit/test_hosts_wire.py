@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import pickle
 import socket
 import struct
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,15 +23,15 @@ from iobench.base.errors import HostLostError, UsageError, WorkerError
 from iobench.host.timeline import Array
 from iobench.judge.figures.hosts import slow_hosts
 from iobench.record.typed import ArrayText, to_text
-from iobench.runner.hosts import wire, words
-from iobench.runner.hosts.agent import Agent, FromRank
+from iobench.runner.hosts import wire
+from iobench.runner.hosts.barrier import HostsBarrier, HostsSteps, lead_steps
 from iobench.runner.hosts.clock import Clock, Echo, Offset, offset_of
 from iobench.runner.hosts.control import Peer
 from iobench.runner.hosts.launch import share_of
-from iobench.runner.hosts.localreads import ReadingHost
 from iobench.runner.hosts.meeting import Joined
-from iobench.runner.hosts.wire import Wire
-from iobench.runner.hosts.words import Error, Message, arguments_of, result_of
+from iobench.runner.hosts.member import FromRank, Member
+from iobench.runner.hosts.serving import arguments_of, result_of
+from iobench.runner.hosts.wire import Error, Message, Wire, Wires
 
 SECOND = 1_000_000_000
 
@@ -57,16 +59,19 @@ def test_a_faster_clock_is_told_from_one_that_is_only_ahead() -> None:
     assert Clock([Offset(0, 5_000, 20_000)]).drift is None
 
 
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        return one, listener.accept()[0]
+
+
 @pytest.fixture
-def ends() -> Any:
-    listener = socket.create_server(("127.0.0.1", 0))
-    one = socket.create_connection(listener.getsockname())
-    other, _ = listener.accept()
-    listener.close()
-    both = Wire(one, "host 0 (a)"), Wire(other, "host 1 (b)")
-    yield both
-    for each in both:
-        each.close()
+def ends() -> Iterator[tuple[Wire, Wire]]:
+    one, other = connected()
+    here, there = Wires(leads=True), Wires(leads=False)
+    yield here.add(one, "host 0 (a)"), there.add(other, "host 1 (b)")
+    here.close()
+    there.close()
 
 
 class Evil:
@@ -85,72 +90,68 @@ def pickled(value: object) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def framed(said: object, body: object = None) -> bytes:
-    texts = [json.dumps(said).encode(), b"" if body is None else json.dumps(body).encode()]
-    return words.HEAD.pack(b"iob1", *map(len, texts)) + b"".join(texts)
+REPORT = 7
 
 
-def with_body(body: bytes) -> bytes:
-    said = json.dumps(TOLD).encode()
-    return words.HEAD.pack(b"iob1", len(said), len(body)) + said + body
+def framed(body: object, kind: int = REPORT) -> bytes:
+    return with_body(json.dumps(body).encode(), kind)
 
 
-TOLD = ["report", "rank", 0]
-ROWS = arguments_of(ReadingHost.read)
+def with_body(body: bytes, kind: int = REPORT, what: bytes = b"rank") -> bytes:
+    return wire.HEAD.pack(b"iob2", kind, len(what), 0, len(body)) + what + body
+
+
+ROWS = arguments_of(Member.read)
 FORGED: dict[str, tuple[bytes, Any]] = {
     "a pickle": (pickled(Evil()), int),
     "a pickle in the frame of older versions": (struct.pack("!i", 80) + pickled(Evil()), int),
     "a pickle of an array of objects": (pickled(ByAnArray()), int),
     "the place of a pickle's memo": (b"N r\xff\xff\xff\x0f ." * 2, int),
-    "a pickle as a kind": (
-        words.HEAD.pack(b"iob1", len(pickled(Evil())), 0) + pickled(Evil()),
-        int,
-    ),
+    "a pickle as a body": (with_body(pickled(Evil())), int),
+    "a pickle as the barrier of a step": (with_body(pickled(Evil()), kind=2), int),
+    "a pickle as an echo": (with_body(pickled(Evil()), kind=1), int),
+    "a pickle as a beat": (with_body(pickled(Evil()), kind=0), int),
     "nothing known": (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", int),
-    "a length beyond all bounds": (words.HEAD.pack(b"iob1", 2**32 - 1, 2**32 - 1), int),
-    "an array of objects": (framed(TOLD, ["|O", [1], "QUFBQUFBQUE="]), Array),
-    "an array of records": (framed(TOLD, ["|V8", [1], "QUFBQUFBQUE="]), Array),
-    "an array that is larger than its bytes": (framed(TOLD, ["<i8", [2**28], "QUE="]), Array),
-    "an array with many sides": (framed(TOLD, ["|u1", [1] * 65, "QQ=="]), Array),
-    "an array with sides below zero": (framed(TOLD, ["|u1", [-1, -1], "QQ=="]), Array),
-    "an array that is no text": (framed(TOLD, ["|u1", [1], [1]]), Array),
-    "an array that is no base 64": (framed(TOLD, ["|u1", [1], "\u00e4"]), Array),
-    "a kind that is none": (framed(["delete", "", 0]), int),
-    "a kind that is a list": (framed([[], "", 0]), int),
-    "no kind": (framed([]), int),
-    "a kind of two kilobytes": (framed(["report", "a" * 2**11, 0]), int),
-    "a text that is none": (words.HEAD.pack(b"iob1", 2, 0) + b"\xff\xfe", int),
-    "no body": (framed(TOLD), int),
+    "a length beyond all bounds": (wire.HEAD.pack(b"iob2", REPORT, 0, 0, 2**32 - 1), int),
+    "an array of objects": (framed(["|O", [1], "QUFBQUFBQUE="]), Array),
+    "an array of records": (framed(["|V8", [1], "QUFBQUFBQUE="]), Array),
+    "an array that is larger than its bytes": (framed(["<i8", [2**28], "QUE="]), Array),
+    "an array with many sides": (framed(["|u1", [1] * 65, "QQ=="]), Array),
+    "an array with sides below zero": (framed(["|u1", [-1, -1], "QQ=="]), Array),
+    "an array that is no text": (framed(["|u1", [1], [1]]), Array),
+    "an array that is no base 64": (framed(["|u1", [1], "\u00e4"]), Array),
+    "a kind that is none": (with_body(b"1", kind=200), int),
+    "a name that is no text": (with_body(b"1", what=b"\xff\xfe"), int),
+    "no body": (with_body(b""), int),
     "deep lists": (with_body(b"[" * 10**5), int),
     "a million lists": (with_body(b"[" + b"[]," * 10**6), int),
     "a number of thousands of digits": (with_body(b"1" * 5000), int),
-    "a list for a number": (framed(TOLD, [1]), int),
-    "a text for a number": (framed(TOLD, "5"), int),
-    "a flag for a number": (framed(TOLD, True), int),
-    "a text for a number in a list": (framed(TOLD, [0.5, "1.5"]), list[float]),
-    "a number for a flag": (framed(TOLD, {"a": 1}), dict[str, bool]),
+    "a list for a number": (framed([1]), int),
+    "a text for a number": (framed("5"), int),
+    "a flag for a number": (framed(True), int),
+    "a text for a number in a list": (framed([0.5, "1.5"]), list[float]),
+    "a number for a flag": (framed({"a": 1}), dict[str, bool]),
     "an answer with a field too many": (
-        framed(TOLD, [0, ["ReadyForEpoch", {"epoch": 1, "more": 2}]]),
+        framed([0, ["ReadyForEpoch", {"epoch": 1, "more": 2}]]),
         FromRank,
     ),
-    "a list for a mapping": (framed(TOLD, [1, 2]), dict[str, str]),
-    "numbers for texts": (framed(TOLD, {"a": 1}), dict[str, str]),
-    "an error without words": (framed(TOLD, ["StorageError", [1], "", []]), Error),
-    "an error that is none": (framed(TOLD, ["annotations", "a", "", []]), Error),
-    "a class for an error": (framed(TOLD, ["Iterable", "a", "", []]), Error),
+    "a list for a mapping": (framed([1, 2]), dict[str, str]),
+    "numbers for texts": (framed({"a": 1}), dict[str, str]),
+    "an error without words": (framed(["StorageError", [1], "", []]), Error),
+    "an error that is none": (framed(["annotations", "a", "", []]), Error),
+    "a class for an error": (framed(["Iterable", "a", "", []]), Error),
     "a command that is none": (
-        framed(TOLD, [0, ["Popen", {"args": ["true"]}]]),
-        arguments_of(Agent.to_rank),
+        framed([0, ["Popen", {"args": ["true"]}]]),
+        arguments_of(Member.to_rank),
     ),
     "a command with an unknown field": (
-        framed(TOLD, [0, ["Start", {"at": 5}]]),
-        arguments_of(Agent.to_rank),
+        framed([0, ["Start", {"at": 5}]]),
+        arguments_of(Member.to_rank),
     ),
-    "an answer that is none": (framed(TOLD, [0, ["Start", {"at_ns": 5}]]), FromRank),
-    "a phase without fields": (framed(TOLD, [{"phase": {}}]), arguments_of(Agent.begin)),
+    "an answer that is none": (framed([0, ["Start", {"at_ns": 5}]]), FromRank),
+    "a phase without fields": (framed([{"phase": {}}]), arguments_of(Member.begin)),
     "places that are none": (
         framed(
-            TOLD,
             [
                 {
                     "curve": "a",
@@ -178,17 +179,21 @@ def test_what_is_no_message_ends_the_connection_with_one_line(
     monkeypatch.chdir(tmp_path)
     one, other = socket.socketpair(socket.AF_UNIX)
     monkeypatch.setattr(wire, "watch_silence", lambda connected: None)
-    here = Wire(other, "host 1 (b)")
-    sender = threading.Thread(target=one.sendall, args=(data,), daemon=True)
+    wires = Wires(leads=False)
+    steps = HostsSteps(1, lambda host, answer: None)
+    end = wires.meet(multiprocessing.Pipe()[0], lambda _, said: steps.hear(1, said))
     tracemalloc.start()
     try:
+        here = wires.add(other, "host 1 (b)")
+        sender = threading.Thread(target=one.sendall, args=(data,), daemon=True)
         sender.start()
         with pytest.raises(HostLostError) as told:
             here.read(here.receive(), kind)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-        here.close()
+        end()
+        wires.close()
         one.close()
     assert most < 100 << 20
     assert "host 1 (b)" in str(told.value)
@@ -210,7 +215,7 @@ def test_values_arrive_as_they_were_sent(ends: tuple[Wire, Wire]) -> None:
         ([2**64 - 1, -1], list[int]),
         ({1: (2, 3)}, dict[int, tuple[int, int]]),
         (math.inf, float),
-        (None, result_of(Agent.end_ranks)),
+        (None, result_of(Member.end_ranks)),
         ("a name \udcff that is no UTF-8", str),
     ]
     for value, kind in values:
@@ -235,8 +240,8 @@ def test_the_answer_of_a_call_that_was_given_up_is_not_taken_for_another(
     here, there = ends
     who = Joined(index=1, name="b", machine="m", version="1", accelerators=1)
     peer = Peer(who, here)
-    peer.call(Agent.clock)  # and Ctrl-C comes before its answer
-    peer.call(Agent.clock)
+    peer.call(Member.tried)  # and Ctrl-C comes before its answer
+    peer.call(Member.tried)
     there.send(Message("answer", code=1, body=b"1"))
     there.send(Message("report", "counted"))
     there.send(Message("answer", code=2, body=b"2"))
@@ -244,15 +249,67 @@ def test_the_answer_of_a_call_that_was_given_up_is_not_taken_for_another(
     assert [each.kind for each in peer.inbox] == ["report"]
 
 
-@pytest.mark.parametrize("begun", [b"iob", words.HEAD.pack(b"iob1", 100, 0)])
+class Stopped:
+    value = False
+
+
+def test_ranks_of_two_hosts_meet_at_the_latest_end_until_one_has_no_more_steps() -> None:
+    """Host 1, whose clock is 1000 ns ahead, makes a step more, and a second epoch follows."""
+    one, other = connected()
+    first, second = Wires(leads=True), Wires(leads=False)
+    peer, back = first.add(one, "host 1"), second.add(other, "host 0")
+    here, there = HostsBarrier(3), HostsBarrier(3, offset_ns=1000)
+    ends = [lead_steps(first, [peer], here, []), second.meet(there.said, there.pass_on(back))]
+    found: dict[str, list[int]] = {}
+    stopped = Stopped()
+
+    def rank(name: str, barrier: HostsBarrier, steps: list[list[int]]) -> None:
+        for epoch, nominal in enumerate(steps):
+            barrier.join(epoch, stopped)
+            joined.wait()
+            found[name] = found.get(name, [])
+            for end_ns in nominal:
+                opening = barrier.wait(epoch, end_ns, stopped)
+                assert opening is not None
+                found[name].append(opening.at_ns)
+            barrier.leave(epoch, stopped)
+
+    joined = threading.Barrier(3, timeout=20)
+    ranks = [
+        threading.Thread(target=rank, args=("a", here, [[10, 50], [70]])),
+        threading.Thread(target=rank, args=("b", here, [[20, 30], [60]])),
+        threading.Thread(target=rank, args=("c", there, [[1015, 1040, 1005], [1090]])),
+    ]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    for end in ends:
+        end()
+    first.close()
+    second.close()
+    assert found == {"a": [20, 50, 90], "b": [20, 50, 90], "c": [1020, 1050, 1005, 1090]}
+
+
+def test_what_is_said_of_another_phase_is_not_heard() -> None:
+    answers: list[tuple[int, bytes]] = []
+    steps = HostsSteps(2, lambda host, answer: answers.append((host, answer)), always=[0, 1])
+    for phase, host, end_ns in ((2, 0, 5), (1, 1, 7), (2, 1, 6)):
+        steps.hear(host, struct.pack("!4q", 2, phase, 0, end_ns))
+    assert answers == [(0, struct.pack("!2q", 2, 6)), (1, struct.pack("!2q", 2, 6))]
+
+
+@pytest.mark.parametrize("begun", [b"iob", wire.HEAD.pack(b"iob2", REPORT, 100, 0, 0)])
 def test_a_host_that_drips_is_lost_in_a_bounded_time(
     begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sends a byte at a time, so that something always comes and never a whole message."""
     monkeypatch.setattr(wire, "SILENCE_S", 0.3)
+    monkeypatch.setattr(wire, "BEAT_S", 0.1)
     monkeypatch.setattr(wire, "watch_silence", lambda connected: None)
     one, other = socket.socketpair(socket.AF_UNIX)
-    here, over = Wire(other, "host 1 (b)"), threading.Event()
+    wires, over = Wires(leads=False), threading.Event()
+    here = wires.add(other, "host 1 (b)")
 
     def drip() -> None:
         one.sendall(begun)
@@ -269,7 +326,7 @@ def test_a_host_that_drips_is_lost_in_a_bounded_time(
         over.set()
         dripping.join()
         one.close()
-        here.close()
+        wires.close()
 
 
 def test_a_host_that_has_gone_is_named(ends: tuple[Wire, Wire]) -> None:
@@ -277,8 +334,7 @@ def test_a_host_that_has_gone_is_named(ends: tuple[Wire, Wire]) -> None:
     there.close()
     with pytest.raises(HostLostError, match=r"host 0 \(a\)"):
         here.receive()
-    here.close()
-    for use in (here.receive, lambda: here.send(Message("beat")), here.poll):
+    for use in (here.receive, here.beat, here.poll, here.echo):
         with pytest.raises(HostLostError):
             use()
 

@@ -71,7 +71,7 @@ FOREIGN: dict[str, set[str]] = {
 }
 """Package outside of iobench -> the parts that may import it, at the top or lazily."""
 
-FOREIGN_MODULES = {("iobench.runner.hosts.store", "torch")}
+FOREIGN_MODULES = {("iobench.runner.hosts.meeting", "torch")}
 """A module that may import a third-party package, though its part may not: hosts meet in torch's
 store.
 """

@@ -56,12 +56,12 @@ def each_host(
     as such bytes are left.
     """
     points = joint.curve.points
-    if not points:
+    if not points or not joint.points:  # nothing was read, or by one host alone
         return []
     best = max(range(len(points)), key=lambda at: points[at].reads_per_s.value)
     knee = joint.curve.knee_in_flight
     chosen = next((at for at, each in enumerate(points) if each.in_flight == knee), best)
-    in_flight = points[chosen].in_flight // len(hosts.names)
+    in_flight = points[chosen].in_flight // len(joint.points[chosen])
     found = []
     for number, depth in enumerate(joint.points[chosen]):
         host = ProbeHost(
@@ -282,23 +282,19 @@ def run_probe(
                     "requests of another size were not measured, since the objects are too few or "
                     "too small for larger ones; so operations and bytes can't be told apart"
                 )
-            if hosts.count > 1:
-                first = replace(measured[0], curve=conclude_curve(measured[0].curve))
-                limits = Limits(
+            apart = each_host(
+                replace(measured[0], curve=conclude_curve(measured[0].curve)),
+                hosts,
+                target.storage,
+                Limits(
                     max_in_flight=1,
                     point_s=plan.point_s,
                     per_point_s=plan.point_s + plan.overhead_s,
                     budget=whole,
-                )
-                folder_of_each = Path(folder) / "alone"
-                apart = each_host(
-                    first,
-                    hosts,
-                    target.storage,
-                    limits,
-                    run_dir=folder_of_each,
-                    observer=observer,
-                )
+                ),
+                run_dir=Path(folder) / "alone",
+                observer=observer,
+            )
         finally:
             target.storage.close()
     large = conclude_curve(large) if large else None

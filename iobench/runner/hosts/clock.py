@@ -8,7 +8,7 @@ sets; they start at the boot of each host, and run at slightly different speeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,11 +55,6 @@ class Clock:
     """All offsets that were measured of another host's clock, and what follows from them."""
 
     known: list[Offset] = field(default_factory=list)
-
-    def measure(self, echo: Callable[[], Echo], count: int = ECHOES) -> Offset:
-        """Measure the offset once more, by ``count`` echoes."""
-        self.known.append(offset_of([echo() for _ in range(count)]))
-        return self.known[-1]
 
     def there(self, at_ns: int) -> int:
         """What the other clock shows when this one shows ``at_ns``.

@@ -1,4 +1,4 @@
-"""The controller of a job over many hosts: what it knows of the others, and asks of them."""
+"""The first host of a job, its controller: what it knows of the others, and asks of them."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from statistics import median
 from typing import Any, TypeVar
 
-from ...base.errors import HostLostError, InterruptedRun, IobenchError, rebuilt
+from ...base.errors import HostLostError, InterruptedRun, IobenchError, UsageError, rebuilt
+from ...record.host import JobHost
 from ...record.typed import to_text
-from .barrier import BarrierServer
-from .clock import ECHOES, Clock, Echo
-from .meeting import Joined, Meeting
-from .serving import Serving
-from .store import set_interface
-from .wire import Wire
-from .words import Error, Message, arguments_of, bye, result_of
+from .clock import ECHOES, Clock, offset_of
+from .meeting import Joined, Meeting, set_interface
+from .plans import Same
+from .serving import arguments_of, result_of
+from .wire import Error, Message, Wire
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M")
+T = TypeVar("T")
 Deed = Callable[..., M]
-"""A method of what serves this host on the others, see ``words``."""
+"""A method of what serves this host on the others, see ``member``."""
 
 CLOCKS_S = 5.0
 """Offsets that are older than this are measured again before a phase."""
 
-WORKING_CLOCKS_S, WORKING_ECHOES = 30.0, 20
-"""The same while ranks work, and the echoes that are then sent."""
+WORKING_CLOCKS_S = 30.0
+"""The same while ranks work, by the echoes of all signs of life."""
+
+BARRIERS = 100
+"""How often the cost of a barrier is measured."""
 
 GOODBYE_S = 5.0
 """How long all hosts together have to read the last words before their connections are closed."""
@@ -100,12 +104,6 @@ class Peer:
         except HostLostError:
             return True  # which ``next`` raises
 
-    def echo(self) -> Echo:
-        sent = time.monotonic_ns()
-        self.call(Serving.clock)
-        there = self.answer(int)
-        return Echo(sent, there, time.monotonic_ns())
-
 
 def _free_port() -> int:
     with socket.socket() as free:
@@ -128,26 +126,13 @@ class Control:
     def __init__(self, meeting: Meeting) -> None:
         self.meeting = meeting
         self.peers = [
-            Peer(host, wire) for host, wire in zip(meeting.hosts[1:], meeting.wires, strict=True)
+            Peer(host, wire) for host, wire in zip(meeting.hosts[1:], meeting.peers, strict=True)
         ]
         self.phases = self.plans = self.used = 0
-        self._barriers: BarrierServer | None = None
-
-    @property
-    def barrier_port(self) -> int:
-        """Where ranks of all hosts meet after each step: a server that begins when first used."""
-        if self._barriers is None:
-            self._barriers = BarrierServer(self.meeting)
-        return self._barriers.port
-
-    def expect(self, hosts: Sequence[int]) -> None:
-        """The ranks of these hosts take part in all steps of the current phase."""
-        assert self._barriers is not None, "their port was asked for"
-        self._barriers.expect(self.phases, hosts)
 
     def rendezvous(self) -> str:
         """The URL of a port of this host at which ranks of all hosts meet, for torch."""
-        set_interface(self.meeting.wires[0].connection)
+        set_interface(self.meeting.peers[0].connection)
         address = self.meeting.launch.address
         return f"tcp://{f'[{address}]' if ':' in address else address}:{_free_port()}"
 
@@ -166,24 +151,54 @@ class Control:
             first += number
         return found
 
-    def set_clocks(self, *, again: bool = False, while_working: bool = False) -> None:
-        """Measure the offset of each host's clock, unless that was done just now.
-
-        ``while_working``: ranks work, so it is done more rarely, and with fewer echoes.
-        """
+    def set_clocks(self, *, again: bool = False) -> None:
+        """Measure the offset of each host's clock, unless that was done just now."""
         now = time.monotonic_ns()
-        after_s = WORKING_CLOCKS_S if while_working else CLOCKS_S
         for peer in self.peers:
             known = peer.clock.known
-            if again or not known or now - known[-1].at_ns > after_s * 1e9:
-                count = WORKING_ECHOES if while_working else ECHOES
-                found = peer.clock.measure(peer.echo, count)
-                log.debug("%s: %s", peer.host.label, found)
+            if again or not known or now - known[-1].at_ns > CLOCKS_S * 1e9:
+                known.append(offset_of([peer.wire.echo() for _ in range(ECHOES)]))
+                log.debug("%s: %s", peer.host.label, known[-1])
+
+    def keep_clocks(self) -> None:
+        """The same while ranks work, without waiting for echoes."""
+        now = time.monotonic_ns()
+        for peer in self.peers:
+            known = peer.clock.known
+            if now - known[-1].at_ns > WORKING_CLOCKS_S * 1e9 and (echoes := peer.wire.echoes()):
+                known.append(offset_of(echoes))
+
+    def barrier_s(self) -> float:
+        """The median seconds until all hosts have answered: a barrier to which nobody is late."""
+        took = []
+        for _ in range(BARRIERS):
+            began = time.monotonic_ns()
+            for peer in self.peers:
+                peer.wire.beat()
+            for peer in self.peers:
+                peer.wire.echo_since(began)
+            took.append((time.monotonic_ns() - began) / 1e9)
+        return median(took)
 
     @property
     def round_trip_ns(self) -> int:
         """The longest of the hosts' shortest round trips."""
         return max(2 * peer.clock.known[-1].error_ns for peer in self.peers)
+
+    def known_hosts(self, ranks: int) -> list[JobHost]:
+        """The hosts in their order, with so many ranks, and what is known of their clocks."""
+        found = []
+        for host, share in zip(self.meeting.hosts, self.share(ranks), strict=True):
+            known = JobHost(
+                name=host.name, first_rank=share.start, ranks=len(share), machine=host.machine
+            )
+            clock = self.peers[host.index - 1].clock if host.index else None
+            if clock is not None and clock.known:
+                known.offset_s = clock.known[-1].offset_ns / 1e9
+                known.offset_error_s = clock.error_ns / 1e9
+                known.offsets, known.drift = len(clock.known), clock.drift
+            found.append(known)
+        return found
 
     def there(self, host: int, at_ns: int) -> int:
         """What the clock of a host shows when that of this one shows ``at_ns``."""
@@ -233,19 +248,17 @@ class Control:
 
     def say_bye(self, code: int, why: str = "") -> None:
         """End the run on all hosts that are not lost."""
-        if self._barriers is not None:
-            self._barriers.close()
-            self._barriers = None
         for peer in self.peers:
             try:
-                peer.wire.send(bye(code, why))
+                peer.wire.send(Message("bye", code=code, body=to_text(why, str)))
+                peer.wire.closed = True
             except HostLostError as error:
                 log.info("%s", error)
         deadline = time.monotonic() + GOODBYE_S
-        for peer in self.peers:
+        for peer in self.peers:  # which close when they have read that
             if peer.wire.lost is None:
-                peer.wire.drain(deadline)
-            peer.wire.close()
+                peer.wire.over.wait(max(0.0, deadline - time.monotonic()))
+        self.meeting.wires.close()
 
 
 def led(control: Control, act: Callable[[], int]) -> int:
@@ -266,3 +279,40 @@ def led(control: Control, act: Callable[[], int]) -> int:
         raise
     control.say_bye(code)
     return code
+
+
+_WHAT = {
+    "verb": "was started with '{there}', but {first} with '{here}'",
+    "data": "reads {there}, but {first} reads {here}",
+    "to": "writes to {there}, but {first} writes to {here}",
+    "dataset": "has another dataset at that place than {first}",
+    "spec": "would generate another dataset than {first}",
+    "objects": "sees other files or objects at that place than {first}",
+    "workload": "has another workload than {first}, or other settings of it",
+    "settings": "has other settings than {first}",
+}
+"""What must be the same on all hosts, and what is said of a host where it is not."""
+
+
+def say_same(meeting: Meeting, make: Callable[[], T], same: Callable[[T], Same]) -> T:
+    """Make this host's plan, and tell the controller of it. Raises what ``make`` raises."""
+    (wire,) = meeting.peers
+    try:
+        plan = make()
+        wire.send(Message("answer", body=to_text(same(plan), Same)))
+    except IobenchError as error:
+        wire.send(Message("refused", body=to_text(error, Error)))
+        raise
+    return plan
+
+
+def check_same(control: Control, mine: Same, others: Iterable[Same]) -> None:
+    """Raise UsageError for the first thing that should be the same on all hosts, and is not."""
+    first = control.meeting.hosts[0].label
+    for peer, theirs in zip(control.peers, others, strict=True):
+        for key, here in mine.items():
+            if here != (there := theirs.get(key)):
+                told = _WHAT[key].format(first=first, here=here, there=there)
+                raise UsageError(
+                    f"{peer.host.label} {told}", remedy="start the same command on all hosts"
+                )

@@ -5,20 +5,27 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...base.errors import HostLostError, UsageError
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.manifest import part_name
+from ...host.depth import Depth
+from ...host.nfs import MountStats
+from ...host.resources import Snapshot
+from ...record.curve import MeasuredWith
+from ...record.host import Host
 from ...record.run import CheckpointRecord, TrainingRecord
 from ...storage.base import Storage
-from ..agent import HostAgent
+from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
 from ..checkpoint_plan import StudyPlan
 from ..crew import Crew, ForkedCrew
-from ..curve.places import Places
+from ..curve.places import Place, Places
 from ..curve.reader import PlaceReader
 from ..options import Mixed
 from ..phase import Phase
@@ -26,18 +33,15 @@ from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
-from .agent import Agent
-from .agents import HostsAgent
-from .barrier import HostsBarrier, barrier_s
-from .control import Control
-from .crew import HostsCrew, begins_of
+from .barrier import HostsBarrier, lead_steps
+from .control import Control, Peer, check_same
+from .crew import HostsCrew
 from .hosts import Copies, Hosts
 from .launch import share_of
-from .localreads import LocalReads
-from .orders import SavesOrder, order_of, text_at
-from .plans import PlanOrder, Same, check_same, same_of
-from .reads import HostsReader
-from .records import known_hosts, same_machines
+from .member import Begin, Member, source_of, text_at
+from .plans import PlanOrder, Same, same_of
+from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed
+from .records import same_machines
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,13 @@ ROUND_TRIPS = 20
 """From the command to begin an epoch to its start, so that it has reached every rank by then."""
 
 MIN_HEAD_START_NS = 20_000_000
+
+_HEAD_START_S = 0.05
+"""From the order to read to its instant; beside that, ``ROUND_TRIPS``, and the time
+that it takes to send the places."""
+
+_PLACES_PER_S = 200_000
+"""Places that are sent to a host in a second, at the least."""
 
 
 def same_of_study(plan: StudyPlan) -> Same:
@@ -73,7 +84,7 @@ class JobHosts(Hosts):
         control = self._control
         if control.used != self._number:
             control.used = self._number
-            control.tell(Agent.use, self._number)
+            control.tell(Member.use, self._number)
         return control
 
     def of(self, plan: Plan, held: ExitStack) -> Hosts:
@@ -81,23 +92,21 @@ class JobHosts(Hosts):
         if plan.accelerators != control.meeting.accelerators:
             share_of(plan.accelerators, self.count)
         control.plans = number = control.plans + 1
-        held.callback(control.tell, Agent.forget, number)
+        held.callback(control.tell, Member.forget, number)
         shares = control.share(plan.accelerators)
         orders = {host: (number, PlanOrder.of(plan, share)) for host, share in enumerate(shares)}
         mine = same_of(replace(plan, engine_choice=""))
-        _, *others = control.ask_each(Agent.open, orders, lambda *_: mine)
+        _, *others = control.ask_each(Member.open, orders, lambda *_: mine)
         check_same(control, mine, others)
         return JobHosts(control, number)
 
     def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
         self.control().set_clocks(again=True)
-        doc.job.hosts = known_hosts(self.control(), ranks)
+        doc.job.hosts = self.control().known_hosts(ranks)
         doc.job.started_by = self.control().meeting.launch.by
         doc.findings += same_machines(doc.job.hosts)
         if isinstance(doc, TrainingRecord) and doc.job.workload.accelerator.sync == "step":
-            meeting, port = self.control().meeting, self.control().barrier_port
-            waits = self.control().ask(Agent.barrier, lambda: barrier_s(meeting, port), port)
-            doc.job.barrier_s = max(waits)
+            doc.job.barrier_s = self.control().barrier_s()
 
     def end(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
         """Measure the clocks a last time; a lost host keeps what is known of it."""
@@ -106,7 +115,7 @@ class JobHosts(Hosts):
         except (HostLostError, KeyboardInterrupt) as error:
             log.info("the clocks were not measured again: %s", error)
         if doc.job.hosts:
-            doc.job.hosts = known_hosts(self.control(), ranks)
+            doc.job.hosts = self.control().known_hosts(ranks)
 
     def share(self, ranks: int) -> Sequence[range]:
         return self.control().share(ranks)
@@ -122,49 +131,66 @@ class JobHosts(Hosts):
     def whole(self, plan: Plan) -> Plan:
         if not plan.subject.users:
             return plan
-        found = self.control().ask(Agent.tried, lambda: list(plan.tried))
+        found = self.control().ask(Member.tried, lambda: list(plan.tried))
         return replace(plan, tried=[rank for host in found for rank in host])
 
     def prepare(self) -> None:
-        self.control().ask(Agent.prepare, lambda: None)
+        self.control().ask(Member.prepare, lambda: None)
 
     def head_start_ns(self, least_ns: int) -> int:
         return max(least_ns, MIN_HEAD_START_NS, ROUND_TRIPS * self.control().round_trip_ns)
 
     def loading(self, phase: Phase, copies: Copies, meeting: str | None) -> tuple[Load, Crew]:
         """Raises HostLostError if a host was lost before."""
-        control = self.control()
+        control, saving = self.control(), phase.saving
         control.set_clocks()
         control.phases += 1
         shares = control.share(phase.accelerators)
         hosts = [host for host, share in enumerate(shares) if share]
-        together = len(hosts) > 1 and (phase.in_step or phase.exchanges_gradients)
-        port = control.barrier_port if together else 0
-        meeting = None
-        if phase.exchanges_gradients:
-            meeting = control.rendezvous()
-            control.expect(hosts)
+        meeting = control.rendezvous() if phase.exchanges_gradients else None
         barrier = None
-        if port:
-            barrier = HostsBarrier(
-                control.meeting,
-                port,
-                control.phases,
-                members=len(shares[0]) if meeting is not None else 0,
-            )
+        if len(hosts) > 1 and (phase.in_step or phase.exchanges_gradients):
+            barrier = HostsBarrier(control.phases, members=len(shares[0]) if meeting else 0)
+        begins = self._begins(
+            shares,
+            phase=phase,
+            source=source_of(phase.reader, copies),
+            copy_bytes=copies.copy_bytes,
+            saves=(saving.every, saving.first) if saving is not None else None,
+            rendezvous=saving.rendezvous if saving is not None else "",
+            in_step=barrier is not None,
+            meeting=meeting,
+        )
         task = Load(phase, barrier, meeting=meeting)
-        order = order_of(phase, control.phases, copies, meeting)
-        begins = begins_of(control, order, shares, port)
         local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
-        return task, HostsCrew(control, local, begins, task.counters)
+        ended = None
+        if barrier is not None:
+            always = hosts if meeting is not None else []
+            ended = lead_steps(control.meeting.wires, control.meeting.peers, barrier, always)
+        return task, HostsCrew(control, local, begins, task.counters, ended)
+
+    def _begins(self, shares: Sequence[range], **same: Any) -> dict[Peer, Begin]:
+        """What tells each of the other hosts to start its ranks, if it has any."""
+        control, now = self.control(), time.monotonic_ns()
+        return {
+            peer: Begin(
+                first=share.start,
+                count=len(share),
+                world=shares[-1].stop,
+                offset_ns=peer.clock.there(now) - now,
+                number=control.phases,
+                **same,
+            )
+            for peer, share in zip(control.peers, shares[1:], strict=True)
+            if share
+        }
 
     @contextmanager
     def saving(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
         control, ranks = self.control(), plan.spec.ranks
         control.set_clocks()
         shares, rendezvous = control.share(ranks), control.rendezvous()
-        order = SavesOrder(accelerators=ranks, rendezvous=rendezvous)
-        begins = begins_of(control, order, shares)
+        begins = self._begins(shares, rendezvous=rendezvous)
         with rank_maker(plan, root, rendezvous) as make:
             local = ForkedCrew(len(shares[0]), Checkpoint(make), first=0, world=ranks)
             yield HostsCrew(control, local, begins)
@@ -180,7 +206,7 @@ class JobHosts(Hosts):
             step.prepare()
             with root.storage.create(key, size_hint=len(text)) as sink:
                 sink.write(text.encode())
-            found = self.control().ask(Agent.text, lambda: text_at(plan.url, key), key)
+            found = self.control().ask(Member.text, lambda: text_at(plan.url, key), key)
         finally:
             root.remove(step)
         for name, seen in zip(self.names, found, strict=True):
@@ -205,3 +231,177 @@ class JobHosts(Hosts):
         local = LocalReads(storage, run_dir)
         some = range(self.count) if members is None else members
         return HostsReader(self.control, local, places, name=name, members=some)
+
+
+class HostsAgent(HostAgent):
+    """The agents of all hosts as one: what it is asked, it asks all of them at the same time."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        control: Callable[[], Control],
+        members: Sequence[int] = (),
+        *,
+        plans: bool = False,
+    ) -> None:
+        """Make the agents of some hosts (``members``), or of all.
+
+        ``plans``: the objects are those that a plan's loader reads, which each host knows.
+        """
+        super().__init__(storage)
+        self._control, self.plans = control, plans
+        self.members = members or range(len(self.control.meeting.hosts))
+        self._one = HostAgent(storage)
+        self._all: FetchCounter | None = None
+
+    @property
+    def control(self) -> Control:
+        """The other hosts, which measure with the plan of this agent."""
+        return self._control()
+
+    def describe_all(self) -> list[Host]:
+        return self.control.ask(Member.describe, self.describe)
+
+    def empty_cache(self, keys: Sequence[str]) -> CacheState:
+        return self._cache("empty", keys)
+
+    def fill_cache(self, keys: Sequence[str]) -> CacheState:
+        return self._cache("fill", keys)
+
+    def cache_state(self, keys: Sequence[str]) -> CacheState:
+        return self._cache("state", keys)
+
+    def _cache(self, what: Change, keys: Sequence[str]) -> CacheState:
+        asked = dict.fromkeys(self.members, (what, () if self.plans else tuple(keys)))
+        states = self.control.ask_each(
+            Member.cache, asked, lambda *_: change_cache(self._one, what, keys)
+        )
+        ratios = tuple(state.ratio for state in states)
+        known = [ratio for ratio in ratios if ratio is not None]
+        worst = max(known) if len(known) == len(ratios) else None
+        how = next((state.how for state in states if state.ratio == worst), states[0].how)
+        return CacheState(worst, how, ratios)
+
+    def fetch_counter(self, keys: Sequence[str], *, direct: bool) -> FetchCounter:
+        """The counter that all hosts have, if they have the same."""
+        if self._all is None:
+            found = self.control.ask(
+                Member.fetch_counter,
+                lambda: self._one.fetch_counter(keys, direct=direct),
+                direct,
+            )
+            self._all = found[0]
+            if any(each.by != found[0].by for each in found):
+                without = next(
+                    (each for each in found if each.by == "nobody"),
+                    FetchCounter(by="nobody", how="not measured: the hosts have other counters"),
+                )
+                self._all = without
+        return self._all
+
+    def mount_counters(self) -> MountStats | None:
+        """The sums of the counters of all hosts' mounts; None if one is missing."""
+        if self._all is None or self._all.by != "mount":
+            return None
+        found = self.control.ask(Member.mount, self._one.mount_counters)
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
+            return None
+        return known[0]._replace(read_bytes=sum(each.read_bytes for each in known))
+
+    def snapshot(self) -> Snapshot:
+        """Of this host; the others take one at the same time, and keep it."""
+        taken: list[Snapshot] = []
+
+        self.control.ask(Member.snapshot, lambda: taken.append(self._one.snapshot()))
+        return taken[0]
+
+    def used_since(self, before: Snapshot) -> Used:
+        """What all hosts did since the last snapshot; this one's alone if a host is lost."""
+        own = self._one.used_since(before)
+        try:
+            return replace(own, hosts=tuple(self.control.ask(Member.used, lambda: own)))
+        except HostLostError as error:
+            log.info("%s", error)
+            return own
+
+
+class HostsReader:
+    """Reads on some hosts of a job, ``members``, by their numbers; see ``curve.reader``.
+
+    ``name``: of the curve. ``points``: what each of the hosts read, point after point.
+    """
+
+    def __init__(
+        self,
+        control: Callable[[], Control],
+        local: LocalReads,
+        places: Places,
+        *,
+        name: str,
+        members: Sequence[int],
+    ) -> None:
+        self._control, self.local, self.name, self.members = control, local, name, members
+        self.max_bytes, self.once = places.max_bytes, places.once
+        self.agent: HostAgent = HostsAgent(local.storage, control, members)
+        self.points: list[tuple[Depth, ...]] = []
+        self.by: MeasuredWith = "engine"
+        self.program = "threads of this process"
+        self.notes: list[str] = []
+
+    @property
+    def hosts(self) -> int:
+        return len(self.members)
+
+    def read(self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int) -> Depth:
+        """Read on all members, each with its share of the places and of the reads in flight.
+
+        Raises StorageError or NoMemoryError of the first host that failed, with its name;
+        HostLostError.
+        """
+        control = self._control()
+        control.set_clocks()
+        count = self.hosts
+        trips_s = ROUND_TRIPS * control.round_trip_ns / 1e9
+        head_s = _HEAD_START_S + trips_s + len(places) / _PLACES_PER_S
+        at_ns = time.monotonic_ns() + round(head_s * 1e9)
+
+        def order(member: int) -> tuple[ReadNow]:
+            keys, rows = rows_of(places[self.members.index(member) :: count])
+            now = ReadNow(
+                curve=self.name,
+                keys=keys,
+                rows=rows,
+                in_flight=in_flight // count,
+                seconds=seconds,
+                most=-(-most // count),
+                at_ns=control.there(member, at_ns),
+                max_bytes=self.max_bytes,
+                once=self.once,
+            )
+            return (now,)
+
+        found = control.ask_each(
+            Member.read, {member: order(member) for member in self.members}, self.local.read
+        )
+        self._say(found)
+        depths = tuple(each.depth for each in found)
+        self.points.append(depths)
+        return summed(depths, in_flight=in_flight, given=len(places))
+
+    def _say(self, found: Sequence[HaveRead]) -> None:
+        """With what the hosts read; hosts with and without fio together count as without."""
+        first = found[0]
+        other = next((each for each in found if each.by != "fio"), first)
+        self.by, self.program = other.by, other.program
+        if len({each.program for each in found}) > 1:
+            self.program = " and ".join(sorted({each.program for each in found}))
+        self.notes = []
+        for member, each in zip(self.members, found, strict=True):
+            name = self._control().meeting.hosts[member].label
+            self.notes += [f"{name}: {note}" for note in each.notes]
+        if self.hosts > 1:
+            self.notes.append(
+                f"of all {self.hosts} hosts together; percentiles are those of the host on which "
+                "they are largest"
+            )

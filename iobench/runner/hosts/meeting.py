@@ -1,31 +1,35 @@
 """How the hosts of a job find each other, and agree that they measure the same.
 
-Every host says in the store who it is. The first one, the controller, listens for the others, which
-prove by a secret from the store that they belong to the job. Then all make their plans, and the
-controller compares them.
+Every host says in a store who it is. It is torch's TCPStore, which the first host runs, or its
+launcher (torchrun); the hosts trust whoever can reach it, as torch's own launchers do. The first
+host, the controller, listens for the others, which prove by a secret from the store that they
+belong to the job. Then all make their plans, and the controller compares them.
 """
 
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
+
+import psutil
 
 from ... import __version__
 from ...base.cgroup import read_text
-from ...base.errors import HostLostError, UsageError
+from ...base.errors import HostLostError, UsageError, WorkerError
 from ...base.processes import interrupted_with_parent
 from ...base.units import counted, format_duration
 from ...record.typed import Count, Name, Port, of_text, to_text
 from .launch import ADDRESS, Launch
-from .store import Store
-from .strangers import Strangers, listen
-from .wire import Wire
+from .wire import Wire, Wires, watch_silence
 
 JOIN_S = 120.0
 """How long the hosts wait for each other, if the user says nothing else."""
@@ -33,6 +37,15 @@ JOIN_S = 120.0
 _TOKEN_BYTES = 32
 _AT_LEAST_S = 2.0
 _MAX_SAID = 4096
+
+MAX_STRANGERS = 64
+"""Who connects when there are so many takes the place of the one who came first."""
+
+STRANGER_S = 2.0
+"""Who has not said who he is within this time is turned away."""
+
+_LOOK_S = 0.2
+"""How often a wait looks whether it is to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +70,15 @@ class Joined:
 class Meeting:
     """The hosts of a job, in their order, and the connections of this one.
 
-    The controller has one to each other host, in their order, and another host has one to it.
+    The controller has one to each other host, in their order (``peers``), and another host has one
+    to it.
     """
 
     launch: Launch
     store: Store
     hosts: Sequence[Joined]
-    wires: Sequence[Wire]
+    wires: Wires
+    peers: Sequence[Wire]
 
     @property
     def is_controller(self) -> bool:
@@ -92,6 +107,7 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
     deadline = time.monotonic() + within_s
     controls = launch.index == 0
     listener = listen() if controls else None
+    wires = Wires(leads=controls)
     try:
         store = Store(launch, serve=controls and not launch.shared, timeout_s=within_s)
         me = Joined(
@@ -106,13 +122,16 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
         hosts = _joined(store, launch, me, deadline, within_s)
         check_hosts(hosts)
         if listener is not None:
-            wires = _accept(listener, hosts, deadline, within_s)
+            peers = _accept(listener, wires, hosts, deadline, within_s)
         else:
-            wires = [_connect(launch, hosts, deadline)]
+            peers = [_connect(launch, wires, hosts, deadline)]
+    except BaseException:
+        wires.close()
+        raise
     finally:
         if listener is not None:
             listener.close()
-    return Meeting(launch=launch, store=store, hosts=hosts, wires=wires)
+    return Meeting(launch=launch, store=store, hosts=hosts, wires=wires, peers=peers)
 
 
 def check_hosts(hosts: Sequence[Joined]) -> None:
@@ -172,8 +191,79 @@ def _name() -> str:
 # The connections
 
 
+def listen() -> socket.socket:
+    """A socket on all addresses, since only the launcher knows which of them the others use."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=1024)
+
+
+class Strangers:
+    """Those who have connected to ``listener``, and have not said enough yet.
+
+    A port scanner, a probe of a load balancer, or somebody who means harm may connect as well. None
+    of them is waited for, there are never many of them, and none stays for long.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._listener.setblocking(False)
+        # Until when each may stay, and what he has said; the one who came first is the first.
+        self._known: dict[socket.socket, tuple[float, bytearray]] = {}
+
+    def heard(self, size: int) -> list[tuple[socket.socket, bytes]]:
+        """Wait a moment for those who have now said ``size`` bytes, and return these.
+
+        They are no strangers any more: it is the caller who closes their connections.
+        """
+        found = []
+        for each in wait([self._listener, *self._known], _LOOK_S):
+            assert isinstance(each, socket.socket)
+            if each is self._listener:
+                self._let_in()
+            elif each in self._known:  # else he was turned away a moment ago
+                _, said = self._known[each]
+                more = b""
+                with suppress(OSError):
+                    more = each.recv(size - len(said))
+                said += more
+                if not more:
+                    self._turn_away(each)
+                elif len(said) >= size:
+                    del self._known[each]
+                    found.append((each, bytes(said)))
+        now = time.monotonic()
+        for each in [each for each, (until, _) in self._known.items() if now > until]:
+            self._turn_away(each)
+        return found
+
+    def close(self) -> None:
+        """Turn all of them away."""
+        for each in list(self._known):
+            self._turn_away(each)
+
+    def _let_in(self) -> None:
+        try:
+            connected, _ = self._listener.accept()
+        except OSError:  # he has gone already, or no descriptor is left for him
+            time.sleep(_LOOK_S / 10)
+            return
+        connected.setblocking(False)
+        if len(self._known) >= MAX_STRANGERS:
+            self._turn_away(next(iter(self._known)))
+        self._known[connected] = time.monotonic() + STRANGER_S, bytearray()
+
+    def _turn_away(self, connected: socket.socket) -> None:
+        del self._known[connected]
+        connected.close()
+
+
 def _accept(
-    listener: socket.socket, hosts: Sequence[Joined], deadline: float, within_s: float
+    listener: socket.socket,
+    wires: Wires,
+    hosts: Sequence[Joined],
+    deadline: float,
+    within_s: float,
 ) -> list[Wire]:
     """Wait for all other hosts to connect; whoever does not know the secret is turned away.
 
@@ -182,33 +272,28 @@ def _accept(
     token = hosts[0].token.encode()
     deadline = max(deadline, time.monotonic() + _AT_LEAST_S)  # the last one may just have joined
     found: dict[int, Wire] = {}
-    with Strangers(listener) as strangers:
+    with closing(Strangers(listener)) as strangers:
         while len(found) < len(hosts) - 1:
             if time.monotonic() > deadline:
                 missing = next(host for host in hosts[1:] if host.index not in found)
-                for wire in found.values():
-                    wire.close()
                 raise UsageError(
                     f"{missing.label} has joined, but did not connect to this host within "
                     f"{format_duration(within_s)}",
                     remedy=f"check that {ADDRESS} is a name of this host that does not resolve to "
                     "a loopback address there, and that no firewall stands between",
                 )
-            for connected, hello in strangers.heard(len(token) + 4, deadline):
+            for connected, hello in strangers.heard(len(token) + 4):
                 index = int.from_bytes(hello[-4:], "big")
-                if (
-                    hmac.compare_digest(hello[:-4], token)
-                    and 0 < index < len(hosts)
-                    and index not in found
-                ):
-                    found[index] = Wire(connected, hosts[index].label)
-                    found[index].keep_alive()
-                else:
-                    connected.close()
+                known = hmac.compare_digest(hello[:-4], token)
+                if known and 0 < index < len(hosts) and index not in found:
+                    with suppress(OSError):
+                        found[index] = wires.add(connected, hosts[index].label)
+                        continue
+                connected.close()
     return [found[index] for index in sorted(found)]
 
 
-def _connect(launch: Launch, hosts: Sequence[Joined], deadline: float) -> Wire:
+def _connect(launch: Launch, wires: Wires, hosts: Sequence[Joined], deadline: float) -> Wire:
     controller = hosts[0]
     try:
         connected = socket.create_connection(
@@ -223,9 +308,105 @@ def _connect(launch: Launch, hosts: Sequence[Joined], deadline: float) -> Wire:
         ) from None
     try:
         connected.sendall(controller.token.encode() + launch.index.to_bytes(4, "big"))
+        return wires.add(connected, controller.label)
     except OSError:
         with closing(connected):
             raise HostLostError(f"{controller.label} has closed the connection") from None
-    wire = Wire(connected, controller.label)
-    wire.keep_alive()
-    return wire
+
+
+# The store
+
+
+class Store:
+    """A connection to the store, for one process: it is opened anew after a fork."""
+
+    def __init__(self, launch: Launch, *, serve: bool = False, timeout_s: float = 60.0) -> None:
+        """``serve``: run it here. Raises UsageError if it can't be run, or not be reached."""
+        from torch._C._distributed_c10d import TCPStore
+        from torch.distributed import DistError
+
+        self.launch = launch
+        self._errors: tuple[type[Exception], ...] = (DistError, RuntimeError)
+        try:
+            self._store = TCPStore(
+                launch.address,
+                launch.port,
+                is_master=serve,
+                timeout=timedelta(seconds=timeout_s),
+                wait_for_workers=False,
+            )
+        except self._errors as error:
+            raise UsageError(
+                f"the hosts can't meet at {launch.address}:{launch.port}: {_line(error)}",
+                remedy=f"check that {ADDRESS} is the name of host 0, that it does not resolve to a "
+                "loopback address there, and that its port is free and reachable",
+            ) from None
+        self._prefix = f"iobench/{launch.attempt}/"
+        _watch_silence_at(launch.port)
+
+    def claim(self, key: str, value: str) -> bool:
+        """Set a key that nobody has set before; return whether nobody had.
+
+        Raises WorkerError if the store is gone; so do all methods.
+        """
+        with self._or_gone():
+            found = self._store.compare_set(self._prefix + key, "", value)
+        return bytes(found) == value.encode()
+
+    def has(self, *keys: str) -> bool:
+        with self._or_gone():
+            return bool(self._store.check([self._prefix + key for key in keys]))
+
+    def get(self, keys: Sequence[str], timeout_s: float) -> list[str] | None:
+        """The values of all keys, waiting for them; None if one is missing after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while not self.has(*keys):
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_LOOK_S)
+        with self._or_gone():
+            values = self._store.multi_get([self._prefix + key for key in keys])
+        return [bytes(value).decode(errors="replace") for value in values]
+
+    @contextmanager
+    def _or_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise WorkerError(
+                f"the store of the hosts at {self.launch.address}:{self.launch.port} was lost: "
+                f"{_line(error)}",
+                remedy="see the output of iobench on host 0",
+            ) from None
+
+
+def _watch_silence_at(port: int) -> None:
+    """Have this process's connections to this port end if the other host answers nothing.
+
+    torch's client of the store waits for an answer without a limit, in code that no signal ends.
+    """
+    for entry in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
+                continue  # a copy of what is no socket would stay open
+            with socket.socket(fileno=os.dup(int(entry))) as connected:
+                if connected.family != socket.AF_UNIX and connected.getpeername()[1] == port:
+                    watch_silence(connected)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split("Exception raised from")[0].split())[:200]
+
+
+def set_interface(connected: socket.socket) -> None:
+    """Name the network interface of this connection to another host, for gloo and NCCL.
+
+    gloo takes the interface whose address the host's own name resolves to, which often is the
+    loopback interface. What the user has named in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME stays.
+    """
+    address = str(connected.getsockname()[0]).removeprefix("::ffff:")
+    for name, known in psutil.net_if_addrs().items():
+        if any(each.family == socket.AF_INET and each.address == address for each in known):
+            for library in ("GLOO", "NCCL"):
+                os.environ.setdefault(f"{library}_SOCKET_IFNAME", name)
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torch would look for torchrun's store

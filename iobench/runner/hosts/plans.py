@@ -7,65 +7,20 @@ what it runs as code, is still decided by its own command.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from ...base.errors import IobenchError, UsageError
+from ...base.errors import UsageError
 from ...base.text import printable
-from ...record.typed import Count, to_text
+from ...record.typed import Count
 from ...settings.base import apply_overrides
 from ...settings.code import code_of
 from ...settings.workload import Workload, option_texts
 from ...storage import below, is_local
 from ..plan import Plan, make_plan
-from .control import Control
-from .meeting import Meeting
-from .words import Message, refused
-
-T = TypeVar("T")
 
 Same = dict[str, str]
 """What a host is about to do, by the names of what must be the same on all hosts."""
-
-_WHAT = {
-    "verb": "was started with '{there}', but {first} with '{here}'",
-    "data": "reads {there}, but {first} reads {here}",
-    "to": "writes to {there}, but {first} writes to {here}",
-    "dataset": "has another dataset at that place than {first}",
-    "spec": "would generate another dataset than {first}",
-    "objects": "sees other files or objects at that place than {first}",
-    "workload": "has another workload than {first}, or other settings of it",
-    "settings": "has other settings than {first}",
-}
-"""What must be the same on all hosts, and what is said of a host where it is not."""
-
-
-def say_same(meeting: Meeting, make: Callable[[], T], same: Callable[[T], Same]) -> T:
-    """Make this host's plan, and tell the controller of it. Raises what ``make`` raises."""
-    (wire,) = meeting.wires
-    try:
-        plan = make()
-        wire.send(Message("answer", body=to_text(same(plan), Same)))
-    except IobenchError as error:
-        wire.send(refused(error))
-        raise
-    return plan
-
-
-def check_same(control: Control, mine: Same, others: Iterable[Same]) -> None:
-    """Raise UsageError for the first thing that should be the same on all hosts, and is not."""
-    first = control.meeting.hosts[0].label
-    for peer, theirs in zip(control.peers, others, strict=True):
-        for key, here in mine.items():
-            if here != (there := theirs.get(key)):
-                told = _WHAT[key].format(first=first, here=here, there=there)
-                raise UsageError(
-                    f"{peer.host.label} {told}", remedy="start the same command on all hosts"
-                )
-
-
-# The plans that the first host asks for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,110 +1,93 @@
-"""Reads of a storage curve by several hosts at the same time, put together as those of one reader.
-
-The controller hands out the places, so no two hosts read the same bytes, and every host begins at
-the same instant. So the curve is measured by the same steps on one host and on many.
-"""
+"""What one host reads of a storage curve that several hosts measure together, and their sum."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
 
 from ...base.errors import WorkerError
 from ...host.depth import Depth
 from ...record.curve import MeasuredWith
-from ..agent import HostAgent
-from ..curve.places import Place, Places
-from .agents import HostsAgent
-from .control import Control
-from .localreads import HaveRead, LocalReads, ReadingHost, ReadNow, rows_of
-
-_HEAD_START_S = 0.05
-"""From the order to read to its instant; beside that, twenty round trips (``crew``), and the time
-that it takes to send the places."""
-
-_PLACES_PER_S = 200_000
-"""Places that are sent to a host in a second, at the least."""
+from ...record.typed import ArrayText
+from ...storage.base import Storage
+from ..curve.places import Place
+from ..curve.reader import HostReader
 
 
-class HostsReader:
-    """Reads on some hosts of a job, ``members``, by their numbers; see ``curve.reader``.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadNow:
+    """Read these places from the instant ``at_ns`` of your clock on.
 
-    ``name``: of the curve. ``points``: what each of the hosts read, point after point.
+    ``rows``: of each place the number of its key in ``keys``, its offset, its length, and how many
+    of its bytes are needed. ``curve``: which curve this point is of; ``max_bytes`` and ``once`` as
+    in ``curve.reader``.
     """
 
-    def __init__(
-        self,
-        control: Callable[[], Control],
-        local: LocalReads,
-        places: Places,
-        *,
-        name: str,
-        members: Sequence[int],
-    ) -> None:
-        self._control, self.local, self.name, self.members = control, local, name, members
-        self.max_bytes, self.once = places.max_bytes, places.once
-        self.agent: HostAgent = HostsAgent(local.storage, control, members)
-        self.points: list[tuple[Depth, ...]] = []
-        self.by: MeasuredWith = "engine"
-        self.program = "threads of this process"
-        self.notes: list[str] = []
+    curve: str
+    keys: tuple[str, ...]
+    rows: Annotated[npt.NDArray[np.int64], ArrayText()]
+    in_flight: int
+    seconds: float
+    most: int
+    at_ns: int
+    max_bytes: int
+    once: bool
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for rows that are no places."""
+        rows, count = self.rows, len(self.keys)
+        if rows.ndim != 2 or rows.shape[1] != 4 or (rows < 0).any() or (rows[:, 0] >= count).any():
+            raise ValueError("they are no places")
 
     @property
-    def hosts(self) -> int:
-        return len(self.members)
+    def places(self) -> tuple[Place, ...]:
+        return tuple(Place(self.keys[key], *rest) for key, *rest in self.rows.tolist())
 
-    def read(self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int) -> Depth:
-        """Read on all members, each with its share of the places and of the reads in flight.
 
-        Raises StorageError or NoMemoryError of the first host that failed, with its name;
-        HostLostError.
-        """
-        control = self._control()
-        control.set_clocks()
-        count = self.hosts
-        trips_s = 20 * control.round_trip_ns / 1e9
-        head_s = _HEAD_START_S + trips_s + len(places) / _PLACES_PER_S
-        at_ns = time.monotonic_ns() + round(head_s * 1e9)
+def rows_of(places: Sequence[Place]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    """The ``keys`` and ``rows`` of ``ReadNow``."""
+    numbers: dict[str, int] = {}
+    rows = [(numbers.setdefault(key, len(numbers)), *rest) for key, *rest in places]
+    return tuple(numbers), np.array(rows, dtype=np.int64).reshape(-1, 4)
 
-        def order(member: int) -> tuple[ReadNow]:
-            keys, rows = rows_of(places[self.members.index(member) :: count])
-            now = ReadNow(
-                curve=self.name,
-                keys=keys,
-                rows=rows,
-                in_flight=in_flight // count,
-                seconds=seconds,
-                most=-(-most // count),
-                at_ns=control.there(member, at_ns),
-                max_bytes=self.max_bytes,
-                once=self.once,
+
+@dataclass(frozen=True, slots=True)
+class HaveRead:
+    """What was read, and with what program."""
+
+    depth: Depth
+    by: MeasuredWith
+    program: str
+    notes: tuple[str, ...]
+
+
+class LocalReads:
+    """The reads of this host, which may be a part of those of all. ``run_dir``: for fio's files."""
+
+    def __init__(self, storage: Storage, run_dir: Path) -> None:
+        self.storage, self.run_dir = storage, run_dir
+        self._readers: dict[tuple[str, int, bool], HostReader] = {}
+
+    def read(self, order: ReadNow) -> HaveRead:
+        """Do what is ordered, from its instant on. Raises StorageError, NoMemoryError."""
+        known = (order.curve, order.max_bytes, order.once)
+        if known not in self._readers:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            self._readers[known] = HostReader(
+                self.storage, max_bytes=order.max_bytes, once=order.once, run_dir=self.run_dir
             )
-            return (now,)
-
-        found = control.ask_each(
-            ReadingHost.read, {member: order(member) for member in self.members}, self.local.read
+        reader = self._readers[known]
+        time.sleep(max(0.0, (order.at_ns - time.monotonic_ns()) / 1e9))
+        depth = reader.read(
+            order.places, in_flight=order.in_flight, seconds=order.seconds, most=order.most
         )
-        self._say(found)
-        depths = tuple(each.depth for each in found)
-        self.points.append(depths)
-        return summed(depths, in_flight=in_flight, given=len(places))
-
-    def _say(self, found: Sequence[HaveRead]) -> None:
-        """With what the hosts read; hosts with and without fio together count as without."""
-        first = found[0]
-        other = next((each for each in found if each.by != "fio"), first)
-        self.by, self.program = other.by, other.program
-        if len({each.program for each in found}) > 1:
-            self.program = " and ".join(sorted({each.program for each in found}))
-        self.notes = []
-        for member, each in zip(self.members, found, strict=True):
-            name = self._control().meeting.hosts[member].label
-            self.notes += [f"{name}: {note}" for note in each.notes]
-        if self.hosts > 1:
-            self.notes.append(
-                f"of all {self.hosts} hosts together; percentiles are those of the host on which "
-                "they are largest"
-            )
+        return HaveRead(depth, reader.by, reader.program, tuple(reader.notes))
 
 
 def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:

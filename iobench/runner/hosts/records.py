@@ -13,24 +13,7 @@ from ...record.run import EVENTS_FILE, Finding
 from ...record.training import Repetition
 from ..calibration.bench import Bench
 from ..facts import begin_record, new_directory, write_document
-from .control import Control
 from .meeting import Meeting
-
-
-def known_hosts(control: Control, ranks: int) -> list[JobHost]:
-    """The hosts in their order, if there are so many ranks, and what is known of their clocks."""
-    found = []
-    for host, share in zip(control.meeting.hosts, control.share(ranks), strict=True):
-        known = JobHost(
-            name=host.name, first_rank=share.start, ranks=len(share), machine=host.machine
-        )
-        clock = control.peers[host.index - 1].clock if host.index else None
-        if clock is not None and clock.known:
-            known.offset_s = clock.known[-1].offset_ns / 1e9
-            known.offset_error_s = clock.error_ns / 1e9
-            known.offsets, known.drift = len(clock.known), clock.drift
-        found.append(known)
-    return found
 
 
 def same_machines(hosts: Sequence[JobHost]) -> list[Finding]:

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from ...data.generator.pool import run_tasks
 from .control import Control, Peer
 from .meeting import Meeting
-from .serving import Serving
-from .words import deed
+from .serving import Serving, deed
 
 T = TypeVar("T")
 
@@ -93,7 +92,7 @@ class SharedTasks:
         while busy or arrived:
             while arrived:
                 yield arrived.popleft()
-            wait([peer.wire.connection for peer in busy], timeout=0.2)
+            wait([peer.wire.fileno() for peer in busy], timeout=0.2)
             look()
 
     def _hear(self, peer: Peer, arrived: deque[Any]) -> bool:

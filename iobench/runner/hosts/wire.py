@@ -1,25 +1,37 @@
-"""A connection between two hosts: messages of known kinds, and nothing else.
+"""The connection between two hosts: messages of known kinds, and nothing else.
 
-What comes from the network is text in JSON, and is checked before it is used (``words``); no
-pickle is ever read. What is no message ends the connection. A connection whose
-other end is gone, whose host does not answer, or which takes too long for a message, is a lost
-host. Both ends send a sign of life every second, whatever else they do.
+Everything that two hosts tell each other goes through it, the barrier of a step and the echoes that
+measure clocks, too. What comes from the network is checked before it is used; texts are JSON of the
+types that are expected (``record.typed``), and no pickle is ever read. What is no message ends the
+connection. A connection whose other end is gone, whose host does not answer, or which takes too
+long for a message, is a lost host.
+
+A thread receives from all connections of a process (``Wires``). So signs of life, echoes and
+barriers never wait for what the process does otherwise.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import select
+import selectors
 import socket
+import struct
 import threading
 import time
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from typing import Annotated, Any, Literal, get_args
 
-from ...base.errors import HostLostError
-from ...record.typed import of_text
-from . import words
-from .words import Message
+from ...base.errors import HostLostError, IobenchError
+from ...record.typed import ErrorText, of_text
+from .clock import Echo
 
 log = logging.getLogger(__name__)
 
@@ -35,53 +47,108 @@ BEAT_S = 1.0
 LEAST_BYTES_PER_S = 1 << 20
 """A message that has begun to come has ``SILENCE_S`` and the time that it takes at this rate."""
 
+MAX_BODY_BYTES = 1 << 27
+"""The events of a rank take some 20 MB; nothing larger is sent or received."""
+
 _AT_ONCE = 1 << 20
 """Bytes that are received in one call."""
 
+_LAST_WORDS_S = 1.0
+"""How long to wait for what a lost host has sent before."""
+
 _LOOK_THERE = "see the output of iobench and the kernel log on that host"
+
+Kind = Literal[
+    "beat", "echo", "step", "call", "tell", "answer", "refused", "report", "interrupted", "bye"
+]
+
+Error = Annotated[IobenchError, ErrorText()]
+
+HEAD = struct.Struct("!4sBBqI")
+"""Before each message: a mark, the number of its kind, the bytes of ``what``, the code, and the
+bytes of its body."""
+
+_MARK = b"iob2"
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+_INSTANTS = struct.Struct("!2q")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of one of these kinds.
+
+    ``call`` and ``tell`` are for the deed ``what`` of the other host (``member``), with its
+    arguments as ``body``. ``answer`` has its result, and ``refused`` an error. ``code`` is the
+    number of the call that they belong to, so that nobody takes the answer of a call that he has
+    given up for another one. It is 0 in what is said unasked: the error of a rank, which has ended.
+    ``report``: what a host says unasked, by the name ``what``. ``bye``: the run is over, with the
+    exit code ``code``, and what went wrong. ``interrupted``: Ctrl-C or SIGTERM has reached this
+    host. ``step``: of the barrier. The first host sends a ``beat`` every second, which is answered
+    by an ``echo``: signs of life, which measure the clocks as well.
+    """
+
+    kind: Kind
+    what: str = ""
+    code: int = 0
+    body: bytes = b""
+
+
+def encoded(message: Message) -> bytes:
+    what, number = message.what.encode(), _KINDS.index(message.kind)
+    head = HEAD.pack(_MARK, number, len(what), message.code, len(message.body))
+    missing(head)
+    return head + what + message.body
+
+
+def missing(data: bytes | bytearray) -> int:
+    """The bytes of the message that are still to come after these. Raises ValueError."""
+    if len(data) < HEAD.size:
+        return HEAD.size - len(data)
+    mark, kind, what, _, body = HEAD.unpack_from(data)
+    if mark != _MARK or kind >= len(_KINDS):
+        raise ValueError("it does not begin as one")
+    if body > MAX_BODY_BYTES:
+        raise ValueError(f"it has {body >> 20} MiB")
+    return int(HEAD.size + what + body - len(data))
+
+
+def decoded(data: bytes | bytearray) -> Message:
+    """The message of these bytes, which are all of it. Raises ValueError."""
+    _, kind, what, code, _ = HEAD.unpack_from(data)
+    begin = HEAD.size + what
+    return Message(_KINDS[kind], data[HEAD.size : begin].decode(), code, bytes(data[begin:]))
 
 
 class Wire:
     """One end of a connection. ``name``: the host at the other end, for messages.
 
-    One thread uses it; another one sends the signs of life (``keep_alive``).
+    One thread uses it, beside that of ``Wires``. It can be waited for together with pipes.
     """
 
     def __init__(self, connected: socket.socket, name: str) -> None:
+        self._bell = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)  # how many are in the inbox
         watch_silence(connected)
         connected.settimeout(None)
         self.name = name
         self.connection = connected
-        self.heard = time.monotonic()
-        self._coming = bytearray()  # of the message that has begun to come
-        self._sizes: tuple[int, int] | None = None  # of its kind and its body
-        self._began = self._looked = self.heard  # when it began to come; without times of no look
-        self._next: Message | None = None  # was received while the wire was only looked at
-        self._one_at_a_time = threading.Lock()
-        self._closed = threading.Event()
         self.lost: HostLostError | None = None
+        self.over = threading.Event()  # nothing will be received any more
+        self.closed = False
+        self._inbox: deque[Message] = deque()
+        self._echoes: SimpleQueue[Echo] = SimpleQueue()
+        self._coming = bytearray()  # of the message that has begun to come
+        self._heard = self._began = time.monotonic()
+        self._one_at_a_time = threading.Lock()
 
     def fileno(self) -> int:
-        """So that it can be waited for together with pipes."""
-        return self.connection.fileno()
-
-    def keep_alive(self) -> None:
-        """Send a sign of life every ``BEAT_S``, and expect one from the other end from now on."""
-        self.heard = time.monotonic()
-        threading.Thread(target=self._beat, name=f"beats for {self.name}", daemon=True).start()
-
-    def _beat(self) -> None:
-        while not self._closed.wait(BEAT_S):
-            try:
-                if select.select([], [self.connection], [], 0)[1]:  # never wait for its buffer
-                    self.send(Message("beat"))
-            except (HostLostError, OSError, ValueError):
-                return  # it was lost, which was told, or closed just now
+        """Readable where ``receive`` returns or raises at once."""
+        return self._bell
 
     def send(self, message: Message) -> None:
         """Raises HostLostError, also if the other end takes too long to receive it."""
-        self._check_lost()
-        left = memoryview(words.encoded(message))
+        if self.lost is not None:
+            raise self.lost
+        left = memoryview(encoded(message))
         try:
             with self._one_at_a_time:
                 deadline = time.monotonic() + SILENCE_S + len(left) / LEAST_BYTES_PER_S
@@ -89,9 +156,10 @@ class Wire:
                     left_s = deadline - time.monotonic()
                     if left_s < 0 or not _is_ready(self.connection, select.POLLOUT, left_s):
                         break
-                    left = left[_sent(self.connection, left) :]
+                    with suppress(BlockingIOError):
+                        left = left[self.connection.send(left, socket.MSG_DONTWAIT) :]
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._gone(error) from None
         if left:  # what follows would be no message
             raise self.give_up("iobench there did not receive a message in time")
 
@@ -99,103 +167,112 @@ class Wire:
         """Wait for the next message. Raises HostLostError, also for what is no message."""
         while not self.poll(1.0):
             pass
-        message, self._next = self._next, None
-        assert message is not None
-        return message
+        os.eventfd_read(self._bell)
+        return self._inbox.popleft()
 
     def poll(self, timeout_s: float = 0.0) -> bool:
         """Whether a message has come. Raises HostLostError if the other end is gone or silent."""
-        now = time.monotonic()
-        self._began += now - self._looked
-        deadline = now + timeout_s
-        try:
-            while self._next is None:
-                left = max(0.0, deadline - time.monotonic())
-                readable = _is_ready(self.connection, select.POLLIN, left)
-                message = self._take() if readable else None
-                if message is None:
-                    self._check_silence()
-                    if not readable or time.monotonic() > deadline:
-                        return self._next is not None
-                else:
-                    self.heard = time.monotonic()
-                    self._next = None if message.kind == "beat" else message
-        except (EOFError, OSError) as error:
-            raise self._lost(error) from None
-        finally:
-            self._looked = time.monotonic()
-        return True
+        deadline = time.monotonic() + timeout_s
+        while not self._inbox and self.lost is None:
+            if (left_s := deadline - time.monotonic()) <= 0:
+                return False
+            _is_ready(self._bell, select.POLLIN, left_s)
+        if not self._inbox and self.lost is not None:
+            self.over.wait(_LAST_WORDS_S)
+            if not self._inbox:
+                raise self.lost
+        return bool(self._inbox)
 
-    def _take(self) -> Message | None:
-        """Receive what is there of the message that comes, and no more; None: it is not whole."""
+    def echo(self) -> Echo:
+        """What the clock of the other host shows now. Raises HostLostError."""
+        began = time.monotonic_ns()
+        self.beat()
+        return self.echo_since(began)
+
+    def beat(self) -> None:
+        """Have the other host send an echo. Raises HostLostError."""
+        self.send(Message("beat", body=_INSTANTS.pack(time.monotonic_ns(), 0)))
+
+    def echo_since(self, began_ns: int) -> Echo:
+        """Wait for the echo of a beat that was sent at this instant or later."""
+        while True:
+            try:
+                if (found := self._echoes.get(timeout=BEAT_S)).sent >= began_ns:
+                    return found
+            except Empty:
+                if self.lost is not None:
+                    raise self.lost from None
+
+    def echoes(self) -> list[Echo]:
+        """All echoes that have come until now, since the last call."""
+        return [self._echoes.get() for _ in range(self._echoes.qsize())]
+
+    def take(self) -> Message | None:
+        """What has come beside signs of life; None: no message is whole.
+
+        Called where something can be received. Raises HostLostError.
+        """
         try:
-            whole = self._sizes is not None
-            size = words.HEAD.size + (sum(self._sizes) if self._sizes else 0)
-            missing = size - len(self._coming)
-            more = self.connection.recv(min(missing, _AT_ONCE), socket.MSG_DONTWAIT)
+            more = self.connection.recv(min(missing(self._coming), _AT_ONCE), socket.MSG_DONTWAIT)
             if not more:
                 raise EOFError
-            self._began = self._began if self._coming else time.monotonic()
+            self._heard = time.monotonic()
+            self._began = self._began if self._coming else self._heard
             self._coming += more
-            if len(self._coming) < size:
+            if missing(self._coming):
                 return None
-            if not whole:
-                self._sizes = words.sizes(bytes(self._coming))
-                if sum(self._sizes):
-                    return None
-            assert self._sizes is not None
-            begin = words.HEAD.size + self._sizes[0]
-            said, body = bytes(self._coming[words.HEAD.size : begin]), bytes(self._coming[begin:])
-            self._coming, self._sizes = bytearray(), None
-            return words.decoded(said, body)
+            message, self._coming = decoded(self._coming), bytearray()
+            if message.kind == "beat":
+                sent, _ = _INSTANTS.unpack(message.body)
+                self.send(Message("echo", body=_INSTANTS.pack(sent, time.monotonic_ns())))
+            elif message.kind == "echo":
+                sent, there = _INSTANTS.unpack(message.body)
+                self._echoes.put(Echo(sent, there, time.monotonic_ns()))
+            else:
+                return message
         except BlockingIOError:
-            return None
-        except ValueError as error:
+            pass
+        except (ValueError, struct.error) as error:
             raise self.wrong(error) from None
+        except (EOFError, OSError) as error:
+            raise self._gone(error) from None
+        return None
 
-    def _check_silence(self) -> None:
-        self._check_lost()  # but its last words, which have come before, are read
+    def put(self, message: Message) -> None:
+        """Keep what has come for ``receive``."""
+        os.eventfd_write(self._bell, 1)
+        self._inbox.append(message)
+
+    def check_silence(self) -> None:
+        """Raises HostLostError."""
+        now = time.monotonic()
         if self._coming:
-            whole_s = sum(self._sizes or ()) / LEAST_BYTES_PER_S
-            if (took := time.monotonic() - self._began) > SILENCE_S + whole_s:
+            whole_s = (len(self._coming) + missing(self._coming)) / LEAST_BYTES_PER_S
+            if (took := now - self._began) > SILENCE_S + whole_s:
                 raise self.give_up(f"iobench there sent only a part of a message in {took:.0f} s")
-        elif (silent := time.monotonic() - self.heard) > SILENCE_S:
+        elif (silent := now - self._heard) > SILENCE_S:
             raise self.give_up(f"iobench there was silent for {silent:.0f} s")
 
-    @property
-    def closed(self) -> bool:
-        return self._closed.is_set()
-
     def close(self) -> None:
-        self._closed.set()
-        with self._one_at_a_time:
-            self.connection.close()
+        self.closed = True
+        with suppress(OSError):  # its own end, too, receives that nothing comes any more
+            self.connection.shutdown(socket.SHUT_RDWR)
 
-    def drain(self, deadline_s: float) -> None:
-        """Wait until the other end has closed, at most until this moment of time.monotonic.
+    def end(self) -> None:
+        """Nothing will be received any more."""
+        self.connection.close()
+        self.over.set()
 
-        If this end closed while a message of the other one was unread, the kernel would drop what
-        the other one has not read yet, such as the last words.
-        """
-        self._closed.set()
-        try:
-            while (left := deadline_s - time.monotonic()) > 0:
-                if _is_ready(self.connection, select.POLLIN, left) and not self.connection.recv(
-                    _AT_ONCE
-                ):
-                    return
-        except OSError:
-            return
+    def __del__(self) -> None:
+        os.close(self._bell)
 
-    def _lost(self, error: Exception) -> HostLostError:
-        why = "its process has ended"
-        if isinstance(error, TimeoutError) or (
-            isinstance(error, OSError) and error.errno in _SILENT
-        ):
-            why = f"it did not answer for {_GIVEN_UP_S} s"
-        return self.give_up(why)
+    def _gone(self, error: Exception) -> HostLostError:
+        silent = isinstance(error, OSError) and error.errno in _SILENT
+        return self.give_up(
+            f"it did not answer for {_GIVEN_UP_S} s" if silent else "its process has ended"
+        )
 
-    def wrong(self, error: ValueError) -> HostLostError:
+    def wrong(self, error: Exception) -> HostLostError:
         """The error for what is no message, or for a part of one that is not of its type."""
         return self.give_up(
             f"what it sent is no message of this iobench: {error}",
@@ -216,13 +293,103 @@ class Wire:
         """
         if self.lost is None:
             self.lost = HostLostError(f"{self.name} was lost: {why}", remedy=remedy)
-            if not self._closed.is_set():
+            os.eventfd_write(self._bell, 1)
+            if not self.closed:
                 log.warning("%s", self.lost.what)
         return self.lost
 
-    def _check_lost(self) -> None:
-        if self.lost is not None:
-            raise self.lost
+
+Step = Callable[["Wire | None", bytes], None]
+"""Hears of a barrier from another host, or (None) from the ranks of this one. Raises ValueError for
+what is none."""
+
+
+class Wires:
+    """The connections of this process, from which a thread receives until it is closed.
+
+    ``leads``: this end beats. ``step``: hears the messages of the barrier.
+    """
+
+    def __init__(self, *, leads: bool) -> None:
+        self._leads = leads
+        self._selector = selectors.DefaultSelector()
+        self._step: Step | None = None
+        self._open: list[Wire] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="hosts", daemon=True)
+        self._thread.start()
+
+    def add(self, connected: socket.socket, name: str) -> Wire:
+        """The wire of a connection to the host of this name. Raises OSError if it is gone."""
+        wire = Wire(connected, name)
+        self._open.append(wire)
+        self._selector.register(connected, selectors.EVENT_READ, wire)
+        return wire
+
+    def meet(self, ranks: Connection, step: Step) -> Callable[[], None]:
+        """From now on ``step`` hears of barriers, also what the ranks of this host say there.
+
+        Returns what ends that.
+        """
+        self._step = step
+        self._selector.register(ranks, selectors.EVENT_READ, ranks)
+
+        def end() -> None:
+            self._step = None
+            self._selector.unregister(ranks)
+
+        return end
+
+    def close(self) -> None:
+        """End the thread, and close all connections."""
+        self._closing = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        due = 0.0
+        while not self._closing:
+            for key, _ in self._selector.select(max(0.0, due - time.monotonic())):
+                if isinstance(key.data, Wire):
+                    self._with(key.data, self._take)
+                else:
+                    with suppress(OSError, EOFError):  # the phase has just ended
+                        self._hear(None, key.data.recv_bytes())
+            if (now := time.monotonic()) >= due:
+                due = now + BEAT_S
+                for wire in list(self._open):
+                    self._with(wire, self._look)
+        self._selector.close()
+        for wire in self._open:
+            wire.close()
+            wire.end()
+
+    def _with(self, wire: Wire, act: Callable[[Wire], None]) -> None:
+        try:
+            act(wire)
+        except HostLostError:
+            self._selector.unregister(wire.connection)
+            self._open.remove(wire)
+            wire.end()
+
+    def _take(self, wire: Wire) -> None:
+        message = wire.take()
+        if message is not None and message.kind == "step":
+            try:
+                self._hear(wire, message.body)
+            except (ValueError, struct.error) as error:
+                raise wire.wrong(error) from None
+        elif message is not None:
+            wire.put(message)
+
+    def _hear(self, wire: Wire | None, said: bytes) -> None:
+        if self._step is not None:  # else the phase has just ended
+            self._step(wire, said)
+
+    def _look(self, wire: Wire) -> None:
+        wire.check_silence()
+        # Never wait for its buffer.
+        if self._leads and wire.lost is None and _is_ready(wire.connection, select.POLLOUT, 0):
+            wire.beat()
 
 
 _SILENT = (
@@ -241,18 +408,10 @@ def watch_silence(connected: socket.socket) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _GIVEN_UP_S)
 
 
-def _is_ready(connected: socket.socket, event: int, timeout_s: float) -> bool:
+def _is_ready(connected: socket.socket | int, event: int, timeout_s: float) -> bool:
     """Whether one can read (POLLIN) or write (POLLOUT), or the connection is over."""
-    if connected.fileno() < 0:
+    if not isinstance(connected, int) and connected.fileno() < 0:
         raise OSError(errno.EBADF, "the connection was closed")
     looked = select.poll()
     looked.register(connected, event)
     return bool(looked.poll(1e3 * timeout_s))
-
-
-def _sent(connected: socket.socket, data: memoryview) -> int:
-    """How many bytes the kernel has taken."""
-    try:
-        return connected.send(data, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return 0

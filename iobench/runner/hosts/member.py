@@ -1,0 +1,448 @@
+"""A host that is not the first one, and measures: its ranks, its page cache, its counters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
+
+from ...base.errors import HostLostError, IobenchError, MissingObjectError, WorkerError
+from ...checkpoint.catalog import CheckpointRoot
+from ...host.nfs import MountStats
+from ...host.resources import Snapshot
+from ...host.timeline import Array
+from ...load import make_reader
+from ...load.null import AnyReader, NullReader, ReadyReader
+from ...record.host import Host
+from ...record.typed import OneOf
+from ...storage import open_storage
+from ...storage.base import Storage
+from ...storage.catalog import read_object
+from .. import messages
+from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
+from ..cache import cached_keys
+from ..calibration.bench import Bench
+from ..checkpoint_plan import StudyPlan
+from ..crew import ForkedCrew
+from ..messages import Answer, Command, Last, Link, Recorded, Stop, Task, Tried
+from ..phase import Phase, PhaseSettings, Saving
+from ..plan import Plan
+from ..study import rank_maker
+from ..tasks.checkpoint import Checkpoint, CheckpointRank
+from ..tasks.load import Load
+from ..third_party import prepare_library
+from .barrier import HostsBarrier
+from .hosts import Copies
+from .meeting import Meeting, set_interface
+from .plans import Permitted, PlanOrder, Same, same_of
+from .reads import HaveRead, LocalReads, ReadNow
+from .records import with_part
+from .serving import TURN_S, Serving, deed
+
+COUNTERS_S = 1.0
+"""Time between two messages with the counters of the ranks."""
+
+COLLECT_S = 3.0
+"""How long the ranks have to say what they recorded, after the first host was lost."""
+
+# What ranks are to do
+
+Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
+"""What the reader of a phase reads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begin:
+    """Start your ranks: those from ``first`` on, ``count`` of the ``world``'s.
+
+    ``offset_ns``: how far your clock is ahead of the first host's. ``rendezvous``: where the
+    writers of the ranks meet. ``phase``: of which they are, the ``number``-th of the run; None:
+    they only save. It travels without what each host has itself: ``source`` says what the reader
+    reads, ``copy_bytes`` how much of the dataset it copies into memory if it reads such a copy, and
+    ``saves`` after how many steps the ranks save, and the number before that of the first save.
+    ``in_step``: all hosts meet at each step. ``meeting``: the URL at which the ranks meet, if they
+    exchange gradients.
+    """
+
+    first: int
+    count: int
+    world: int
+    offset_ns: int
+    number: int
+    rendezvous: str = ""
+    phase: PhaseSettings | None = None
+    source: Source = "none"
+    copy_bytes: int = 0
+    saves: tuple[int, int] | None = None
+    in_step: bool = False
+    meeting: str | None = None
+
+
+def source_of(reader: AnyReader | None, copies: Copies) -> Source:
+    if reader is None:
+        return "none"
+    if isinstance(reader, NullReader):
+        return "nothing"
+    if isinstance(reader, ReadyReader):
+        return "ready"
+    if copies.is_copy(reader.storage):
+        return "copy"
+    return "bytes" if reader.bytes_only else "stored"
+
+
+def reader_of(begin: Begin, bench: Bench) -> AnyReader | None:
+    """The reader of the ranks that are to begin, over the dataset as this host sees it."""
+    plan = bench.plan
+    if begin.source == "none" or begin.phase is None:
+        return None
+    reading = begin.phase.reading
+    if begin.source == "nothing":
+        return NullReader(plan.manifest, bench.delivered)
+    if begin.source == "copy":
+        copy = bench.copy_of(begin.copy_bytes)
+        return make_reader(copy.manifest, copy.storage, reading)
+    bytes_only = begin.source != "stored"
+    reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=bytes_only)
+    return ReadyReader(reader, bench.delivered) if begin.source == "ready" else reader
+
+
+AnyCommand = Annotated[Command, OneOf(*Command.__subclasses__())]
+
+FromRank = tuple[
+    int,
+    Annotated[
+        Answer,
+        OneOf(
+            *messages.Point.__subclasses__(),
+            *(messages.PartSaved, messages.Recorded, messages.Ended),
+        ),
+    ],
+]
+"""What a rank of another host says, with its number."""
+
+Counted = tuple[int, Array]
+"""What the ranks of a host have done so far, from a rank on: rows of ``runner.counters``."""
+
+
+class _Ranks:
+    """The ranks of this host in one phase, or in a study."""
+
+    def __init__(self, begin: Begin, task: Task, end_barrier: Callable[[], None]) -> None:
+        self.begin, self.task, self.end_barrier = begin, task, end_barrier
+        self.crew = ForkedCrew(begin.count, task, first=begin.first, world=begin.world)
+        self.working = list(self.crew.ranks)
+        self.kept: dict[int, Recorded] = {}
+        self.failed = False
+
+    def receive(self, timeout_s: float) -> Sequence[tuple[int, Answer]]:
+        """What the ranks say; their last messages are kept."""
+        found = list(self.crew.receive(list(self.working), timeout_s))
+        for rank, answer in found:
+            if isinstance(answer, Last):
+                self.working.remove(rank)
+            if isinstance(answer, Recorded):
+                self.kept[rank] = answer
+        return found
+
+    def collect(self) -> None:
+        """Keep what the ranks have recorded, since the first host can't collect it any more."""
+        began = time.monotonic()
+        self.crew.stop()
+        for rank in self.working:
+            with suppress(IobenchError):
+                self.crew.send(rank, Stop())  # at the next point at which it waits
+        while self.working and (waited := time.monotonic() - began) < COLLECT_S:
+            if waited > COLLECT_S / 2:
+                self.crew.hurry(self.working)
+            try:
+                self.receive(0.2)
+            except IobenchError:
+                self.working = [rank for rank in self.working if self.crew.is_alive(rank)]
+
+
+class _Data:
+    """What is measured now: a storage, and the bench of a plan if there is one."""
+
+    def __init__(self, storage: Storage, results: Path, plan: Plan | None = None) -> None:
+        self.agent, self._held, self._bench = HostAgent(storage), ExitStack(), None
+        if plan is not None:
+            self._bench = Bench(plan=plan, agent=self.agent, directory=results, seconds=0.0)
+            self._held.push(self._bench.held)
+        folder = self._held.enter_context(TemporaryDirectory(prefix="iobench-curve-"))
+        self.reads = LocalReads(storage, Path(folder))
+        self.before: Snapshot | None = None
+
+    @property
+    def bench(self) -> Bench:
+        """Raises WorkerError if no plan is measured."""
+        if self._bench is None:
+            raise WorkerError("no plan is measured on this host")
+        return self._bench
+
+    @property
+    def has_events(self) -> bool:
+        return self._bench is not None and bool(self._bench.parts)
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class Member(Serving):
+    """Measures what the first host asks for: plans, as far as ``permitted``, or one storage.
+
+    ``plan`` or ``storage``: what all hosts made before, with number 0. ``saves``: a study whose
+    ranks save. ``results``: where the events of the ranks of this host are kept if the first host
+    is lost. Raises what the first host would be told.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        results: Path,
+        *,
+        permitted: Permitted | None = None,
+        plan: Plan | None = None,
+        storage: Storage | None = None,
+        saves: StudyPlan | None = None,
+        command: Sequence[str] = (),
+        rules: str = "quick",
+    ) -> None:
+        super().__init__(meeting)
+        self.permitted, self.results = permitted or Permitted(), results
+        self.saves, self.command, self.rules = saves, command, rules
+        self.ranks: _Ranks | None = None
+        self._counted = 0.0
+        self._held = ExitStack()
+        self._known: dict[int, _Data] = {}
+        self._used = 0
+        if saves is not None:
+            self.root = CheckpointRoot.open(saves.url)
+            storage = storage or self.root.storage
+        if plan is not None:
+            storage = plan.storage
+        if storage is not None:
+            self._add(0, storage, plan)
+
+    def _add(self, number: int, storage: Storage, plan: Plan | None) -> None:
+        self._known[number] = _Data(storage, self.results, plan)
+        self._held.callback(self.forget, number)
+
+    @property
+    def data(self) -> _Data:
+        """Raises WorkerError if there is none."""
+        if self._used not in self._known:
+            raise WorkerError(f"{self.wire.name} has not said what is measured")
+        return self._known[self._used]
+
+    def serve(self) -> int:
+        """As ``Serving.serve``. What is measured when that ends early is kept in ``results``."""
+        with self._held:
+            try:
+                return super().serve()
+            except IobenchError as error:
+                if self._used not in self._known or not self.data.has_events:
+                    raise
+                kept = self.data.bench, self.meeting, self.command, self.rules
+                raise with_part(error, *kept) from None
+
+    # Plans
+
+    @deed
+    def open(self, number: int, order: PlanOrder) -> Same:
+        """Make a plan; what the first host has made must be the same."""
+        self.permitted.check(order)
+        plan = order.make()
+        self._add(number, plan.storage, plan)
+        return same_of(plan)
+
+    @deed
+    def use(self, number: int) -> None:
+        """From now on, all is about this plan."""
+        self._used = number
+
+    @deed
+    def forget(self, number: int) -> None:
+        """This plan is measured no more."""
+        if number in self._known:
+            data = self._known.pop(number)
+            data.close()
+            if number:
+                data.bench.plan.storage.close()
+
+    @deed
+    def tried(self) -> list[Tried]:
+        return list(self.data.bench.plan.tried)
+
+    @deed
+    def prepare(self) -> None:
+        """Prepare what a loader library needs."""
+        prepare_library(self.data.bench.plan, self.data.bench.held, proof=False)
+
+    # What is asked of every host, however many ranks it has
+
+    @deed
+    def read(self, order: ReadNow) -> HaveRead:
+        return self.data.reads.read(order)
+
+    @deed
+    def cache(self, what: Change, keys: tuple[str, ...]) -> CacheState:
+        """Bring the page cache into a state for these objects, or for those that a plan reads."""
+        return change_cache(self.data.agent, what, keys or cached_keys(self.data.bench.plan))
+
+    @deed
+    def describe(self) -> Host:
+        return self.data.agent.describe()
+
+    @deed
+    def fetch_counter(self, direct: bool) -> FetchCounter:
+        return self.data.agent.fetch_counter(self.data.bench.plan.keys, direct=direct)
+
+    @deed
+    def mount(self) -> MountStats | None:
+        return self.data.agent.mount_counters()
+
+    @deed
+    def snapshot(self) -> None:
+        """Take one, and keep it."""
+        self.data.before = self.data.agent.snapshot()
+
+    @deed
+    def used(self) -> Used | None:
+        """What this host did since the last snapshot."""
+        before = self.data.before
+        return self.data.agent.used_since(before) if before is not None else None
+
+    @deed
+    def text(self, key: str) -> str:
+        """A short text at the place of the checkpoints."""
+        assert self.saves is not None
+        return text_at(self.saves.url, key)
+
+    # The ranks
+
+    @deed
+    def begin(self, begin: Begin) -> None:
+        """Start the ranks of this host."""
+        if begin.phase is not None:
+            self.data.reads.storage.close()  # the ranks inherit no file that a curve has opened
+        barrier = None
+        if begin.in_step:
+            barrier = HostsBarrier(
+                begin.number,
+                offset_ns=0 if begin.meeting else begin.offset_ns,
+                members=begin.count if begin.meeting else 0,
+            )
+        task, end_barrier = self._task(begin, barrier), lambda: None
+        if barrier is not None:
+            end_barrier = self.meeting.wires.meet(barrier.said, barrier.pass_on(self.wire))
+        self.ranks = _Ranks(begin, task, end_barrier)
+        self.ranks.crew.start()
+
+    def _task(self, begin: Begin, barrier: HostsBarrier | None) -> Task:
+        if begin.meeting or begin.rendezvous:
+            set_interface(self.wire.connection)
+        if begin.phase is None:
+            return Checkpoint(self._saver(begin))
+        saving = None
+        if begin.saves is not None:
+            every, first = begin.saves
+            saving = Saving(every=every, first=first, records=None, saver=self._saver(begin))
+        settings = {each.name: getattr(begin.phase, each.name) for each in fields(begin.phase)}
+        phase = Phase(reader=reader_of(begin, self.data.bench), saving=saving, **settings)
+        return Load(phase, barrier, meeting=begin.meeting)
+
+    def _saver(self, begin: Begin) -> Callable[[Link], CheckpointRank]:
+        assert self.saves is not None
+        # The context only removes a directory in which these ranks do not meet.
+        with rank_maker(self.saves, self.root, begin.rendezvous) as make:
+            return make
+
+    @deed
+    def to_rank(self, rank: int, command: AnyCommand) -> None:
+        """Send a command to a rank; its instants are on the clock of this host."""
+        if self.ranks is not None:
+            self._or_refused(lambda ranks: ranks.crew.send(rank, command))
+
+    @deed
+    def stop(self) -> None:
+        """Set the flag ``stopped`` of the ranks."""
+        if self.ranks is not None:
+            self.ranks.crew.stop()
+
+    @deed
+    def hurry(self, ranks: list[int]) -> None:
+        """Ask these ranks to send their last message now."""
+        if self.ranks is not None:
+            self.ranks.crew.hurry([rank for rank in ranks if rank in self.ranks.working])
+
+    @deed
+    def end_ranks(self, grace_s: float) -> None:
+        """End all ranks within this time, and keep their events for this host's part."""
+        if self.ranks is None:
+            return
+        ranks, self.ranks = self.ranks, None
+        ranks.crew.stop()
+        ranks.crew.end(grace_s)
+        ranks.end_barrier()
+        if (phase := ranks.begin.phase) is not None:
+            self.data.bench.parts += [
+                (phase.name, phase.repetition, rank, recorded.columns)
+                for rank, recorded in sorted(ranks.kept.items())
+            ]
+
+    def close(self) -> None:
+        if self.ranks is not None:
+            self.ranks.collect()
+            self.end_ranks(1.0)
+
+    def wait(self) -> None:
+        if self.ranks is None or self.ranks.failed:
+            super().wait()
+            return
+        crew = self.ranks.crew
+        crew.wait([self.wire.fileno(), *map(crew.pipe, self.ranks.working)], TURN_S)
+
+    def turn(self) -> None:
+        """Pass on what the ranks have sent, and from time to time what they have done."""
+        if self.ranks is None:
+            return
+        if self.ranks.working and not self.ranks.failed:
+            self._or_refused(self._pass_on)
+        task, mine = self.ranks.task, self.ranks.crew.ranks
+        if isinstance(task, Load) and (now := time.monotonic()) - self._counted >= COUNTERS_S:
+            self._counted = now
+            rows = task.counters.read()[mine.start : mine.stop]
+            self.report("counted", (mine.start, rows), Counted)
+
+    def _pass_on(self, ranks: _Ranks) -> None:
+        for rank, answer in ranks.receive(0.0):
+            self.report("rank", (rank, answer), FromRank)
+
+    def _or_refused(self, act: Callable[[_Ranks], None]) -> None:
+        """Do this with the ranks; their failure is the first host's affair, that of the wire not.
+
+        After a failure nothing more is heard from the ranks, until the first host ends them.
+        """
+        assert self.ranks is not None
+        try:
+            act(self.ranks)
+        except HostLostError:
+            raise
+        except IobenchError as error:
+            self.ranks.failed = True
+            self.refuse(error)
+
+
+def text_at(url: str, key: str) -> str:
+    """A short text at this place; empty if there is none. No handle of it stays open."""
+    storage = open_storage(url)
+    try:
+        return read_object(storage, key, max_bytes=1000).decode(errors="replace")
+    except MissingObjectError:
+        return ""
+    finally:
+        storage.close()
