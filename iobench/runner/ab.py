@@ -32,7 +32,7 @@ from .budget import Budget
 from .cache import Others
 from .estimate import expected_repetition_s
 from .experiment import RunBegun
-from .facts import add_changes, add_loader_facts, new_directory
+from .facts import add_changes, add_loader_facts, make_directory, new_directory
 from .hosts.hosts import Hosts
 from .options import AbOptions
 from .plan import Plan
@@ -80,10 +80,7 @@ class MeasuredVariant(RunBegun):
         hosts: Hosts,
     ) -> None:
         own, plan = directory / name.lower(), asked.plan
-        try:
-            own.mkdir()
-        except OSError as error:
-            raise IobenchError(f"cannot make the run directory {own}: {error.strerror}") from error
+        make_directory(own)
         number = f"{directory.name}-{own.name}"
         super().__init__(plan, own, options, others, observer, held, hosts, run_id=number)
         self.name: Name = name

@@ -203,7 +203,7 @@ class Ablations:
     def has_time(self, stage: AblatedStage, number: int) -> bool:
         """Whether a stage that is named is left out: one by one, it has to end in time."""
         assert self.plan is not None
-        slack_s = 0.0 if self.budget.turns(PART) else self.budget.slack_s
+        slack_s = 0.0 if self.budget.trials(PART) else self.budget.slack_s
         return not self.plan.one_by_one or self.plan.each_s <= self.for_them_s(number) + slack_s
 
     def _has_time(self, number: int) -> bool:
@@ -347,7 +347,7 @@ class Ablations:
             seconds=0.0,
         )
         try:
-            with self.budget.turn(PART), self._saving(stage) as saving:
+            with self.budget.trial(PART), self._saving(stage) as saving:
                 outcome = self._measure(self.doubles[stage], number, saving)
         except PhaseInterrupted:
             with defer_interrupts(discard=True):

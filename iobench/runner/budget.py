@@ -32,7 +32,7 @@ class Budget:
     no limit, and everything fits. ``end_s`` is kept for the end. ``strict``: a command for which
     they are too short is refused. ``usual``: nobody asked for this limit, so what a run does
     without one is shortened to it, and never extended to fill it. ``limits``: seconds that all
-    turns of a part may take together, for the parts that have such a limit of their own.
+    trials of a part may take together, for the parts that have such a limit of their own.
     """
 
     seconds: float | None = None
@@ -88,31 +88,31 @@ class Budget:
     # What the parts have taken
 
     def took(self, part: str, seconds: float) -> None:
-        """One turn of a part has taken so long."""
+        """One trial of a part has taken so long."""
         self._taken.setdefault(part, []).append(seconds)
 
     @contextmanager
-    def turn(self, part: str) -> Iterator[None]:
-        """Count the time of the body as one turn of a part, also if it fails."""
+    def trial(self, part: str) -> Iterator[None]:
+        """Count the time of the body as one trial of a part, also if it fails."""
         began = time.monotonic()
         try:
             yield
         finally:
             self.took(part, time.monotonic() - began)
 
-    def turns(self, part: str) -> int:
+    def trials(self, part: str) -> int:
         return len(self._taken.get(part, ()))
 
     def spent_s(self, part: str) -> float:
-        """Seconds of all turns of a part together."""
+        """Seconds of all trials of a part together."""
         return sum(self._taken.get(part, ()))
 
     def mean_s(self, part: str) -> float | None:
-        """Seconds of a turn of a part; None before the first one."""
-        return self.spent_s(part) / self.turns(part) if self.turns(part) else None
+        """Seconds of a trial of a part; None before the first one."""
+        return self.spent_s(part) / self.trials(part) if self.trials(part) else None
 
     def last_s(self, part: str) -> float:
-        return self._taken[part][-1] if self.turns(part) else 0.0
+        return self._taken[part][-1] if self.trials(part) else 0.0
 
     def longest_s(self, part: str) -> float:
         return max(self._taken.get(part, ()), default=0.0)

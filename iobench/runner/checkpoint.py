@@ -143,7 +143,7 @@ class _Study:
             left = None if each is None else each * (count - number + 1)
             self.observer.expect(left, more=each is not None and waiting > 0)
             self.observer.phase(f"{what} {number} of {count}")
-            with budget.turn(what):
+            with budget.trial(what):
                 self.lease.check()
                 yield from part(number)
 
@@ -209,7 +209,7 @@ class Saver:
             for number in range(1, ALONE + 1):
                 if number > 1 and not budget.fits(self.save_s, _PART):
                     break
-                with budget.turn(_PART):
+                with budget.trial(_PART):
                     yield from job.save(self._before + number)
                 self.save_s = budget.longest_s(_PART)
             yield from job.drain()

@@ -180,7 +180,7 @@ class Trying:
         """Measure a variant, and add the round to those for which both rates are known."""
         settings = variant.tried.settings if variant.tried else ["today's settings"]
         self.bench.observer.phase(f"round {number + 1} of the advice: {', '.join(settings)}")
-        with self.budget.turn(variant.name):
+        with self.budget.trial(variant.name):
             rate = self._rate(variant, number)
         variant.rates[number] = (rate, self.budget.last_s(variant.name))
         today = variants[0]

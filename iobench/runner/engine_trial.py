@@ -23,10 +23,10 @@ from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
 from .trials import rounds, seed_of, take_turns
 
-_TURNS = 6
+_ROUNDS = 6
 """Of each engine. An even number: each is as often the first as the second."""
 
-TURN_S = 0.1
+TRIAL_S = 0.1
 
 ALIKE = 0.05
 """Rates that differ by less than this share are alike; then the engine with less CPU is taken."""
@@ -34,7 +34,7 @@ ALIKE = 0.05
 
 @dataclass
 class _Seen:
-    """What an engine did in its turns: samples/s, and CPU seconds of a sample."""
+    """What an engine did in its trials: samples/s, and CPU seconds of a sample."""
 
     rates: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -84,7 +84,7 @@ class EngineTrial:
         return engine, told
 
     def _tried(self, other: str) -> dict[str, _Seen]:
-        """Read in turns for about ``TURN_S`` each, until data that was not read before is over."""
+        """Read in turns for about ``TRIAL_S`` each, until data that was not read before is over."""
         seen = {"threads": _Seen(), other: _Seen()}
         batches = self._batches()
         readers = {
@@ -101,10 +101,10 @@ class EngineTrial:
                 reader.read(first, None)
         over = False
 
-        def measure(name: str, turn: int) -> None:
+        def measure(name: str, number: int) -> None:
             nonlocal over
             began, cpu, samples = time.monotonic(), _cpu_s(), 0
-            while (took := time.monotonic() - began) < TURN_S:
+            while (took := time.monotonic() - began) < TRIAL_S:
                 if (batch := next(batches, None)) is None:
                     over = True
                     return
@@ -113,7 +113,7 @@ class EngineTrial:
             seen[name].rates.append(samples / took)
             seen[name].cpu_s.append((_cpu_s() - cpu) / samples)
 
-        take_turns(list(seen), measure, rounds(_TURNS), is_active=lambda name: not over)
+        take_turns(list(seen), measure, rounds(_ROUNDS), is_active=lambda name: not over)
         return seen
 
     def _batches(self) -> Iterator[Indices]:

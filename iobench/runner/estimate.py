@@ -320,7 +320,7 @@ class TimeLeft:
     def __init__(self, plan: Plan, options: Options) -> None:
         self.plan, self.options = plan, options
         self.samples_per_s: float | None = None
-        self._done, self._turn_began = Budget(), time.monotonic()
+        self._done, self._trial_began = Budget(), time.monotonic()
 
     def parts(self) -> list[PartTime]:
         """The parts as they are expected by what has been measured so far."""
@@ -332,9 +332,9 @@ class TimeLeft:
         )
 
     def finished(self, part: str, seconds: float) -> None:
-        """A turn of a part has ended."""
+        """A trial of a part has ended."""
         self._done.took(part, seconds)
-        self._turn_began = time.monotonic()
+        self._trial_began = time.monotonic()
 
     def seconds(self) -> tuple[float, bool]:
         """(seconds that are left, whether it may be more than that)."""
@@ -345,4 +345,4 @@ class TimeLeft:
             for part in parts
             if part.seconds is not None
         )
-        return max(0.0, left - (time.monotonic() - self._turn_began)), more
+        return max(0.0, left - (time.monotonic() - self._trial_began)), more

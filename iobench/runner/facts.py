@@ -41,14 +41,20 @@ def new_directory(results: Path, name: str) -> Path:
     """Make a fresh run directory; an existing one is never reused."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     directory = results / f"{name}-{stamp}-{secrets.token_hex(2)}"
+    make_directory(directory)
+    return directory
+
+
+def make_directory(
+    directory: Path, *, fresh: bool = True, remedy: str = "choose another with --results"
+) -> None:
+    """Make a run directory, or a part of one. ``fresh``: there is none yet. Raises IobenchError."""
     try:
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=not fresh)
     except OSError as error:
         raise IobenchError(
-            f"cannot make the run directory {directory}: {error.strerror}",
-            remedy="choose another with --results",
+            f"cannot make the run directory {directory}: {error.strerror}", remedy=remedy
         ) from error
-    return directory
 
 
 def storage_facts(storage: Storage) -> StorageFacts:

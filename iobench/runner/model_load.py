@@ -217,7 +217,7 @@ class _Loads:
             if expected is None:
                 expected = self.budget.longest_s("trial")
             if self.job.trials and not self.budget.fits(expected):
-                if not self.budget.turns(variant.name):
+                if not self.budget.trials(variant.name):
                     self.job.left_out[variant.name] = "there was no time for it"
                 continue
             yield variant
@@ -226,12 +226,12 @@ class _Loads:
         of = self.plan.spec.repetitions
         self.observer.phase(f"round {number + 1} of {of}: {variant.name}")
         began = time.monotonic()
-        with self.budget.turn(variant.name):
+        with self.budget.trial(variant.name):
             variant.measure(number)
         took = time.monotonic() - began
         self.budget.took("trial", took)
         self.doc.timings["measure"] = self.budget.spent_s("trial")
-        left = of * len(self.variants) - self.budget.turns("trial")
+        left = of * len(self.variants) - self.budget.trials("trial")
         self.observer.expect(left * (self.budget.mean_s("trial") or 0.0))
 
     def _fail(self, variant: LoadVariant, error: IobenchError) -> None:

@@ -5,7 +5,7 @@ Only a loader of the user's own is tried, since nobody else knows the size of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -237,42 +237,25 @@ def check_reading(workload: Workload, manifest: Manifest) -> None:
 
 
 def check_shards(manifest: Manifest, storage: Storage) -> None:
-    """Check that every shard exists with the manifest's size (of very many: a seeded sample)."""
-    count = manifest.shard_count
+    """Check that every shard exists with the manifest's size (of very many: a seeded sample).
+
+    Raises DatasetError, and what ``storage.size`` and ``storage.list`` raise.
+    """
+    count, sizes = manifest.shard_count, manifest.shards["size"]
+    size_of: Callable[[str], int | None] = storage.size
+    shards: Iterable[int] = range(count)
     if local_root(innermost(storage)) is None and count > _FEW_SHARDS:
-        _check_listing(manifest, storage)
-        return
-    shards = (
-        np.arange(count)
-        if count <= _CHECKED_SHARDS
-        else np.random.default_rng(0).choice(count, _CHECKED_SHARDS, replace=False)
-    )
-    sizes = manifest.shards["size"]
-    for shard in shards.tolist():
-        key = manifest.key(shard)
-        actual = storage.size(key)
-        if actual != int(sizes[shard]):
-            raise DatasetError(
-                f"shard {key} has {actual} bytes, the manifest says {int(sizes[shard])}",
-                remedy="find all damage with: iobench verify",
-            )
-
-
-def _check_listing(manifest: Manifest, storage: Storage) -> None:
-    """Check with one listing instead of a request for each shard."""
-    present = {entry.key: entry.size for entry in storage.list(manifest.folder())}
-    for shard, size in enumerate(manifest.shards["size"].tolist()):
-        actual = present.get(manifest.key(shard))
-        if actual is None:
-            raise DatasetError(
-                f"shard {manifest.key(shard)} is missing in {storage.url}",
-                remedy="find all damage with: iobench verify",
-            )
-        if actual != size:
-            raise DatasetError(
-                f"shard {manifest.key(shard)} has {actual} bytes, the manifest says {size}",
-                remedy="find all damage with: iobench verify",
-            )
+        size_of = {entry.key: entry.size for entry in storage.list(manifest.folder())}.get
+    elif count > _CHECKED_SHARDS:
+        chance = np.random.default_rng(0)
+        shards = chance.choice(count, _CHECKED_SHARDS, replace=False).tolist()
+    for shard in shards:
+        key, wanted = manifest.key(shard), int(sizes[shard])
+        if (actual := size_of(key)) != wanted:
+            what = f"shard {key} has {actual} bytes, the manifest says {wanted}"
+            if actual is None:
+                what = f"shard {key} is missing in {storage.url}"
+            raise DatasetError(what, remedy="find all damage with: iobench verify")
 
 
 def steps_per_repetition(workload: Workload, *, samples: int, accelerators: int) -> int:

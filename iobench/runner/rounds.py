@@ -127,7 +127,7 @@ class Rounds:
     def _repeat(self, number: int) -> None:
         job, plan = self.doc.job, self.bench.plan
         with (
-            self.budget.turn(_REPETITION),
+            self.budget.trial(_REPETITION),
             self.saver.during() if self.saver else nullcontext() as saving,
         ):
             phase = repetition_phase(plan, number, saving=saving)

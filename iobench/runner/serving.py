@@ -335,7 +335,7 @@ class _Serving:
     ) -> ServedTrial:
         """One window of requests, recorded. ``copies``: in place of the storage."""
         plan, inner, scenario = self.plan, self.plan.plan, self.plan.scenario
-        with self.budget.turn(_PART):
+        with self.budget.trial(_PART):
             self.others.look()
             instants = plan.arrivals.window(rate, plan.seconds, seed, plan.most)
             storage = inner.storage if copies is None else copies[0]

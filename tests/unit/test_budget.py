@@ -250,10 +250,10 @@ def test_what_fits_into_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(time, "monotonic", clock)
     budget = Budget(seconds=20.0, end_s=1.0, limits={"ablations": 5.0})
-    with budget.turn("measure"):
+    with budget.trial("measure"):
         clock.passed_s += 4.0
     budget.took("measure", 2.0)
-    assert (budget.turns("measure"), budget.turns("fill")) == (2, 0)
+    assert (budget.trials("measure"), budget.trials("fill")) == (2, 0)
     assert budget.mean_s("fill") is None
     assert (budget.mean_s("measure"), budget.longest_s("measure")) == pytest.approx((3.0, 4.0))
     assert budget.left_s == pytest.approx(15.0)

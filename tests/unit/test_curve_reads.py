@@ -80,7 +80,6 @@ def measured(
     limits = Limits(
         max_in_flight=most,
         point_s=point_s,
-        per_point_s=0,
         budget=Budget(seconds=600),
     )
     return CurveMeasurement(storage, places, limits, run_dir=folder).run()
@@ -341,7 +340,7 @@ def test_a_curve_of_files_is_measured_by_fio_where_it_can_read_them(
     for name in names:
         (tmp_path / "data" / name).write_bytes(bytes(1 << 20))
     storage = LocalStorage(tmp_path / "data")
-    limits = Limits(max_in_flight=2, point_s=0.05, per_point_s=0.1, budget=Budget(seconds=600))
+    limits = Limits(max_in_flight=2, point_s=0.05, budget=Budget(seconds=600))
     places = blocks(list(storage.list()), 4096, order="random", seed=1)
     found = CurveMeasurement(storage, places, limits, run_dir=tmp_path / "run").run()
     assert found.by == by

@@ -24,7 +24,7 @@ Planned = Callable[..., Plan]
 
 @pytest.fixture
 def planned(make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> Planned:
-    monkeypatch.setattr(engine_trial, "TURN_S", 0.02)
+    monkeypatch.setattr(engine_trial, "TRIAL_S", 0.02)
     data: Path = make_dataset(samples=400, format="files")[1]
 
     def call(*settings: str, data: str = str(data)) -> Plan:

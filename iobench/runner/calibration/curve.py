@@ -19,7 +19,7 @@ from ...record.verdict import Estimate, RunCurve
 from ..budget import Budget
 from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from ..curve.places import Places
-from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, overhead_s, second_requests
+from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, second_requests
 from ..curve.target import objects_of, requests
 from .bench import Bench
 
@@ -87,7 +87,6 @@ def measure(bench: Bench) -> RunCurve:
             limits = Limits(
                 max_in_flight=MAX_IN_FLIGHT * hosts,
                 point_s=point_s,
-                per_point_s=point_s + overhead_s(plan.storage),
                 budget=Budget(seconds=until_s, began_s=began, end_s=0.0),
                 first=-(-first // hosts) * hosts,
                 reach=plan.reads_in_flight,

@@ -117,7 +117,7 @@ def find_max(bench: Bench, found: FindMax, budget: Budget) -> None:
         again = f", try {trial + 1}" if trial else ""
         bench.observer.phase(f"trying {counted(number, 'accelerator')}{again}")
         required = found.required_accelerator_utilization
-        with budget.turn(_PART):
+        with budget.trial(_PART):
             return _try(bench, number, trial, required, steps=steps, limit_s=limit_s)
 
     most, why = _most(bench.plan)

@@ -11,10 +11,12 @@ from pathlib import Path
 from ...base import memory
 from ...base.errors import NoMemoryError, StorageError
 from ...base.units import counted, format_bytes, format_percent
+from ...host import fio
 from ...host.depth import Depth
+from ...host.fio_depth import OVERHEAD_S
 from ...judge.figures.curve import FLATTENED, has_flattened, rate_of
 from ...record.curve import CurvePoint, StorageCurve
-from ...storage.base import Storage
+from ...storage.base import Files, Storage
 from ..agent import CacheState
 from ..budget import Budget
 from .places import Place, Places
@@ -45,20 +47,23 @@ MEMORY_SHARE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """``point_s``: time of one point. ``budget``: the time of all points.
+    """``point_s``: time of the reads of one point. ``budget``: the time of all points.
 
-    ``per_point_s``: the time that a point really takes. ``first``: reads in flight of the first
-    point. ``reach``: reads in flight that the curve has to reach. ``time_option``: the
-    command-line option that allows more time.
+    ``first``: reads in flight of the first point. ``reach``: reads in flight that the curve has to
+    reach. ``time_option``: the command-line option that allows more time.
     """
 
     max_in_flight: int
     point_s: float
-    per_point_s: float
     budget: Budget
     first: int = 1
     reach: int = 1
     time_option: str = "--budget"
+
+
+def overhead_s(storage: Storage) -> float:
+    """The time that one point takes beside its reads."""
+    return OVERHEAD_S if isinstance(storage, Files) and fio.available() else 0.1
 
 
 class CurveMeasurement:
@@ -82,6 +87,7 @@ class CurveMeasurement:
     ) -> None:
         self.storage, self.places, self.limits = storage, places, limits
         self.tell = tell
+        self.whole_s = limits.point_s + overhead_s(storage)  # that a point takes
         self.uncached = storage.traits.uncached
         self.points: list[CurvePoint] = []
         self.notes: list[str] = [places.note] if places.note else []
@@ -123,7 +129,7 @@ class CurveMeasurement:
         limits, in_flight = self.limits, self.limits.first
         while True:
             took = self.points[-1].seconds if self.points else 0.0
-            needed = max(took, limits.per_point_s)
+            needed = max(took, self.whole_s)
             if self.points and not limits.budget.fits(needed):
                 return f"the time was used up; a longer {limits.time_option} allows more points"
             if why := self._no_room(in_flight):
@@ -204,8 +210,7 @@ class CurveMeasurement:
             rate = self.points[-1].reads_per_s.value
         if rate <= 0:
             return shortest
-        overhead_s = self.limits.per_point_s - shortest
-        left_s = self.limits.budget.left_s - overhead_s
+        left_s = self.limits.budget.left_s - overhead_s(self.storage)
         return max(shortest, min(MAX_POINT_S, ENOUGH * in_flight / rate, left_s))
 
     def _read(self, places: list[Place], in_flight: int, most: int) -> Depth:

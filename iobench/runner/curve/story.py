@@ -13,17 +13,15 @@ from pathlib import Path
 
 from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import counted, format_bytes, format_duration, parse_size
-from ...host import fio
 from ...host.depth import Depth
-from ...host.fio_depth import OVERHEAD_S
 from ...judge.figures.curve import conclude_curve, rate_of, spent
 from ...record.curve import ProbeHost, StorageCurve, StorageProbe
 from ...settings.base import head
-from ...storage.base import Entry, Files, Storage
+from ...storage.base import Entry, Storage
 from ..budget import Budget
 from ..hosts.hosts import Hosts
 from ..progress import Observer
-from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
+from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits, overhead_s
 from .places import Places, blocks, samples
 from .target import Target
 
@@ -71,7 +69,7 @@ def each_host(
             joint_bytes_per_s=rate_of(depth.bytes_per_s, depth.window_bytes_per_s),
             joint_latency_p50_s=depth.latency_p50_s,
         )
-        if not limits.budget.fits(limits.per_point_s):
+        if not limits.budget.fits(limits.point_s + overhead_s(storage)):
             host.not_measured = f"the time was used up; a longer {limits.time_option} allows it"
         else:
             observer.phase(f"{host.name} alone, {in_flight} in flight")
@@ -132,7 +130,6 @@ class ProbePlan:
     max_in_flight: int
     budget_s: float
     point_s: float
-    overhead_s: float  # of one point
     hosts: int = 1  # that read together; ``max_in_flight`` is of each
 
     @property
@@ -152,7 +149,8 @@ class ProbePlan:
     @property
     def usual_s(self) -> float:
         """Seconds of all points, if no two doublings end a curve earlier."""
-        return self.curves * self.most_points * (self.point_s + self.overhead_s)
+        whole_s = self.point_s + overhead_s(self.target.storage)
+        return self.curves * self.most_points * whole_s
 
     def announcement(self) -> str:
         """What will be done and how long it takes at most, in one line."""
@@ -204,7 +202,6 @@ def plan_probe(
         max_in_flight=max_in_flight,
         budget_s=budget_s,
         point_s=0.0,
-        overhead_s=overhead,
         hosts=hosts,
     )
     least = plan.curves * min(_MIN_POINTS, plan.most_points) * (MIN_POINT_S + overhead)
@@ -248,7 +245,6 @@ def run_probe(
             limits = Limits(
                 max_in_flight=plan.max_in_flight * plan.hosts,
                 point_s=plan.point_s,
-                per_point_s=plan.point_s + plan.overhead_s,
                 budget=Budget(seconds=of_curves.left_s / left, end_s=0.0),
                 first=plan.hosts,
             )
@@ -289,7 +285,6 @@ def run_probe(
                 Limits(
                     max_in_flight=1,
                     point_s=plan.point_s,
-                    per_point_s=plan.point_s + plan.overhead_s,
                     budget=whole,
                 ),
                 run_dir=Path(folder) / "alone",
@@ -340,11 +335,6 @@ def second_requests(
 def best_bytes_per_s(curve: StorageCurve) -> float:
     """The highest bytes/s of a curve's points; 0 without any."""
     return max((point.bytes_per_s.value for point in curve.points), default=0.0)
-
-
-def overhead_s(storage: Storage) -> float:
-    """The time that one point takes beside its reads."""
-    return OVERHEAD_S if isinstance(storage, Files) and fio.available() else 0.1
 
 
 def _second(

@@ -22,7 +22,6 @@ import numpy as np
 
 from ...base.cgroup import read_text
 from ...base.documents import json_text, write_whole
-from ...base.errors import IobenchError
 from ...host.samples import read_samples, write_samples
 from ...host.timeline import Columns, read_events, write_events
 from ...judge.rebuild import conclude
@@ -41,7 +40,7 @@ from ...settings.base import fitting, read_json
 from ...settings.subject import USER_LOADER, subject_of
 from ...settings.workload import AcceleratorSpec
 from ..agent import Used
-from ..facts import new_directory, new_record, with_figures, write_document
+from ..facts import make_directory, new_directory, new_record, with_figures, write_document
 
 RANKS = "ranks"
 """The folder of a run directory in which each rank leaves its part."""
@@ -76,13 +75,8 @@ def shared_directory(results: Path, name: str, rank: int, count: int) -> Path:
     directory = results / f"{name}-{stamp}-{token}"
     if (directory / RANKS / f"rank-{rank}.json").exists():
         return new_directory(results, name)  # the parent is no launcher: a second job of it
-    try:
-        (directory / RANKS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise IobenchError(
-            f"cannot make the run directory {directory}: {error.strerror}",
-            remedy="choose another with watch(results=...)",
-        ) from error
+    remedy = "choose another with watch(results=...)"
+    make_directory(directory / RANKS, fresh=False, remedy=remedy)
     return directory
 
 
