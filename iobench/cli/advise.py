@@ -13,8 +13,7 @@ from ..base.errors import UsageError
 from ..judge.rebuild import conclude
 from ..record.run import load_training
 from ..record.sweep import SWEEP_FILE
-from ..report.advise import sections
-from ..report.tried import by_hand, confirmed_sections
+from ..report.advise import by_hand, confirmed_sections, sections
 from ..runner.earlier import plan_again
 from ..settings.base import apply_overrides
 from ..settings.code import code_in, code_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..base.errors import UsageError
 from ..record.sweep import Setting, Sweep, parse_axis, save_sweep, setting_text
-from ..report.tried import sections
+from ..report.advise import confirmation_sections
 from ..runner.options import SweepOptions
 from ..runner.sweeping.confirm import confirm
 from ..runner.sweeping.plan import (
@@ -85,7 +85,7 @@ def _confirm(
         hosts=hosts,
     )
     live.close()
-    print_report(request, found, sections(found))
+    print_report(request, found, confirmation_sections(found))
     return 0 if found.confirmed else 4
 
 

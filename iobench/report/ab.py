@@ -20,11 +20,23 @@ from ..judge.statistics import factor_of
 from ..record.ab import MAX_ROUNDS, AbRecord, AbVariant, Claim
 from ..record.metrics import BY_NAME
 from .again import kept_sections
-from .compare import ratio_chart, tone_of
-from .figures import TableOf, facts, figure, format_of, interval, listed, picture, sentence, word
+from .compare import TONES, ratio_chart, tone_of
+from .figures import (
+    BLANK,
+    TableOf,
+    facts,
+    figure,
+    format_of,
+    interval,
+    listed,
+    picture,
+    sentence,
+    told,
+    word,
+)
 from .glance import ended
 from .labels import add_tags
-from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 
 SHOWN_DIFFERENCES = 12
 """Lines of what differs that a report shows; the record has both identities."""
@@ -40,20 +52,19 @@ _ENDED = {
 def sections(record: AbRecord) -> list[Section]:
     """The answer, the variants, what differs, every metric, and (as data) every round."""
     claims = record.claims or claims_of(record)
-    found: list[Section] = [
-        *ended("This comparison", record.status, record.error),
+    return joined(
+        ended("This comparison", record.status, record.error),
         _first(record, claims[0]),
         facts("variants", "Variants", map(_variant, record.variants)),
-        *listed("differs", "What differs, A -> B", differs(record), SHOWN_DIFFERENCES),
-    ]
-    if record.rounds:
-        found += [_claims(record, claims), *narrowing_sections(record), _rounds(record)]
-    return [*found, *kept_sections(record)]
+        listed("differs", "What differs, A -> B", differs(record), SHOWN_DIFFERENCES),
+        [_claims(record, claims), _narrowing(record), _rounds(record)] if record.rounds else None,
+        kept_sections(record),
+    )
 
 
 def _first(record: AbRecord, claim: Claim) -> FirstScreen:
     """Both variants as bars, and the ratio."""
-    metric, told = BY_NAME[claim.metric], verdict(claim)
+    metric, answered = BY_NAME[claim.metric], verdict(claim)
     show = format_of(metric)
     bars = [
         (": ".join([variant.name, *variant.settings]), middle, show(middle), "")
@@ -66,9 +77,9 @@ def _first(record: AbRecord, claim: Claim) -> FirstScreen:
         gauges.insert(0, ratio)
     return FirstScreen(
         job=f"A/B of {record.a.workload} on {record.a.data}",
-        state=told if told in ("equal", "inconclusive") else f"B is {told}",
+        state=answered if answered in ("equal", "inconclusive") else f"B is {answered}",
         flags=() if record.status == "ok" else (record.status,),
-        tone="good" if told in ("better", "equal") else "bad" if told == "worse" else "plain",
+        tone=TONES.get(answered, "plain"),
         sentences=(sentence(answer(record)), *_sentences(record, claim)),
         gauges=tuple(gauges),
         picture=picture(f"{metric.label}: the median over the rounds", bars),
@@ -100,29 +111,22 @@ def _is(claim: Claim, ratio: str) -> str:
     return f"{metric.short} of B is {ratio} that of A{worse}"
 
 
-def _sentences(record: AbRecord, claim: Claim) -> list[str]:
-    found = []
-    if record.status != "ok":
-        found.append("Only complete rounds count.")
-    if claim.answer == "inconclusive" and record.rounds:
-        found.append(_inconclusive(record, claim))
-    if claim.answer == "different" and _may_be_small(claim):
-        found.append(f"The difference may be less than {format_share(record.threshold)}.")
+def _sentences(record: AbRecord, claim: Claim) -> tuple[str, ...]:
     invalid = [variant.name for variant in record.variants if variant.validity == "invalid"]
-    if invalid:
-        found.append(
-            f"INVALID by the rules in force: {' and '.join(invalid)}. Why: iobench report, with "
-            "the directory of the variant."
-        )
-    if record.a.identity and not differs(record):
-        found.append("A and B are the same: a difference would be a false alarm.")
-    others = other_work(record)
-    if others:
-        found.append(
-            f"The variants do different work ({', '.join(others)}), so the ratio is not only that "
-            "of the storage or of how it is read."
-        )
-    return found
+    others, same = other_work(record), record.a.identity and not differs(record)
+    small = claim.answer == "different" and _may_be_small(claim)
+    return told(
+        record.status != "ok" and "Only complete rounds count.",
+        claim.answer == "inconclusive" and record.rounds and _inconclusive(record, claim),
+        small and f"The difference may be less than {format_share(record.threshold)}.",
+        invalid
+        and f"INVALID by the rules in force: {' and '.join(invalid)}. Why: iobench report, with "
+        "the directory of the variant.",
+        same and "A and B are the same: a difference would be a false alarm.",
+        others
+        and f"The variants do different work ({', '.join(others)}), so the ratio is not only that "
+        "of the storage or of how it is read.",
+    )
 
 
 def _may_be_small(claim: Claim) -> bool:
@@ -164,7 +168,7 @@ def _claims(record: AbRecord, claims: list[Claim]) -> Table:
         "Every metric: median over the rounds, and B over A with its interval",
         mark=lambda each: "" if measured(record, each) else each.why,
         tone=tone_of,
-        charts=ratio_chart(claims, "B / A"),
+        charts=[*ratio_chart(claims, "B / A")],
         notes=[
             "The intervals hold at the same time for all looks at one metric.",
             f"{record.metric} alone decides.",
@@ -183,17 +187,15 @@ def _middle(record: AbRecord, metric: str, variant: str) -> Cell:
 
 
 def _rounds(record: AbRecord) -> Table:
-    rows = TableOf(
-        [(one, *trial) for one in record.rounds for trial in (("A", one.a), ("B", one.b))]
-    )
+    trials = [(one, *trial) for one in record.rounds for trial in (("A", one.a), ("B", one.b))]
+    rows = TableOf(trials)
     rows.data("round", of=lambda each: each[0].round)
     rows.data("variant", of=lambda each: each[1])
     rows.data("first", of=lambda each: each[0].first == each[1])
-    rows.data("began", of=lambda each: each[0].began)
-    rows.data("seed", of=lambda each: each[0].seed)
+    rows.data("began", "seed", each=lambda each, name: getattr(each[0], name))
     rows.data("seconds", of=lambda each: each[2].seconds)
     names = [claim.metric for claim in record.claims or claims_of(record)]
-    rows.add_each(dict.fromkeys(names, ""), "", lambda each, name: each[2].figures.get(name))
+    rows.data(*names, each=lambda each, name: each[2].figures.get(name))
     add_tags(rows, record)
     return rows.made("rounds", where="data")
 
@@ -241,24 +243,20 @@ MARGIN = 0.02
 """Room below the lowest and above the highest value, as a share of them."""
 
 
-def narrowing_sections(record: AbRecord) -> list[Section]:
-    """Nothing if a round lacks the metric, since the rounds that have it are a selection."""
+def _narrowing(record: AbRecord) -> Table | None:
+    """None if a round lacks the metric, since the rounds that have it are a selection."""
     metric, test = BY_NAME[record.metric], sequential_of(record)
     logs = logs_of(record.rounds, record.metric)
     if not logs or len(logs) < len(record.rounds):
-        return []
+        return None
     ratios = [factor_of(log) for log in logs]
     so_far = [test.estimate(logs[:number]) for number in range(1, len(logs) + 1)]
     lows = [each.low for each in so_far[MIN_ROUNDS - 1 :] if each and each.low]
     rows, most = TableOf(range(1, len(logs) + 1)), 1 + record.threshold
     rows.add("round", "round", "count", lambda number: number)
     rows.add("ratio", "B / A", "ratio", lambda number: ratios[number - 1], show=format_factor)
-    rows.add(
-        "so_far",
-        "so far",
-        "ratio",
-        lambda number: so_far[number - 1] if number >= MIN_ROUNDS else Cell(value=None),
-    )
+    known = dict(enumerate(so_far[MIN_ROUNDS - 1 :], start=MIN_ROUNDS))
+    rows.add("so_far", "so far", "ratio", lambda number: known.get(number, BLANK))
     noise = format_share(record.threshold)
     chart = Chart(
         kind="lines",
@@ -275,4 +273,4 @@ def narrowing_sections(record: AbRecord) -> list[Section]:
         start=min([*ratios, 1 / most, *lows]) * (1 - MARGIN),
     )
     title = f"{metric.short} of B over A, round by round, and the interval as it narrowed"
-    return [rows.made("round-by-round", title, charts=[chart], where="pages")]
+    return rows.made("round-by-round", title, charts=[chart], where="pages")

@@ -15,7 +15,7 @@ from ..record.run import CheckpointRecord, RunRecord, ServingRecord, TrainingRec
 from ..settings.base import OpenRecord, RecordHead, Strict
 from .figures import facts, facts_of
 from .labels import tags_text
-from .sections import Fact, Facts, Section, SourceLines
+from .sections import Fact, Facts, Section, SourceLines, joined
 
 MAX_HOSTS = 16
 """Hosts whose fingerprints are shown; the record has all of them."""
@@ -47,11 +47,10 @@ def again_sections(doc: RunRecord) -> list[Section]:
 
 def kept_sections(record: RecordHead) -> list[Section]:
     """The labels of a record of several runs, and its command."""
-    labels = [("labels", tags_text(record))]
-    return [
-        *([facts("labels", "", labels)] if record.tags else []),
-        *(command_sections(record.command) if record.command else []),
-    ]
+    return joined(
+        facts("labels", "", [("labels", tags_text(record))]) if record.tags else None,
+        command_sections(record.command) if record.command else None,
+    )
 
 
 def command_sections(command: Sequence[str]) -> list[Section]:

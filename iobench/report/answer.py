@@ -17,7 +17,7 @@ from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
 from .figures import NO_REASON, Format, ends, picture
-from .glance import STAGES, UTILIZATION, cold_reads, with_trust
+from .glance import STAGES, UTILIZATION, cold_reads
 from .sections import FirstScreen, Item, Items, KeyFigure, Table, Tone
 from .stages import bottleneck_stage, stage_rates
 
@@ -45,7 +45,7 @@ WIDEST = 2.0
 def answer(doc: TrainingRecord) -> FirstScreen:
     """The first screen of a run; as text about 25 lines."""
     verdict, cold, evidence = doc.job.verdict, cold_reads(doc), judge(doc).evidence
-    found = FirstScreen(
+    return FirstScreen(
         job=_job(doc),
         state="no verdict" if verdict is None else _state(verdict),
         tone=_tone(doc),
@@ -56,7 +56,6 @@ def answer(doc: TrainingRecord) -> FirstScreen:
         changes=_changes(doc),
         trust=f"Cold reads: {cold}." if cold else "",
     )
-    return with_trust(doc, found)
 
 
 def _job(doc: TrainingRecord) -> str:

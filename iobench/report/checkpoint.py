@@ -1,4 +1,4 @@
-"""A checkpoint study, and the saves of a run that loaded data."""
+"""A checkpoint study with what it means for a training, and the saves of a run that loads data."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..base.units import (
     format_rate,
     format_share,
 )
+from ..judge.checkpoint.meaning import not_told, upper_word
 from ..judge.checkpoint.study import (
     cpu_s_per_gb,
     host_saves,
@@ -24,8 +25,6 @@ from ..judge.checkpoint.study import (
 from ..record.checkpoint import Meaning, Restore, Save, Spread, Study
 from ..record.metrics import metrics_of
 from ..record.run import CheckpointRecord, TrainingRecord
-from .again import again_sections
-from .checkpoint_meaning import meaning_sections
 from .figures import (
     MAX_BARS,
     NO_REASON,
@@ -37,15 +36,16 @@ from .figures import (
     facts,
     figure,
     format_of,
+    lacking,
     picture,
     raw,
     summary,
     word,
 )
-from .glance import finding_sections, status_sections, with_trust
-from .hosts import MAX_ROWS
-from .labels import add_labels, named
-from .sections import Cell, Facts, FirstScreen, KeyFigure, Section, Table, Value
+from .glance import whole_report
+from .labels import data_table
+from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
+from .time import MAX_HOSTS
 
 SAVE_METRICS = tuple(
     metric
@@ -68,33 +68,27 @@ def _with_p95(found: Spread, show: Format) -> Cell:
     return replace(cell, text=cell.text + tail)
 
 
-def saves_sections(doc: TrainingRecord) -> list[Section]:
+def saves_section(doc: TrainingRecord) -> Table | None:
     """For a run that saved checkpoints while it loaded: these saves, compared with saves alone."""
     study = doc.job.saves
     if study is None:
-        return []
+        return None
     alone = with_figures(study.model_copy(update={"saves": study.alone})).figures
     rows = TableOf(each for each in SAVE_METRICS if each.name in study.figures.keys() & {*_SHOWN})
     rows.add("metric", of=lambda each: word(each.label, each.name))
     rows.add("median", of=lambda each: _with_p95(study.figures[each.name], format_of(each)))
-    of_data = dict.fromkeys(_DATA, "")
-    rows.add_each(of_data, "", lambda one, key: getattr(study.figures[one.name], key), where="data")
-    rows.add(
-        "alone",
-        "alone",
-        of=lambda each: figure(
-            alone[each.name].median if each.name in alone else None, format_of(each), missing=""
-        ),
-    )
+    rows.data(*_DATA, each=lambda one, key: getattr(study.figures[one.name], key))
+    medians = {
+        each: figure(alone[each.name].median, format_of(each))
+        for each in rows.records
+        if each.name in alone
+    }
+    rows.add("alone", "alone", of=medians.get, missing="")
     quiet = doc.job.quiet.samples_per_s if doc.job.quiet is not None else None
     many = counted(len(study.saves), "save")
-    return [
-        rows.made(
-            "saves",
-            f"Checkpoints of {study.model} by {study.writer} while loading: {many}",
-            notes=[f"samples/s without saves: {format_count(quiet)}"] if quiet else [],
-        )
-    ]
+    title = f"Checkpoints of {study.model} by {study.writer} while loading: {many}"
+    notes = [f"samples/s without saves: {format_count(quiet)}"] if quiet else []
+    return rows.made("saves", title, notes=notes)
 
 
 _NO_WAIT_S = 1e-3
@@ -110,21 +104,11 @@ CHECKED = ("wall_s", "residency_before", "verified")
 def sections(doc: CheckpointRecord) -> list[Section]:
     """All sections for which the study has data."""
     study = doc.job
-    failed, remarks = finding_sections(doc)
-    return [
-        *status_sections(doc),
-        _first(doc, study),
-        failed,
-        *_figures(study),
-        *meaning_sections(study),
-        *remarks,
-        _about(doc, study),
-        *again_sections(doc),
-        _operations(doc, study),
-    ]
+    evidence = joined(_figures(study), _hosts(study), meaning_sections(study))
+    return whole_report(doc, _first(study), evidence, _about(doc, study), _operations(doc, study))
 
 
-def _first(doc: CheckpointRecord, study: Study) -> FirstScreen:
+def _first(study: Study) -> FirstScreen:
     """What a save costs, and the time lost over the interval."""
     gauges, bars, meaning = [], [], study.meaning
     if isinstance(meaning, Meaning):
@@ -144,23 +128,22 @@ def _first(doc: CheckpointRecord, study: Study) -> FirstScreen:
         note = ends(found.min, found.max, format_duration)
         stops = format_duration(found.median)
         gauges.append(KeyFigure("a save stops training for", stops, note))
-    first = FirstScreen(
+    return FirstScreen(
         job=f"Checkpoint of {study.model} by {study.writer}",
         state=f"{counted(len(study.saves), 'save')} measured",
         sentences=(meaning.sentence,) if meaning.sentence else (),
         gauges=tuple(gauges),
         picture=picture("Time lost, over the interval between saves", bars),
     )
-    return with_trust(doc, first)
 
 
 def _advised(interval_s: float, advised_s: float) -> str:
     return "advised" if math.isclose(interval_s, advised_s) else ""
 
 
-def _figures(study: Study) -> list[Section]:
+def _figures(study: Study) -> Table | None:
     if not study.saves:
-        return []
+        return None
     table = Medians(*_DATA)
     for metric in SAVE_METRICS:
         name, found = metric.name, study.figures.get(metric.name)
@@ -181,7 +164,7 @@ def _figures(study: Study) -> list[Section]:
         table.add("steps during a save", "slowdown", cell)
     many = counted(len(study.saves), "save")
     title = f"Measured on {_where(study)}: median [min, max] of {many}"
-    return [table.table("metrics", title), *_hosts(study)]
+    return table.table("metrics", title)
 
 
 def _where(study: Study) -> str:
@@ -191,29 +174,18 @@ def _where(study: Study) -> str:
     return counted(len(study.hosts), "host") + by
 
 
-def _hosts(study: Study) -> list[Section]:
+def _hosts(study: Study) -> Table | None:
     """A row for each host, the slowest first."""
     hosts = host_saves(study)
     if not hosts:
-        return []
-    rows = TableOf(hosts[:MAX_ROWS], more=max(0, len(hosts) - MAX_ROWS))
+        return None
+    rows = TableOf(hosts[:MAX_HOSTS], more=max(0, len(hosts) - MAX_HOSTS))
     rows.add("host", "host", of=lambda each: _named(each.host, study.hosts[each.host].name))
-    rows.add("ranks", "ranks")
-    rows.add("bytes", "saved", "bytes")
-    for name, label in _TIMES.items():
-        rows.add(name, label, "s")
-    rows.add(
-        "offset_error_s", "clock error", "s", lambda each: study.hosts[each.host].offset_error_s
-    )
-    return [rows.made("hosts", "Hosts, the slowest first: medians of each host's slowest rank")]
-
-
-_TIMES = {
-    "blocked_s": "blocked",
-    "durable_s": "durable",
-    "restore_s": "restore",
-    "late_s": "late start",
-}
+    rows.add_each({"ranks": "ranks", "bytes": "saved", "blocked_s": "blocked"})
+    rows.add_each({"durable_s": "durable", "restore_s": "restore", "late_s": "late start"})
+    errors = {each.host: study.hosts[each.host].offset_error_s for each in hosts}
+    rows.add("offset_error_s", "clock error", of=lambda each: errors[each.host])
+    return rows.made("hosts", "Hosts, the slowest first: medians of each host's slowest rank")
 
 
 def _named(host: int, name: str) -> str:
@@ -223,16 +195,14 @@ def _named(host: int, name: str) -> str:
 def _rate(study: Study, name: str, done: Sequence[Save] | Sequence[Restore]) -> Cell:
     value = getattr(study, name)
     cpu = cpu_s_per_gb(done)
-    spent = (
-        "CPU s/GB not measured: the writer shares its process with the training"
-        if cpu is None
-        else f"{cpu:.3f} CPU s/GB"
-    )
-    why = f"not measured: {study.not_measured.get(name, NO_REASON)}"
-    return figure(value, lambda value: f"{format_rate(value)}, {spent}", why=why)
+    if value is None:
+        return lacking(study.not_measured.get(name, NO_REASON))
+    spent = "CPU s/GB not measured: the writer shares its process with the training"
+    spent = spent if cpu is None else f"{cpu:.3f} CPU s/GB"
+    return Cell(value=value, text=f"{format_rate(value)}, {spent}")
 
 
-def _about(doc: CheckpointRecord, study: Study) -> Facts:
+def _about(doc: CheckpointRecord, study: Study) -> list[tuple[str, str]]:
     share = ""
     if study.bytes < study.full_bytes:
         part = format_share(study.bytes / study.full_bytes)
@@ -240,13 +210,7 @@ def _about(doc: CheckpointRecord, study: Study) -> Facts:
     checkpoint = f"{format_bytes(study.bytes)} in {counted(study.files, 'file')}, "
     checkpoint += f"{counted(study.tensors, 'tensor')}{share}"
     ranks = f"{counted(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less"
-    told = [
-        *named(doc),
-        ("ranks", ranks),
-        ("checkpoint", checkpoint),
-        ("storage", doc.storage.url or ""),
-    ]
-    return facts("about", "About this run", told)
+    return [("ranks", ranks), ("checkpoint", checkpoint), ("storage", doc.storage.url or "")]
 
 
 def _operations(doc: CheckpointRecord, study: Study) -> Table:
@@ -256,18 +220,152 @@ def _operations(doc: CheckpointRecord, study: Study) -> Table:
     measured = {metric.name: metric for metric in metrics_of("save", "restore")}
     rows.data("run_id", of=lambda _: doc.run_id)
     rows.data("operation", of=lambda each: each[0])
-    rows.add_each(dict.fromkeys(OPERATION, ""), "", _attribute, where="data")
-    rows.add_each(
-        dict.fromkeys(measured, ""),
-        "",
-        lambda each, name: value_of(each[1], measured[name]),
-        where="data",
+    rows.data(*OPERATION, each=lambda done, name: getattr(done[1], name, None))
+    rows.data(*measured, each=lambda done, name: value_of(done[1], measured[name]))
+    rows.data(*CHECKED, each=lambda done, name: getattr(done[1], name, None))
+    return data_table(rows, doc, "operations", "Saves and restores")
+
+
+def meaning_sections(study: Study) -> list[Section]:
+    """What the figures mean, and a chart of the lost time over the interval."""
+    found = study.meaning
+    if not isinstance(found, Meaning):
+        return []
+    many, every = counted(found.accelerators, "accelerator"), format_duration(found.mtbf_s)
+    overhead, waste = format_share(found.overhead), format_share(found.waste)
+    told = [
+        ("training", f"{many}, interrupted every {every} ({found.mtbf_how})"),
+        ("hosts", _writers(study, found)),
+        ("one save", _one_save(study, found)),
+        ("slower steps", _slower(found)),
+        ("restart", f"{format_duration(found.restart_s)}, of it {_restore(found)}"),
+        ("save every", _every(found)),
+        (
+            "costs",
+            f"{overhead} of the time to save, {waste} with what interruptions cost, by the mean of "
+            "the saves",
+        ),
+        ("lost a day", _lost(found)),
+        ("today", _today(found)),
+        ("to buy", _to_buy(found)),
+        ("spot", _notice(found)),
+    ]
+    title = f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint"
+    return [facts("meaning", title, told), _chart(found)]
+
+
+def _writers(study: Study, found: Meaning) -> str:
+    """How many hosts save, what they get together, and what is not known of that."""
+    one, limit = found.host_write_bytes_per_s, found.asked.storage_write_bytes_per_s
+    rate = "" if one is None else f" ({format_rate(one)})"
+    if (hosts := found.asked.hosts_writing) is None:
+        told = f"the whole job is taken to get what the measured one got{rate}"
+        if len(study.hosts) > 1:
+            told = f"{counted(len(study.hosts), 'host')}, as measured{rate} each"
+        unknown = "their number was not stated (--hosts-writing N)"
+    else:
+        told = f"{format_count(hosts)}, each with the rate of the measured one{rate}"
+        unknown = "the storage's limit was not stated (--storage-write-limit RATE)"
+    if limit is not None:
+        reached = "reached" if found.at_write_limit else "not reached"
+        unknown = f"the storage's stated limit of {format_rate(limit)} is {reached}"
+    return f"{told}; {unknown}"
+
+
+def _one_save(study: Study, found: Meaning) -> str:
+    """The median times of a save, and the p95 until a restore finds it, with its number."""
+    end, blocked = found.times["committed_s"], format_duration(found.blocked_s)
+    synced = "accepted" if study.spec.fsync is False else "durable"
+    committed, upper = summary(end, format_duration).text, format_duration(end.upper)
+    durable = f"{synced} after {format_duration(found.durable_s)}"
+    ends = f"found by a restore after {committed}, {upper_word(end)} saves {upper}"
+    return f"blocks {blocked}, {durable}, {ends}"
+
+
+def _every(found: Meaning) -> str:
+    """The best interval between saves, by the slow saves and by the median one."""
+    times = (found.interval_s, found.interval_median_s)
+    slow, middle, young, daly, available = map(
+        format_duration, (*times, found.young_s, found.daly_s, found.availability_s)
     )
-    rows.add_each(dict.fromkeys(CHECKED, ""), "", _attribute, where="data")
-    add_labels(rows, doc)
-    return rows.made("operations", "Saves and restores", where="data")
+    by = f"by {upper_word(found.times['committed_s'])} saves, {middle} by the median"
+    return f"{slow} {by} (Young {young}, Daly {daly}, for availability {available})"
 
 
-def _attribute(done: tuple[str, Save | Restore], name: str) -> Value:
-    value: Value = getattr(done[1], name, None)
-    return value
+def _slower(found: Meaning) -> str:
+    """What the steps during an asynchronous save cost; empty for a synchronous writer."""
+    if not found.asynchronous:
+        return ""
+    if found.slowdown is None or found.slowed_s is None:
+        return "not measured, and not counted: the study ran no training steps (--set steps=50)"
+    lost = f"{format_duration(found.slowed_s)} lost in each interval"
+    return f"{found.slowdown:.3f} x as long while a save is written: {lost}"
+
+
+def _restore(found: Meaning) -> str:
+    """The time of a restore with its number, and the condition on which it is the training's."""
+    if (took := found.times.get("restore_s")) is None:
+        return "the restore is not measured"
+    known = f"({counted(took.n, 'restore')}; {found.restore_condition})"
+    return f"{summary(took, format_duration).text} to restore {known}"
+
+
+def _to_buy(found: Meaning) -> str:
+    share = format_share(found.stall_budget)
+    if found.needed_write_bytes_per_s is None:
+        return f"no storage: the copies alone take more than {share} of the time"
+    most = "at most " if found.asynchronous and found.slowdown is None else ""
+    rate = format_rate(found.needed_write_bytes_per_s)
+    return f"{most}{rate} of durable writes, for {share} of the time"
+
+
+def _notice(found: Meaning) -> str:
+    """Whether a save fits into the notice of a spot instance, and how sure that is."""
+    end, notice = found.times["committed_s"], format_duration(found.notice_s)
+    took = f"{upper_word(end)} saves took {format_duration(end.upper)}"
+    if not found.fits_notice:
+        longer = f"{found.over_notice} of {end.n} took longer than that notice"
+        return f"a save does NOT fit into a notice of {notice}: {took}, and {longer}"
+    share, sure = not_told(end), ""
+    if share is not None:
+        many = counted(end.n, "save")
+        sure = f"; {many} cannot rule out that {format_share(share)} take longer"
+    before = ", if the save before has ended" if found.asynchronous else ""
+    return f"a save fits into a notice of {notice}{before}: {took}{sure}"
+
+
+def _lost(found: Meaning) -> str:
+    samples, usd = found.lost_samples_per_day, found.lost_usd_per_day
+    parts = [f"{format_duration(found.lost_s_per_day)} of training"]
+    parts += [f"{format_count(samples)} samples"] if samples is not None else []
+    return ", ".join([*parts, *([f"{usd:,.2f} USD"] if usd is not None else [])])
+
+
+def _today(found: Meaning) -> str:
+    now = found.today
+    if now is None:
+        return ""
+    overhead, waste = format_share(now.overhead), format_share(now.waste)
+    return f"every {format_duration(now.interval_s)}: {overhead} to save, {waste} in all"
+
+
+def _chart(found: Meaning) -> Table:
+    advised, rows = found.interval_s, TableOf(found.curve)
+    rows.add("interval_s", "interval", "s", lambda each: each[0])
+    rows.add("waste", "lost", "share", lambda each: each[1], show=format_share)
+    chart = Chart(
+        kind="lines",
+        x="interval_s",
+        y=("waste",),
+        x_label="interval between saves",
+        y_label="share of the time that is lost",
+        marks=(Mark(at=advised, label=f"advised: {format_duration(advised)}"),),
+        log="x",
+    )
+    return rows.made(
+        "interval",
+        "Time lost, over the interval between saves",
+        mark=lambda each: "advised" if math.isclose(each[0], advised) else "",
+        bars=Bars(column="waste", full=max((share for _, share in found.curve), default=0.0)),
+        charts=[chart],
+    )

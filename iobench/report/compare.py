@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ..ask.compare.claims import MAX_MORE
@@ -19,16 +19,20 @@ from .figures import (
     estimated,
     facts,
     format_of,
-    items_of,
     listed,
     picture,
     sentence,
     spread,
     word,
 )
-from .sections import Cell, Chart, FirstScreen, Item, Items, KeyFigure, Section, Table, Tone
+from .sections import Cell, Chart, FirstScreen, Item, Items, KeyFigure, Section, Table, Tone, joined
 
 WORDS = {word: word for word in ("better", "equal", "inconclusive")} | {"worse": "WORSE"}
+TONES: dict[str, Tone] = {"better": "good", "equal": "good", "worse": "bad"}
+CUT = (
+    "rates leave out the start of each epoch, until its first batch is there: a budget cut some of "
+    "the runs, and the start is a larger part of a short one"
+)
 NOTHING = "no metric was measured in both"
 
 _ESTIMATES = {
@@ -45,46 +49,42 @@ def sections(
 
     At the end are the outcomes of a gate, if there is one.
     """
-    found = _rankings(compared)
-    for number, each in enumerate(compared, start=1):
-        found += _comparison(each, f"comparison-{number}")
-    if gated:
-        items = tuple(Item(text=line_of(each), lead=each.outcome) for each in gated)
-        found.append(Items(id="gate", title="Gate", items=items, first=True))
-    return found + left_out_sections(left_out)
+    named = [(f"comparison-{number}", each) for number, each in enumerate(compared, start=1)]
+    gate = (Item(text=line_of(each), lead=each.outcome) for each in gated)
+    return joined(
+        _rankings(compared),
+        [part for name, each in named for part in _comparison(each, name)],
+        listed("gate", "Gate", gate, first=True),
+        listed("left-out", "Left out", left_out),
+    )
 
 
-def left_out_sections(left_out: Sequence[str]) -> list[Section]:
-    """The runs that were left out, with the reasons; nothing if there are none."""
-    return listed("left-out", "Left out", left_out)
-
-
-def _rankings(compared: Sequence[Comparison]) -> list[Section]:
+def _rankings(compared: Sequence[Comparison]) -> list[Items | None]:
     """A list for each baseline that has several candidates, which are in order already."""
     by_baseline: dict[tuple[str, ...], list[Comparison]] = {}
     for each in compared:
         if each.primary is not None:
             ids = (each.workload, each.baseline, *each.baseline_runs)
             by_baseline.setdefault(ids, []).append(each)
-    found: list[Section] = []
+    found: list[Items | None] = []
     for rivals in by_baseline.values():
         row = rivals[0].primary
         if len(rivals) > 1 and row is not None:
             metric = COMPARED[row.metric].short
-            items = items_of(f"{each.candidate}: {told(each.primary)}" for each in rivals)
+            texts = (f"{each.candidate}: {told(each.primary)}" for each in rivals)
             title = f"{rivals[0].workload}, best first: {metric} over {rivals[0].baseline}"
-            name = f"ranking-{len(found) + 1}"
-            found.append(Items(id=name, title=title, items=items, first=True))
+            found.append(listed(f"ranking-{len(found) + 1}", title, texts, first=True))
     return found
 
 
-def _comparison(each: Comparison, name: str) -> list[Section]:
+def _comparison(each: Comparison, name: str) -> Iterator[Section]:
     told = [("baseline", _group(each.sides[0])), ("candidate", _group(each.sides[1]))]
     told += [("not comparable", line) for line in each.obstacles]
     told += [("differs", "; ".join(each.changes)), *(("not compared", one) for one in each.missing)]
-    compared = facts(f"{name}-sides", "What is compared", [*told, *_how(each)])
-    found: list[Section] = [_first(each, name), compared]
-    return [*found, _metrics(each, name)] if each.rows else found
+    yield _first(each, name)
+    yield facts(f"{name}-sides", "What is compared", [*told, *_how(each)])
+    if each.rows:
+        yield _metrics(each, name)
 
 
 def _first(each: Comparison, name: str) -> FirstScreen:
@@ -108,7 +108,7 @@ def _first(each: Comparison, name: str) -> FirstScreen:
         id=name,
         job=f"{each.workload}: {each.candidate} against {each.baseline}",
         state=state,
-        tone="good" if state in ("better", "equal") else "bad" if state == "worse" else "plain",
+        tone=TONES.get(state, "plain"),
         sentences=(sentence(_verdict(each)),),
         gauges=tuple(gauges),
         picture=drawn,
@@ -133,6 +133,7 @@ def _how(each: Comparison) -> list[tuple[str, str]]:
         order += "between looks like a difference. Make them in turns, or run `iobench ab`"
     return [
         ("values", f"{values}{'repetition' if single else 'run'}"),
+        ("without", CUT if each.after_fill else ""),
         ("ratio", ratio),
         ("interval", _interval(each, row)),
         ("order", order),
@@ -164,9 +165,7 @@ def drift_text(drift: Drift) -> str:
 
 def _metrics(each: Comparison, name: str) -> Table:
     rows = TableOf(each.rows)
-    rows.data("workload", of=lambda _: each.workload)
-    rows.data("baseline", of=lambda _: each.baseline)
-    rows.data("candidate", of=lambda _: each.candidate)
+    rows.data("workload", "baseline", "candidate", each=lambda _, key: getattr(each, key))
     rows.add("metric", of=lambda row: word(COMPARED[row.metric].short, row.metric))
     rows.add("baseline_median", "baseline", of=lambda row: _values(row.baseline, row.metric))
     rows.add("candidate_median", "candidate", of=lambda row: _values(row.candidate, row.metric))
@@ -175,19 +174,15 @@ def _metrics(each: Comparison, name: str) -> Table:
     rows.add("p", "p", of=_p, where="pages")
     rows.add("answer", "answer", of=lambda row: word(_answer(row), row.claim.answer))
     rows.add("more", "more runs", of=lambda row: row.claim.more, show=_more)
-    rows.add_each(
-        dict.fromkeys(("better", "threshold", "basis", "baseline_runs", "candidate_runs"), ""),
-        "",
-        lambda row, key: getattr(row.claim, key),
-        where="data",
-    )
+    of_claim = ("better", "threshold", "basis", "baseline_runs", "candidate_runs")
+    rows.data(*of_claim, each=lambda row, key: getattr(row.claim, key))
     rows.data("drift_sd", of=lambda row: row.drift.sd if row.drift else None)
     rows.data("negligible")
     rows.data("why", of=lambda row: row.claim.why)
     return rows.made(
         f"{name}-metrics",
         tone=lambda row: tone_of(row.claim),
-        charts=ratio_chart([row.claim for row in each.rows], "candidate over baseline"),
+        charts=[*ratio_chart([row.claim for row in each.rows], "candidate over baseline")],
     )
 
 
@@ -270,15 +265,13 @@ MIN_SPAN, MAX_SPAN = 0.05, 1.0
 """How far from 1 the axis reaches on each side."""
 
 
-def ratio_chart(claims: Sequence[Claim], label: str) -> tuple[Chart, ...]:
+def ratio_chart(claims: Sequence[Claim], label: str) -> Iterator[Chart]:
     """A bar for each claim with a ratio; nothing without any. ``label`` is that of the axis."""
     known = [claim.ratio for claim in claims if claim.ratio is not None]
     ends = [end for ratio in known for end in (ratio.low, ratio.value, ratio.high) if end]
-    if not known:
-        return ()
-    span = min(MAX_SPAN, max(MIN_SPAN, *(1.1 * abs(end - 1) for end in ends)))
-    return (
-        Chart(
+    if known:
+        span = min(MAX_SPAN, max(MIN_SPAN, *(1.1 * abs(end - 1) for end in ends)))
+        yield Chart(
             kind="bars",
             y=("ratio",),
             label=("metric",),
@@ -288,8 +281,7 @@ def ratio_chart(claims: Sequence[Claim], label: str) -> tuple[Chart, ...]:
             start=1 - span,
             origin=1.0,
             full=1 + span,
-        ),
-    )
+        )
 
 
 def tone_of(claim: Claim) -> Tone:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..ask.compare.cost import Option
 from ..ask.compare.ranking import Ranking
 from ..base.units import counted, format_count, format_duration
-from .compare import left_out_sections
 from .cost_words import (
     bases,
     break_even,
@@ -19,8 +19,8 @@ from .cost_words import (
     times,
     title,
 )
-from .figures import MAX_BARS, TableOf, facts, picture
-from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Value, Where
+from .figures import MAX_BARS, TableOf, facts, listed, picture
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Value, Where, joined
 
 _DATA = (
     *("samples_per_usd_low", "samples_per_usd_high", "never_interrupted", "save_blocked_s"),
@@ -36,12 +36,9 @@ _TITLE = "What a million samples cost, in USD"
 
 def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]:
     """For each workload its best option in words, a table of all, and the details of each."""
-    parts = [
-        section
-        for number, one in enumerate(found, start=1)
-        for section in _ranking(one, f"cost-{number}")
-    ]
-    return parts + left_out_sections(left_out)
+    named = [(f"cost-{number}", one) for number, one in enumerate(found, start=1)]
+    parts = [part for name, one in named for part in _ranking(one, name)]
+    return joined(parts, listed("left-out", "Left out", left_out))
 
 
 def _ranking(one: Ranking, name: str) -> Iterator[Section]:
@@ -88,52 +85,40 @@ def _options(one: Ranking, name: str) -> Table:
     job = any(option.figures.job_s is not None for option in one.options)
     of_job: Where = "everywhere" if job else "data"
     rank, rows = {id(option): at for at, option in enumerate(one.options, 1)}, TableOf(one.options)
-
     rows.add("rank", "", of=lambda option: rank[id(option)])
     rows.add("machine", "machine")
     rows.add("kind", "pay", of=lambda option: option.figures.kind)
     rows.add("usd_per_hour", "USD/h", of=lambda each: each.figures.usd_per_hour, show=_four)
-    rows.add(
-        "samples_per_usd",
-        "samples per USD",
-        of=lambda option: Cell(value=option.figures.samples_per_usd, text=samples_per_usd(option)),
-    )
+    rows.add("samples_per_usd", "samples per USD", of=_samples)
     million = "usd_per_million_samples"
     rows.add(million, "USD/million", of=lambda each: getattr(each.figures, million), show=_four)
-    rows.add(
-        "job_usd", "job, USD", of=lambda each: each.figures.job_usd, show=plain_usd, where=of_job
-    )
-    rows.add("job_s", "job, time", "s", lambda each: each.figures.job_s, where=of_job)
+    job_usd = partial(_of_figures, key="job_usd")
+    rows.add("job_usd", "job, USD", of=job_usd, show=plain_usd, where=of_job)
+    rows.add("job_s", "job, time", of=lambda each: each.figures.job_s, where=of_job)
     rows.add("answer", "a sample costs", of=_answer)
-    rows.add(
-        "samples_per_s",
-        "samples/s",
-        of=_samples_per_s,
-        where="pages",
-    )
+    rows.add("samples_per_s", "samples/s", of=_samples_per_s, where="pages")
     rows.data("workload", of=lambda _: one.workload)
     rows.data("hosts")
     rows.data("instances", of=lambda each: " ".join(part.instance.type for part in each.parts))
     rows.data("run_ids", of=lambda each: " ".join(i for part in each.parts for i in part.run_ids))
     rows.data("interval_basis", of=lambda each: each.slowest.pace.basis)
     rows.data("runs", of=lambda each: len(each.slowest.pace.values))
-    of_price = dict.fromkeys(("currency", "region", "priced", "source"), "")
-    rows.add_each(of_price, "", _of_prices, where="data")
-    rows.add_each(dict.fromkeys(_DATA, ""), "", _of_figures, where="data")
-    ratios = dict.fromkeys(("ratio", "ratio_low", "ratio_high"), "")
-    rows.add_each(ratios, "", _ratio, where="data")
-    rows.add(
-        "usd",
-        "USD for a million samples",
-        of=lambda option: Cell(
-            value=option.figures.usd_per_million_samples,
-            text=_text(option) if option.figures.usd_per_million_samples else "",
-            low=_usd(option.figures.samples_per_usd_high),
-            high=_usd(option.figures.samples_per_usd_low),
-        ),
-        where="page",
-    )
+    rows.data("currency", "region", "priced", "source", each=_of_prices)
+    rows.data(*_DATA, each=_of_figures)
+    rows.data("ratio", "ratio_low", "ratio_high", each=_ratio)
+    rows.add("usd", "USD for a million samples", of=_million, where="page")
     return rows.made(f"{name}-options", "Ways to pay, the best first", charts=[*cost_charts(one)])
+
+
+def _samples(option: Option) -> Cell:
+    return Cell(value=option.figures.samples_per_usd, text=samples_per_usd(option))
+
+
+def _million(option: Option) -> Cell:
+    paid = option.figures
+    low, high = _usd(paid.samples_per_usd_high), _usd(paid.samples_per_usd_low)
+    text = _text(option) if paid.usd_per_million_samples else ""
+    return Cell(value=paid.usd_per_million_samples, text=text, low=low, high=high)
 
 
 def _samples_per_s(option: Option) -> Cell:

@@ -9,8 +9,8 @@ from ..base.units import counted, format_bytes, format_count, format_rate
 from ..judge.figures.curve import FLATTENED, highest, is_known, is_near, spent
 from ..record.curve import CurvePoint, ProbeHost, Rate, Spent, StorageCurve, StorageProbe
 from ..record.run import TrainingRecord
-from .figures import MAX_BARS, Format, TableOf, evenly, listed, picture, spread
-from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table
+from .figures import ENDS, MAX_BARS, TableOf, evenly, listed, picture, told, with_interval
+from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 from .stages import BURST, is_burst
 
 PACKED = "for example samples packed into shards"
@@ -22,10 +22,8 @@ def sections(probe: StorageProbe) -> list[Section]:
     told = [_sentence(curve, which) for curve, which in zip(probe.curves, probe.spent, strict=True)]
     large = [probe.large] if probe.large is not None else []
     told += [_sentence(each, "unknown") for each in large]
-    found: list[Section] = [_first(probe, told)]
-    found += [_table(each, f"curve-{at}") for at, each in enumerate(probe.curves, 1) if each.points]
-    found += [_table(each, "curve-large") for each in large if each.points]
-    found += [_hosts(probe)] if probe.hosts else []
+    named = [(f"curve-{at}", each) for at, each in enumerate(probe.curves, 1)]
+    named += [("curve-large", each) for each in large]
     notes = list(probe.notes)
     for curve in (*probe.curves, *large):
         told_above = curve.plateau_reads_per_s is None or curve.stopped == FLATTENED
@@ -34,7 +32,12 @@ def sections(probe: StorageProbe) -> list[Section]:
     points = [point for curve in (*probe.curves, *large) for point in curve.points]
     if any(point.latency_p999_s is None for point in points):
         notes.append("p99 needs 100 reads, and p99.9 needs 1,000")
-    return found + listed("notes", "Notes", notes)
+    return joined(
+        _first(probe, told),
+        [_table(each, name) for name, each in named if each.points],
+        _hosts(probe) if probe.hosts else None,
+        listed("notes", "Notes", notes),
+    )
 
 
 def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
@@ -75,10 +78,9 @@ def _hosts(probe: StorageProbe) -> Table:
     rows.add("host", "host", of=lambda each: each.name)
     rows.add("in_flight", "in flight", "count")
     for how, label in (("joint", "all"), ("alone", "alone")):
-        for key, unit in (("reads_per_s", "count"), ("bytes_per_s", "bytes/s")):
-            name = f"{how}_{key}"
-            rows.add_each({name: f"{key.replace('_per_', '/')}, {label}"}, unit, _value)
-        rows.add(f"{how}_latency_p50_s", f"p50, {label}", "s")
+        rows.add_each({f"{how}_reads_per_s": f"reads/s, {label}"}, "count", _value)
+        rows.add_each({f"{how}_bytes_per_s": f"bytes/s, {label}"}, of=_value)
+        rows.add(f"{how}_latency_p50_s", f"p50, {label}")
     missing = sorted({host.not_measured for host in probe.hosts if host.not_measured})
     return rows.made(
         "hosts",
@@ -92,16 +94,18 @@ def _value(host: ProbeHost, name: str) -> float | None:
     return None if rate is None else rate.value
 
 
-def curve_sections(doc: TrainingRecord) -> list[Section]:
+def curve_section(doc: TrainingRecord) -> Table | None:
     """The curve of a run's own requests, with the mark where the run works on it."""
     found = doc.job.curve
     if found is None or not found.curve.points:
-        return []
-    told = [_sentence(found.curve, spent(found.curve, found.large), larger_reads(doc))]
-    told += [found.not_measured] if found.not_measured else []
-    told += [f"its rates were {BURST}"] if is_burst(doc) else []
+        return None
+    notes = told(
+        _sentence(found.curve, spent(found.curve, found.large), larger_reads(doc)),
+        found.not_measured,
+        is_burst(doc) and f"its rates were {BURST}",
+    )
     table = _table(found.curve, "curve", found.in_flight)
-    return [replace(table, notes=(*told, *found.curve.notes))]
+    return replace(table, notes=(*notes, *found.curve.notes))
 
 
 def larger_reads(doc: TrainingRecord) -> str:
@@ -191,37 +195,27 @@ def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None
     return ", ".join(marks)
 
 
-def _rate(rate: Rate, show: Format, *, interval: bool = False) -> Cell:
-    """The cell of a rate; with ``interval`` it shows the interval, if there is room in it."""
-    text = show(rate.value)
-    if interval and rate.low is not None and rate.high is not None and is_known(rate):
-        text = spread(rate.value, rate.low, rate.high, show)
-    return Cell(value=rate.value, text=text, low=rate.low, high=rate.high)
+def _reads(point: CurvePoint) -> Cell:
+    """The reads/s with their interval, if it tells something."""
+    rate = point.reads_per_s
+    cell = with_interval(rate.value, rate.low, rate.high, format_count)
+    return cell if is_known(rate) else replace(cell, text=format_count(rate.value))
+
+
+def _bytes(point: CurvePoint) -> Cell:
+    """The bytes/s, whose interval charts and data show."""
+    rate = point.bytes_per_s
+    return Cell(value=rate.value, text=format_rate(rate.value), low=rate.low, high=rate.high)
 
 
 def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Table:
     rows, bound = TableOf(curve.points), dict(zip(map(id, curve.points), curve.bound, strict=True))
-    rows.data("request_bytes", unit="bytes", of=lambda _: curve.request_bytes)
-    rows.data("order", of=lambda _: curve.order)
-    rows.data("by", of=lambda _: curve.by)
-    rows.data("direct", of=lambda _: curve.direct)
+    rows.data("request_bytes", "order", "by", "direct", each=lambda _, name: getattr(curve, name))
     rows.add("in_flight", "in flight", "count")
-    rows.add(
-        "reads_per_s",
-        "reads/s, 95 % interval",
-        "count",
-        lambda each: _rate(each.reads_per_s, format_count, interval=True),
-        ends=("reads_per_s_low", "reads_per_s_high"),
-    )
-    rows.add(
-        "bytes_per_s",
-        "bytes/s",
-        "bytes/s",
-        lambda each: _rate(each.bytes_per_s, format_rate),
-        ends=("bytes_per_s_low", "bytes_per_s_high"),
-    )
-    rows.data("latency_mean_s", unit="s")
-    rows.add_each({"latency_p50_s": "p50", "latency_p99_s": "p99", "latency_p999_s": "p99.9"}, "s")
+    rows.add("reads_per_s", "reads/s, 95 % interval", "count", _reads, ends=ENDS)
+    rows.add("bytes_per_s", "bytes/s", of=_bytes, ends=ENDS)
+    rows.data("latency_mean_s")
+    rows.add_each({"latency_p50_s": "p50", "latency_p99_s": "p99", "latency_p999_s": "p99.9"})
     rows.data("reads", "seconds", "disjoint", "client_cpu_share", "throttled")
     rows.add("bound", "bound by", of=lambda each: bound[id(each)], where="pages")
     rows.data("mark", of=lambda each: _mark(curve, each))

@@ -120,14 +120,11 @@ def _training(doc: TrainingRecord) -> dict[str, object]:
     met = None if not known else "success" if fmean(known) >= required else "fail"
     return {
         "train_au_percentage": known or None,
-        "train_au_mean_percentage": _mean(known),
         "train_au_meet_expectation": met,
-        "train_au_stdev_percentage": _stdev(known),
+        **_statistics("train_au", "percentage", known),
         "train_throughput_samples_per_second": rates or None,
-        "train_throughput_mean_samples_per_second": _mean(rates),
-        "train_throughput_stdev_samples_per_second": _stdev(rates),
-        "train_io_mean_MB_per_second": _mean(bandwidths, _MIB),
-        "train_io_stdev_MB_per_second": _stdev(bandwidths, _MIB),
+        **_statistics("train_throughput", "samples_per_second", rates),
+        **_statistics("train_io", "MB_per_second", bandwidths, _MIB),
     }
 
 
@@ -143,17 +140,12 @@ def _operations(name: str, done: Sequence[Save | Restore]) -> dict[str, object]:
     took = [duration_s(each) if isinstance(each, Save) else each.wall_s for each in done]
     times = [each for each in took if each > 0]  # 0: its end was not recorded
     rates = [each.bytes / time for each, time in zip(done, took, strict=True) if time > 0]
-    return {
-        f"{name}_checkpoint_io_mean_GB_per_second": _mean(rates, _GIB),
-        f"{name}_checkpoint_io_stdev_GB_per_second": _stdev(rates, _GIB),
-        f"{name}_checkpoint_duration_mean_seconds": _mean(times),
-        f"{name}_checkpoint_duration_stdev_seconds": _stdev(times),
-    }
+    found = _statistics(f"{name}_checkpoint_io", "GB_per_second", rates, _GIB)
+    return found | _statistics(f"{name}_checkpoint_duration", "seconds", times)
 
 
-def _mean(values: Sequence[float], unit: int = 1) -> float | None:
-    return fmean(values) / unit if values else None
-
-
-def _stdev(values: Sequence[float], unit: int = 1) -> float | None:
-    return pstdev(values) / unit if values else None
+def _statistics(name: str, of: str, values: Sequence[float], unit: int = 1) -> dict[str, object]:
+    """Mean and standard deviation of the values in units, by their names."""
+    mean, spread = (fmean(values), pstdev(values)) if values else (None, None)
+    shown = {f"{name}_mean_{of}": mean, f"{name}_stdev_{of}": spread}
+    return {key: None if value is None else value / unit for key, value in shown.items()}

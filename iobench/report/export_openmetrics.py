@@ -23,7 +23,8 @@ from ..record.run import (
     TrainingRecord,
 )
 from ..record.verdict import Estimate
-from .labels import TAG, labels_of
+from .labels import labels_of
+from .sections import TAG
 
 _UNITS: dict[Unit, tuple[str, str]] = {
     "samples/s": ("samples_per_s", "samples_per_second"),

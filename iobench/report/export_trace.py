@@ -55,12 +55,12 @@ NOTE = (
 )
 
 
-class Slice(NamedTuple):
-    """One event: when it begins, minus its length (so that outer slices come first), and itself."""
+class TraceEvent(NamedTuple):
+    """When an event begins and how long it lasts, in nanoseconds, and its other fields."""
 
     ts: int
-    order: int
-    text: str
+    fields: dict[str, object]
+    dur: int | None = None
 
 
 def trace(doc: RunRecord, events: Events) -> Iterator[str]:
@@ -74,17 +74,17 @@ def trace(doc: RunRecord, events: Events) -> Iterator[str]:
     }
     yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n'
     ranks = [int(rank) for rank in np.unique(events["rank"])]
-    yield ",\n".join(_names(ranks))
+    yield ",\n".join(map(_written, _names(ranks)))
     begin = 0
     for phase, repetition, rows in _blocks(events):
         block = _Block(events, rows, begin, f"{printable(phase, 200)}, repetition {repetition + 1}")
         for piece in block.pieces():
-            yield ",\n" + piece
+            yield ",\n" + ",\n".join(map(_written, piece))
         begin = block.end
     yield "\n]}\n"
 
 
-def _names(ranks: Sequence[int]) -> Iterator[str]:
+def _names(ranks: Sequence[int]) -> Iterator[TraceEvent]:
     """The names of all processes and threads, and the order of the processes."""
     for rank in ranks:
         yield _meta(rank + 1, 0, "process_name", name=f"rank {rank}")
@@ -96,9 +96,26 @@ def _names(ranks: Sequence[int]) -> Iterator[str]:
     yield _meta(ALL_RANKS, EPOCHS, "thread_name", name="epochs")
 
 
-def _meta(pid: int, tid: int, what: str, **args: str | int) -> str:
-    event = {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
-    return json.dumps(event, separators=(",", ":"))
+def _meta(pid: int, tid: int, what: str, **args: str | int) -> TraceEvent:
+    return TraceEvent(0, {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+
+
+def _slice(
+    name: str, kind: str, pid: int, tid: int, start: int, length: int, **more: object
+) -> TraceEvent:
+    fields = {"ph": "X", "name": name, "cat": kind, "pid": pid, "tid": tid, **more}
+    return TraceEvent(start, fields, length)
+
+
+def _order(event: TraceEvent) -> tuple[int, int]:
+    """By time; of those that begin together the longest comes first, since others lie within it."""
+    return event.ts, -(event.dur or 0)
+
+
+def _written(event: TraceEvent) -> str:
+    """The event as JSON, in microseconds."""
+    length = {} if event.dur is None else {"dur": event.dur / 1000}
+    return json.dumps({**event.fields, "ts": event.ts / 1000, **length}, separators=(",", ":"))
 
 
 def _blocks(events: Events) -> Iterator[tuple[str, int, Array]]:
@@ -158,52 +175,46 @@ class _Block:
             bounds.append(np.minimum(bounds[-1] + self._time(name, of), self._limit[of]))
         return np.stack(bounds, axis=1)
 
-    def pieces(self) -> Iterator[str]:
+    def pieces(self) -> Iterator[list[TraceEvent]]:
         """All events of the block, sorted, in pieces."""
         order = np.argsort(self._start, kind="stable")
         waiting = self._of_all_ranks()
         for first in range(0, len(order), CHUNK_ROWS):
             waiting += self._steps(order[first : first + CHUNK_ROWS])
-            waiting.sort(key=_when)
+            waiting.sort(key=_order)
             later = order[first + CHUNK_ROWS : first + CHUNK_ROWS + 1]
             until = int(self._start[later[0]]) if len(later) else self.end + 1
-            ready = [each.text for each in waiting if each.ts < until]
+            ready = [each for each in waiting if each.ts < until]
             waiting = waiting[len(ready) :]
             if ready:
-                yield ",\n".join(ready)
+                yield ready
         if waiting:
-            yield ",\n".join(each.text for each in waiting)
+            yield waiting
 
-    def _of_all_ranks(self) -> list[Slice]:
+    def _of_all_ranks(self) -> list[TraceEvent]:
         """The phase, its epochs, and the bandwidth."""
         whole = self.end - self._begin
         found = [_slice(self._name, "phase", ALL_RANKS, PHASES, self._begin, whole)]
         for number, start, length in self._epochs:
             found.append(_slice(f"epoch {number + 1}", "epoch", ALL_RANKS, EPOCHS, start, length))
-        return found + self._bandwidth()
+        return [*found, *self._bandwidth()]
 
-    def _bandwidth(self) -> list[Slice]:
+    def _bandwidth(self) -> Iterator[TraceEvent]:
         """What all ranks together received in each bin of time, in bytes/s, and 0 at the end."""
         bins = min(MAX_BINS, len(self._rows))
         edges = np.unique(np.linspace(self._begin, self.end, bins + 1).astype(np.int64))
         if len(edges) < 2:
-            return []
+            return
         arrived = np.minimum(self._start + self._time("wait_ns"), self._limit)
         taken = _bounded(self._column("bytes_read"))
         moved, _ = np.histogram(arrived, bins=edges, weights=taken)
-        rates = np.append(np.round(moved / (np.diff(edges) / 1e9)), 0.0)
-        new = np.flatnonzero(np.diff(rates, prepend=-1.0))  # a counter keeps its value
-        return [
-            Slice(
-                at,
-                0,
-                '{"ph":"C","name":"bytes read, B/s","pid":'
-                f'{ALL_RANKS},"tid":0,"ts":{_us(at)},"args":{{"B/s":{rate:.0f}}}}}',
-            )
-            for at, rate in zip(edges[new].tolist(), rates[new].tolist(), strict=True)
-        ]
+        rates = np.append(np.round(moved / (np.diff(edges) / 1e9)), 0.0).astype(np.int64)
+        new = np.flatnonzero(np.diff(rates, prepend=-1))  # a counter keeps its value
+        counter = {"ph": "C", "name": "bytes read, B/s", "pid": ALL_RANKS, "tid": 0}
+        for at, rate in zip(edges[new].tolist(), rates[new].tolist(), strict=True):
+            yield TraceEvent(at, {**counter, "args": {"B/s": rate}})
 
-    def _steps(self, rows: Array) -> list[Slice]:
+    def _steps(self, rows: Array) -> list[TraceEvent]:
         """The slices of some rows: each step with its parts, and a mark where it was retried."""
         names = ("rank", "step", "steps", "samples", "bytes_read", "retries")
         known = {name: self._column(name, rows).tolist() for name in names if name in self._events}
@@ -213,46 +224,19 @@ class _Block:
         for at, times in enumerate(bounds):
             pid, step, steps = known["rank"][at] + 1, known["step"][at], known["steps"][at]
             name = f"step {step}" if steps <= 1 else f"steps {step} to {step + steps - 1}"
-            args = f'"samples":{known["samples"][at]},"bytes_read":{known["bytes_read"][at]}'
-            args += f',"retries":{retries[at]}' if retries[at] else ""
+            args = {"samples": known["samples"][at], "bytes_read": known["bytes_read"][at]}
+            args |= {"retries": retries[at]} if retries[at] else {}
             length = times[-1] - times[0]
-            found.append(_slice(name, "step", pid, STEPS, times[0], length, args))
+            found.append(_slice(name, "step", pid, STEPS, times[0], length, args=args))
             for part, start, end in zip(PARTS, times[:-1], times[1:], strict=True):
                 if end > start:
                     found.append(_slice(part, part, pid, STEPS, start, end - start))
             if retries[at]:
-                found.append(
-                    Slice(
-                        times[0],
-                        0,
-                        f'{{"ph":"i","s":"t","name":"retries","pid":{pid},"tid":{STEPS},'
-                        f'"ts":{_us(times[0])}}}',
-                    )
-                )
+                mark = {"ph": "i", "s": "t", "name": "retries", "pid": pid, "tid": STEPS}
+                found.append(TraceEvent(times[0], mark))
         return found
-
-
-def _when(each: Slice) -> tuple[int, int]:
-    return each.ts, each.order
 
 
 def _bounded(values: Array) -> Array:
     found: Array = np.clip(values.astype(np.int64), 0, MAX_NS)
     return found
-
-
-def _slice(
-    name: str, category: str, pid: int, tid: int, start: int, length: int, args: str = ""
-) -> Slice:
-    shown = f',"args":{{{args}}}' if args else ""
-    return Slice(
-        start,
-        -length,
-        f'{{"ph":"X","name":{json.dumps(name)},"cat":"{category}","pid":{pid},"tid":{tid},'
-        f'"ts":{_us(start)},"dur":{_us(length)}{shown}}}',
-    )
-
-
-def _us(nanoseconds: int) -> str:
-    """Microseconds with all three decimals: nothing is rounded."""
-    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from ..base.units import counted, format_count, format_percent, percent_beside
 from ..judge.figures.search import STEADY, trials_of, utilization_of
 from ..record.run import TrainingRecord
 from ..record.training import FindMax, FindMaxPoint
-from ..record.verdict import Estimate, Fed
-from .figures import Format, TableOf, figure, lacking, with_interval
+from ..record.verdict import Fed
+from .figures import Format, TableOf, figure, lacking
 from .glance import UTILIZATION
-from .sections import Bars, Cell, Chart, Mark, Section, Table
+from .sections import Bars, Cell, Chart, Mark, Table
 
 _BY = {
     "find-max": "by --find-max",
@@ -22,18 +23,16 @@ _BY = {
 }
 
 
-def fed_sections(doc: TrainingRecord, *, of_stored: str = "") -> list[Section]:
+def fed_sections(doc: TrainingRecord, *, of_stored: str = "") -> Iterator[Table]:
     """The search's tries, and what is known of the run's number of ranks and of larger ones.
 
     ``of_stored``: what the bandwidths count, if not the bytes that were read.
     """
-    found: list[Section] = []
     if doc.job.find_max is not None:
-        found.append(_search(doc.job.find_max, of_stored))
+        yield _search(doc.job.find_max, of_stored)
     fed = doc.job.verdict.fed if doc.job.verdict else None
     if fed is not None and any(each.how == "extrapolated" for each in fed.at):
-        found.append(_more_ranks(fed, doc.job.workload.required_accelerator_utilization))
-    return found
+        yield _more_ranks(fed, doc.job.workload.required_accelerator_utilization)
 
 
 def number_text(fed: Fed) -> str:
@@ -52,12 +51,9 @@ def number_text(fed: Fed) -> str:
 def _more_ranks(fed: Fed, required: float) -> Table:
     told = {True: "fed", False: "starved", None: "inconclusive"}
     rows = TableOf(fed.at)
+    beside = partial(percent_beside, limit=required)
     rows.add("ranks", "accelerators")
-    rows.add(
-        "accelerator_utilization",
-        "utilization",
-        of=lambda each: _share(each.accelerator_utilization, required),
-    )
+    rows.add("accelerator_utilization", "utilization", show=beside)
     rows.add("fed", of=lambda each: told[each.fed])
     rows.add("how")
     notes = []
@@ -75,21 +71,12 @@ def _more_ranks(fed: Fed, required: float) -> Table:
     return rows.made("fed", f"{title}jobs with a barrier at each step", notes=notes)
 
 
-def _share(estimate: Estimate | None, required: float) -> Cell:
-    if estimate is None:
-        return Cell(value=None, text="-")
-    show = partial(percent_beside, limit=required)
-    return with_interval(estimate.value, estimate.low, estimate.high, show)
-
-
-def _drawn(found: FindMax) -> tuple[Chart, ...]:
+def _drawn(found: FindMax) -> Iterator[Chart]:
     """The utilization of each try."""
     required, answer = found.required_accelerator_utilization, found.accelerators
     known = [point.accelerators for point in found.points if utilization_of(point) is not None]
-    if not known:
-        return ()
-    return (
-        Chart(
+    if known:
+        yield Chart(
             kind="lines",
             x="accelerators",
             y=(UTILIZATION,),
@@ -97,8 +84,7 @@ def _drawn(found: FindMax) -> tuple[Chart, ...]:
             marks=(Mark(at=answer, label=f"{format_count(answer)} fed"),) if answer else (),
             limits=(Mark(at=required, label=f"required: {format_percent(required)}"),),
             log="x" if max(known) >= 4 * min(known) > 0 else "",
-        ),
-    )
+        )
 
 
 def _search(found: FindMax, of_stored: str) -> Table:
@@ -112,13 +98,7 @@ def _search(found: FindMax, of_stored: str) -> Table:
     rows = TableOf(point for tries in trials_of(found.points).values() for point in tries)
     rows.add("accelerators", "accelerators", "count")
     rows.add(UTILIZATION, "utilization", "share", lambda each: _utilization(each, beside))
-    rows.add(
-        "read_bytes_per_s",
-        "bandwidth",
-        "bytes/s",
-        lambda each: None if utilization_of(each) is None else each.read_bytes_per_s,
-        missing="",
-    )
+    rows.add("read_bytes_per_s", "bandwidth", of=_bandwidth, missing="")
     rows.add("fed", of=_passed, missing="")
     rows.add("trial", "", "count", lambda each: each.trial + 1, where="pages")
     rows.add("steps", "", "count", missing="", where="pages")
@@ -135,7 +115,7 @@ def _search(found: FindMax, of_stored: str) -> Table:
         "find-max",
         f"Accelerators fed at {required} utilization or more: {answer}",
         bars=Bars(column=UTILIZATION, full=1.0),
-        charts=_drawn(found),
+        charts=[*_drawn(found)],
         notes=notes,
     )
 
@@ -145,6 +125,10 @@ def _utilization(point: FindMaxPoint, show: Format) -> Cell:
     if au is None:
         return lacking(reasons.get(STEADY, reasons.get(UTILIZATION)) or "")
     return figure(au, show)
+
+
+def _bandwidth(point: FindMaxPoint) -> float | None:
+    return None if utilization_of(point) is None else point.read_bytes_per_s
 
 
 def _passed(point: FindMaxPoint) -> str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Generic, Literal, Protocol, TypeGuard, TypeVar
+from typing import Generic, Literal, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from ..base.units import format_bytes, format_count, format_duration, format_percent, format_rate
 from ..judge.promise import shown
@@ -21,7 +22,6 @@ from .sections import (
     Item,
     Items,
     Row,
-    Section,
     Table,
     Tone,
     Value,
@@ -33,6 +33,7 @@ MAX_BARS = 6
 
 Format = Callable[[float], str]
 T = TypeVar("T")
+X = TypeVar("X")
 
 BY_UNIT: Mapping[str, Format] = {
     "samples/s": format_count,
@@ -81,6 +82,7 @@ def median_cell(values: Sequence[float], show: Format) -> Cell:
     return with_interval(median(values), min(values), max(values), show)
 
 
+@runtime_checkable
 class Summarised(Protocol):
     """A median with the smallest and the largest value."""
 
@@ -126,11 +128,19 @@ def word(text: str, value: Value = None) -> Cell:
     return Cell(value=text if value is None else value, text=text)
 
 
-def listed(name: str, title: str, texts: Sequence[str], most: int | None = None) -> list[Section]:
-    """The texts as a list, of which ``most`` are shown; nothing if there are none."""
-    items = tuple(Item(text=text) for text in texts[:most])
-    more = len(texts) - len(items)
-    return [Items(id=name, title=title, items=items, more=more)] if items else []
+def listed(
+    name: str,
+    title: str,
+    entries: Iterable[str | Item],
+    most: int | None = None,
+    *,
+    first: bool = False,
+) -> Items | None:
+    """The entries as a list, of which ``most`` are shown; None if there are none."""
+    every = [Item(text=each) if isinstance(each, str) else each for each in entries]
+    items = tuple(every[:most])
+    more = len(every) - len(items)
+    return Items(id=name, title=title, items=items, more=more, first=first) if items else None
 
 
 def told(*facts: object) -> tuple[str, ...]:
@@ -158,10 +168,6 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def items_of(texts: Iterable[str]) -> tuple[Item, ...]:
-    return tuple(Item(text=text) for text in texts)
-
-
 class Medians:
     """A table with a metric in each row: its median, and for data the figures named ``data``."""
 
@@ -175,12 +181,54 @@ class Medians:
         rest = map(raw, data) if data else [BLANK] * (len(self.columns) - 2)
         self.rows.append(Row(cells=(word(label, name), cell, *rest)))
 
+    def measured(self, metric: Metric, found: Summarised, label: str = "", told: str = "") -> None:
+        """A metric that was measured. ``told`` goes on after its spread."""
+        cell = summary(found, format_of(metric))
+        data = (getattr(found, column.name) for column in self.columns[2:])
+        self.add(label or metric.label, metric.name, replace(cell, text=cell.text + told), *data)
+
     def table(self, name: str, title: str, notes: tuple[str, ...] = ()) -> Table:
         return Table(id=name, title=title, columns=self.columns, rows=tuple(self.rows), notes=notes)
 
 
-Given = Cell | Estimate | Value
+@runtime_checkable
+class Ranged(Protocol):
+    """A figure with the interval that it is in. Value None: nothing tells where in it."""
+
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
+def ranged(found: Ranged, show: Format) -> str:
+    """``1,900 [1,880, 1,910]``; ``inconclusive [950, 1,910]``; ``1,900`` where all are alike."""
+    value = INCONCLUSIVE if found.value is None else show(found.value)
+    if found.low is None or found.high is None or value == show(found.low) == show(found.high):
+        return value
+    return f"{value} {ends(found.low, found.high, show)}"
+
+
+Given = Cell | Ranged | Summarised | Value
 """What a column has of a record: a cell, or what its cell is made of."""
+
+_ENDINGS = {
+    "samples_per_s": "samples/s",
+    "requests_per_s": "requests/s",
+    "bytes_per_s": "bytes/s",
+    "_per_s": "",
+    "bytes": "bytes",
+    "cpu_s_per_gb": "s/GB",
+    "_s": "s",
+}
+"""The units of columns, by how their names end: keys of a record carry their unit."""
+
+
+def unit_of(name: str) -> str:
+    """The unit that the name of a column carries; empty if it carries none."""
+    return next((unit for ending, unit in _ENDINGS.items() if name.endswith(ending)), "")
 
 
 class TableOf(Generic[T]):
@@ -196,7 +244,7 @@ class TableOf(Generic[T]):
         self,
         name: str,
         label: str = "",
-        unit: str = "",
+        unit: str | None = None,
         of: Callable[[T], Given] | None = None,
         *,
         show: Format | None = None,
@@ -206,9 +254,11 @@ class TableOf(Generic[T]):
     ) -> None:
         """A column of ``of`` each record, or of its attribute ``name``.
 
-        Figures are shown as their unit demands, or by ``show``; figures stand at the right.
-        ``ends``: the names of two more columns, for data, of the ends of their intervals.
+        Figures are shown as their unit demands, or by ``show``; figures stand at the right. The
+        unit is that of the name, if it is not given. ``ends``: the names of two more columns, for
+        data, of the ends of their intervals; ``{}`` in them is ``name``.
         """
+        unit = unit_of(name) if unit is None else unit
         get: Callable[[T], Given] = of or (lambda each: getattr(each, name))
         form = show or BY_UNIT.get(unit, format_count)
         cells = [_cell(get(each), form, missing) for each in self.records]
@@ -217,13 +267,13 @@ class TableOf(Generic[T]):
         self._columns.append(Column(name=name, label=label, unit=unit, align=align, where=where))
         self._cells.append(cells)
         for at, end in enumerate(ends):
-            self._columns.append(Column(name=end, unit=unit, where="data"))
+            self._columns.append(Column(name=end.format(name), unit=unit, where="data"))
             self._cells.append([raw((each.low, each.high)[at]) for each in cells])
 
     def add_each(
         self,
         labels: Mapping[str, str],
-        unit: str = "",
+        unit: str | None = None,
         of: Callable[[T, str], Given] = getattr,
         *,
         missing: str = "-",
@@ -233,10 +283,15 @@ class TableOf(Generic[T]):
         for name, label in labels.items():
             self.add(name, label, unit, partial(_of, of, name), missing=missing, where=where)
 
-    def data(self, *names: str, of: Callable[[T], Value] | None = None, unit: str = "") -> None:
-        """Columns that only data shows."""
+    def data(
+        self,
+        *names: str,
+        of: Callable[[T], Value] | None = None,
+        each: Callable[[T, str], Value] = getattr,
+    ) -> None:
+        """Columns that only data shows: ``of`` a record, or what ``each`` has of it and a name."""
         for name in names:
-            self.add(name, "", unit, of, where="data")
+            self.add(name, of=of or partial(_of, each, name), where="data")
 
     def made(
         self,
@@ -272,15 +327,19 @@ class TableOf(Generic[T]):
         )
 
 
-def _of(get: Callable[[T, str], Given], name: str, record: T) -> Given:
+def _of(get: Callable[[T, str], X], name: str, record: T) -> X:
     return get(record, name)
 
 
 def _cell(value: Given, show: Format, missing: str) -> Cell:
     if isinstance(value, Cell):
         return value
-    if isinstance(value, Estimate):
+    if isinstance(value, Estimate) and show is BY_UNIT["ratio"]:
         return estimated(value)
+    if isinstance(value, Ranged):
+        return Cell(value=value.value, text=ranged(value, show), low=value.low, high=value.high)
+    if isinstance(value, Summarised):
+        return summary(value, show)
     if _is_figure(value):
         return Cell(value=value, text=show(value))
     return Cell(value=value, text=missing if value is None else str(value))
@@ -316,6 +375,11 @@ def picture(
         bars=Bars(column="value", full=longest, line=line),
     )
 
+
+ENDS = ("{}_low", "{}_high")
+"""How columns with the ends of an interval are named."""
+
+INCONCLUSIVE = "inconclusive"
 
 NO_REASON = "no reason was recorded"
 """Why a figure is missing, where the record does not say it."""

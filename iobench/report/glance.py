@@ -1,16 +1,19 @@
-"""How a run ended, what its rules found, and whether to believe it."""
+"""The report of a run of whatever kind: how it ended, what its rules found, what was run."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ..base.units import format_count, format_percent
 from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
 from ..record.run import RunRecord, TrainingRecord
 from ..record.verdict import Verdict
-from .figures import sentence
-from .sections import Findings, FirstScreen, Headline, Section
+from .again import again_sections
+from .figures import facts, sentence
+from .labels import tags_text
+from .sections import Findings, FirstScreen, Headline, Section, Table, joined
 
 UTILIZATION = "accelerator_utilization_sustained"
 """By the names of ``record.metrics``: the figure of the verdict."""
@@ -48,56 +51,72 @@ _LEVELS = {
 """The levels of findings, the worst first, and how one and several of them are called."""
 
 
-def status_sections(doc: RunRecord) -> list[Section]:
-    """What comes before any verdict of a run that did not end as it should; else nothing."""
-    return ended(f"This {_KINDS.get(doc.job.kind, 'run')}", doc.status, doc.error)
-
-
-def ended(what: str, status: str, error: str) -> list[Section]:
-    """That what was measured failed, was interrupted or still runs; nothing if it ended well."""
+def ended(what: str, status: str, error: str = "") -> Headline | None:
+    """That what was measured failed, was interrupted or still runs; None if it ended well."""
     if status == "ok":
-        return []
-    told = [error] if error else []
-    told.append("What was measured before is shown below. It is not complete.")
+        return None
+    told = filter(None, [error, "What was measured before is shown below. It is not complete."])
     title = f"{what} {_ENDED.get(status, status)}"
-    return [Headline(id="status", title=title, sentences=tuple(told), tone="bad", first=True)]
+    return Headline(id="status", title=title, sentences=tuple(told), tone="bad", first=True)
 
 
-def finding_sections(doc: RunRecord) -> tuple[Findings, list[Section]]:
-    """The rules that did not pass, the worst first; and the remarks of those that did, if any."""
+def whole_report(
+    doc: RunRecord,
+    first: FirstScreen,
+    evidence: Iterable[Section | None],
+    about: Iterable[tuple[str, str]],
+    data: Table,
+    *,
+    beside: Iterable[Section | None] = (),
+) -> list[Section]:
+    """The report of a run of whatever kind: its answer, the rules that failed, and the evidence.
+
+    Then the remarks of rules, what was run (``about``), how to do it again, and the ``data``.
+    ``beside``: what goes with the answer.
+    """
     order = list(_LEVELS)
     worst_first = sorted(doc.findings, key=lambda each: order.index(each.level))
     failed = tuple(each for each in worst_first if each.level != "info")
     remarks = tuple(each for each in worst_first if each.level == "info")
-    rest = Findings(id="remarks", title="Remarks", findings=remarks)
-    return Findings(findings=failed), [rest] if remarks else []
+    run = [("run", doc.run_id), ("labels", tags_text(doc)), *about]
+    return joined(
+        ended(f"This {_KINDS.get(doc.job.kind, 'run')}", doc.status, doc.error),
+        _with_trust(doc, first),
+        beside,
+        Findings(findings=failed),
+        evidence,
+        Findings(id="remarks", title="Remarks", findings=remarks) if remarks else None,
+        facts("about", "About this run", run),
+        again_sections(doc),
+        data,
+    )
 
 
 MAX_FINDINGS = 3
 """Findings, and rules that were not judged, of a first screen."""
 
 
-def with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
+def _with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
     """The answer of a run, with what speaks against it, and when it was measured."""
     invalid, unjudged = doc.validity == "invalid", list[str]()
     failed = tuple(each for each in doc.findings if each.level == "invalid")[:MAX_FINDINGS]
     if doc.validity == "unknown":
         unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
     more = f" and {len(unjudged) - MAX_FINDINGS} more" if len(unjudged) > MAX_FINDINGS else ""
-    trust = [sentence(trust_text(doc))]
-    trust += [f"Not judged: {', '.join(unjudged[:MAX_FINDINGS])}{more}."] if unjudged else []
+    told = f"Not judged: {', '.join(unjudged[:MAX_FINDINGS])}{more}." if unjudged else ""
+    when = f"{doc.created[:16].replace('T', ' ')} UTC, " if doc.created else ""
     return replace(
         answer,
         flags=(*["INVALID"] * invalid, *[doc.status] * (doc.status != "ok")),
         tone="bad" if invalid else answer.tone,
-        about=about_text(doc),
+        about=f"{when}run {doc.run_id}",
         findings=Findings(title="Why it is INVALID", findings=failed) if failed else None,
-        trust=" ".join([*trust, *filter(None, [answer.trust])]),
+        trust=" ".join(filter(None, [sentence(_trust(doc)), told, answer.trust])),
     )
 
 
-def trust_text(doc: RunRecord) -> str:
-    """``valid by the quick rules: no rule failed; 5 warnings, 2 remarks``."""
+def _trust(doc: RunRecord) -> str:
+    """``valid by the quick rules: no rule failed, 5 warnings, 2 remarks``."""
     number = Counter[str](each.level for each in doc.findings)
     told = [
         f"{number[level]} {one if number[level] == 1 else several}"
@@ -106,12 +125,6 @@ def trust_text(doc: RunRecord) -> str:
     ]
     told = told if number["invalid"] else ["no rule failed", *told]
     return f"{_STATES[doc.validity]} by the {doc.rules} rules: {', '.join(told)}"
-
-
-def about_text(doc: RunRecord) -> str:
-    """When it was measured, and the name of the run."""
-    when = f"{doc.created[:16].replace('T', ' ')} UTC, " if doc.created else ""
-    return f"{when}run {doc.run_id}"
 
 
 def bottleneck_text(verdict: Verdict) -> str:

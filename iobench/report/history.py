@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from ..ask.compare.drift import MIN_DRIFT_RUNS
 from ..ask.compare.history import ChangePoint, History, RunEntry
@@ -11,9 +12,8 @@ from ..base.units import counted, format_duration, format_factor, format_percent
 from ..judge.statistics import NOISE
 from ..record.ab import Drift
 from ..record.metrics import COMPARED
-from .compare import left_out_sections
-from .figures import MAX_BARS, TableOf, format_of, items_of, median_cell, picture, word
-from .sections import Bars, Chart, FirstScreen, Items, KeyFigure, Mark, Section, Table
+from .figures import MAX_BARS, Format, TableOf, format_of, listed, median_cell, picture, word
+from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 
 MAX_CHANGED = 6
 """Largest number of changed facts that one change shows."""
@@ -21,18 +21,17 @@ MAX_CHANGED = 6
 
 def sections(found: Sequence[History], left_out: Sequence[str]) -> list[Section]:
     """For each history its trend and drift, its runs (the oldest first), days and changes."""
-    parts = [
-        section
-        for number, one in enumerate(found, start=1)
-        for section in _history(one, f"history-{number}")
-    ]
-    return parts + left_out_sections(left_out)
+    named = [(f"history-{number}", one) for number, one in enumerate(found, start=1)]
+    parts = [part for name, one in named for part in _history(one, name)]
+    return joined(parts, listed("left-out", "Left out", left_out))
 
 
-def _history(one: History, name: str) -> list[Section]:
+def _history(one: History, name: str) -> Iterator[Section]:
     points = {point.at: point for point in (*one.points, *([one.possible] if one.possible else []))}
-    found: list[Section] = [_first(one, name, points), _runs(one, name, points)]
-    return [*found, _days(one, f"{name}-days")] if one.days else found
+    yield _first(one, name, points)
+    yield _runs(one, name, points)
+    if one.days:
+        yield _days(one, f"{name}-days")
 
 
 def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstScreen:
@@ -54,7 +53,7 @@ def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstS
         doubt = ", inconclusive" * (one.answer == "inconclusive")
         note = f"(newest third over the oldest{doubt})"
         gauges.insert(0, KeyFigure(metric.short, format_factor(one.trend), note))
-    items = items_of(_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
+    told = (_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
     worse = any(not point.better and not point.why for point in points.values())
     return FirstScreen(
         id=name,
@@ -64,7 +63,7 @@ def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstS
         sentences=tuple(_sentences(one)),
         gauges=tuple(gauges),
         picture=picture(f"{metric.label} of the newest runs", bars),
-        changes=Items(id=f"{name}-changes", title="Changes", items=items) if items else None,
+        changes=listed(f"{name}-changes", "Changes", told),
         trust=_answer(one),
     )
 
@@ -85,19 +84,13 @@ def _runs(one: History, name: str, points: Mapping[int, ChangePoint]) -> Table:
     rows.data("metric", of=lambda _: one.metric)
     rows.add("run_id", "run", where="pages")
     rows.add("created", "recorded", of=lambda each: word(each.created[:16], each.created))
-    label = f"{metric.short}, median [min, max]"
-    rows.add(
-        "median",
-        label,
-        metric.unit,
-        lambda each: median_cell(each.values, show),
-        ends=("min", "max"),
-    )
+    label, cells = f"{metric.short}, median [min, max]", partial(_cell, show=show)
+    rows.add("median", label, metric.unit, cells, ends=("min", "max"))
     rows.data("validity")
-    rows.data("change", of=lambda each: _word(changed[id(each)]) if id(each) in changed else None)
-    rows.data(
-        "ratio", of=lambda each: changed[id(each)].ratio.value if id(each) in changed else None
-    )
+    words = {at: _word(point) for at, point in changed.items()}
+    ratios = {at: point.ratio.value for at, point in changed.items()}
+    rows.data("change", of=lambda each: words.get(id(each)))
+    rows.data("ratio", of=lambda each: ratios.get(id(each)))
     return rows.made(
         f"{name}-runs",
         "Runs, the oldest first",
@@ -105,6 +98,10 @@ def _runs(one: History, name: str, points: Mapping[int, ChangePoint]) -> Table:
         bars=Bars(column="median", full=max(entry.median for entry in one.entries)),
         charts=[_chart(one, points)],
     )
+
+
+def _cell(entry: RunEntry, show: Format) -> Cell:
+    return median_cell(entry.values, show)
 
 
 def _chart(one: History, points: Mapping[int, ChangePoint]) -> Chart:

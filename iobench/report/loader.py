@@ -7,22 +7,22 @@ from ..record.job import Delivery, LayoutFacts, Shuffle, UserFacts
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling
 from .figures import facts
-from .sections import Section
+from .sections import Facts
 from .time import cpu_s_per_gb
 
 
-def library_sections(doc: TrainingRecord) -> list[Section]:
-    """Facts on the library; none if the loader is iobench's own."""
+def library_section(doc: TrainingRecord) -> Facts | None:
+    """Facts on the library; None if the loader is iobench's own."""
     loader = doc.job.loader
     if loader.delivery is None or loader.shuffle is None:
-        return []
+        return None
     told = (
         ("delivered", _delivered(loader.delivery)),
         ("shuffle (1 is uniform)", _shuffle(loader.shuffle)),
         ("CPU s/GB", _cost(doc)),
         ("layout", _layout(loader.layout)),
     )
-    return [facts("loader", f"Loader {loader.kind} ({loader.library})", told)]
+    return facts("loader", f"Loader {loader.kind} ({loader.library})", told)
 
 
 def _delivered(proof: Delivery) -> str:
@@ -81,11 +81,11 @@ _MIN_QUEUED = 0.05
 """Share of a batch's time in waits for a core, from which on it is worth a word."""
 
 
-def user_sections(doc: TrainingRecord) -> list[Section]:
-    """Facts on the user's loader; none if the loader is another one."""
+def user_section(doc: TrainingRecord) -> Facts | None:
+    """Facts on the user's loader; None if the loader is another one."""
     user = doc.job.loader.user
     if user is None:
-        return []
+        return None
     watched = doc.job.subject.watched
     told = (
         ("loader", _what(user)),
@@ -98,7 +98,7 @@ def user_sections(doc: TrainingRecord) -> list[Section]:
         ("samples of several ranks", "" if watched else _overlap(user)),
         ("samples of several workers", _of_workers(user)),
     )
-    return [facts("loader", f"Your loader {user.factory or ''}".rstrip(), told)]
+    return facts("loader", f"Your loader {user.factory or ''}".rstrip(), told)
 
 
 _MADE, _CAME = "making a batch", "waiting for a batch"

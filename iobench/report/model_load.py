@@ -26,22 +26,22 @@ from ..judge.promise import shown
 from ..record.model_load import LoadFigures, LoadTrial, ModelLoadRun, TensorClass
 from ..record.run import ModelLoadRecord
 from ..record.verdict import Estimate
-from .again import again_sections
 from .figures import (
     MAX_BARS,
     TableOf,
     ends,
     evenly,
-    facts,
     figure,
+    listed,
+    median_cell,
     picture,
     told,
     with_interval,
     word,
 )
-from .glance import finding_sections, status_sections, with_trust
-from .labels import add_labels, named
-from .sections import Cell, FirstScreen, Item, Items, KeyFigure, Section, Table
+from .glance import whole_report
+from .labels import data_table
+from .sections import Cell, FirstScreen, Item, Items, KeyFigure, Section, Table, joined
 
 STAGES = {"storage": "storage", "assembly": "assembly of tensors", "device": "copy to the device"}
 MAX_ONE, MAX_ITEMS = 3, 3
@@ -53,20 +53,9 @@ SAME = 1.1
 
 def sections(doc: ModelLoadRecord) -> list[Section]:
     """All sections for which the run has data."""
-    failed, remarks = finding_sections(doc)
     job = doc.job
-    return [
-        *status_sections(doc),
-        _first(doc, job),
-        failed,
-        *_loaders(job),
-        *_plain(job),
-        *_tensors(job),
-        *remarks,
-        _about(doc, job),
-        *again_sections(doc),
-        _trials(doc, job),
-    ]
+    evidence = joined(_loaders(job), _stages(job), _plain(job), _tensors(job))
+    return whole_report(doc, _first(doc, job), evidence, _about(doc, job), _trials(doc, job))
 
 
 def _best(job: ModelLoadRun) -> LoadFigures | None:
@@ -83,7 +72,7 @@ def _best(job: ModelLoadRun) -> LoadFigures | None:
 def _first(doc: ModelLoadRecord, job: ModelLoadRun) -> FirstScreen:
     best = _best(job)
     where = f" on {doc.storage.url}" if doc.storage.url else ""
-    first = FirstScreen(
+    return FirstScreen(
         job=f"Load of {job.model}{where}, {counted(least(job), 'replica')}",
         state="nothing was measured" if best is None else f"{format_duration(best.ready_s)}",
         sentences=() if best is None else tuple(_sentences(job, best)),
@@ -91,7 +80,6 @@ def _first(doc: ModelLoadRecord, job: ModelLoadRun) -> FirstScreen:
         gauges=() if best is None else tuple(_gauges(job, best)),
         changes=None if best is None else _changes(job, best),
     )
-    return with_trust(doc, first)
 
 
 def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
@@ -192,9 +180,7 @@ def _predicted(each: LoadFigures) -> str:
 
 
 def _changes(job: ModelLoadRun, best: LoadFigures) -> Items | None:
-    items = tuple(_advice(job, best))[:MAX_ITEMS]
-    title = "What to do, and what it brings"
-    return Items(id="help", title=title, items=items) if items else None
+    return listed("help", "What to do, and what it brings", [*_advice(job, best)][:MAX_ITEMS])
 
 
 def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
@@ -221,13 +207,8 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
             yield Item(lead=f"at most {reach:.2f} x", text=text)
         else:
             share = storage_share(best)
-            lead = (
-                "a faster storage"
-                if share is None
-                else f"{format_percent(share.value)} of the time"
-            )
-            text = "Get a faster storage: plain reads get no more."
-            yield Item(lead=lead, text=text)
+            lead = f"{format_percent(share.value)} of the time" if share else "a faster storage"
+            yield Item(lead=lead, text="Get a faster storage: plain reads get no more.")
 
 
 def _copy(job: ModelLoadRun) -> Iterator[Item]:
@@ -267,30 +248,29 @@ def _storm(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
 # The evidence
 
 
-def _loaders(job: ModelLoadRun) -> list[Section]:
+def _loaders(job: ModelLoadRun) -> Table | None:
     if not job.figures:
-        return []
+        return None
     rows = TableOf(job.figures)
     rows.add("loader", "loader")
     rows.add("replicas", "replicas", of=_replicas)
-    rows.add("ready_s", "ready", "s", _ready, ends=("low_s", "high_s"))
-    rows.add("bytes_per_s", "of one model", "bytes/s")
+    rows.add("ready_s", "ready", of=_ready, ends=("low_s", "high_s"))
+    rows.add("bytes_per_s", "of one model")
     rows.add("read_amplification", "bytes read", "ratio")
     if any(each.promised_s for each in job.figures):
-        rows.add("promised_s", "predicted", "s", _promised)
+        rows.add("promised_s", "predicted")
         rows.add("kept", "as predicted", of=_found)
     notes = []
     if "direct" in job.spec.loaders and len(job.spec.loaders) > 1:
         notes.append("direct has its memory before the start, others get theirs as they load")
-    title = "Loaders: median [min, max] of the rounds"
-    return [rows.made("loaders", title, notes=notes), *_stages(job)]
+    return rows.made("loaders", "Loaders: median [min, max] of the rounds", notes=notes)
 
 
-def _stages(job: ModelLoadRun) -> list[Section]:
+def _stages(job: ModelLoadRun) -> Table | None:
     """What a load costs more than the same one without a stage."""
     tested = [each for each in job.figures if each.gains]
     if not tested:
-        return []
+        return None
     rows = TableOf(tested)
     rows.add("loader", "loader")
     names = {"storage": "storage", "assembly": "assembly"}
@@ -301,7 +281,7 @@ def _stages(job: ModelLoadRun) -> list[Section]:
         "without storage: the bytes of the load before are there; without assembly: bytes are read "
         "by parallel reads, and no tensor is made of them"
     ]
-    return [rows.made("stages", "Stages: how long a load takes without the stage", notes=notes)]
+    return rows.made("stages", "Stages: how long a load takes without the stage", notes=notes)
 
 
 def _replicas(each: LoadFigures) -> Cell:
@@ -312,10 +292,10 @@ def _ready(each: LoadFigures) -> Cell:
     return with_interval(each.ready_s, each.low_s, each.high_s, format_duration)
 
 
-def _without(each: LoadFigures, stage: str) -> Cell:
+def _without(each: LoadFigures, stage: str) -> Cell | None:
     gain = next((gain for name, gain in each.gains.items() if name == stage), None)
     if gain is None:
-        return figure(None, format_duration)
+        return None
     low, high = (None if end is None else _left_s(each, end) for end in (gain.high, gain.low))
     return with_interval(_left_s(each, gain.value), low, high, format_duration)
 
@@ -329,39 +309,32 @@ def _bottleneck(each: LoadFigures) -> str:
     return " and ".join(STAGES[stage] for stage in each.bottleneck) or "inconclusive"
 
 
-def _promised(each: LoadFigures) -> Cell:
-    promised = each.promised_s
-    if promised is None:
-        return figure(None, format_duration)
-    return with_interval(promised.value, promised.low, promised.high, format_duration)
-
-
 def _found(each: LoadFigures) -> str:
     return {None: "-", True: "yes", False: "no"}[each.kept]
 
 
-def _plain(job: ModelLoadRun) -> list[Section]:
+def _plain(job: ModelLoadRun) -> Table | None:
     """Plain reads of the files beside the loads."""
     counts = sorted({(each.replicas, each.in_flight) for each in job.plain})
     if not counts:
-        return []
+        return None
     rows = TableOf(counts)
     rows.add("replicas", "replicas", of=lambda each: each[0])
     rows.add("in_flight", "in flight", of=lambda each: each[1])
 
     def rates(each: tuple[int, int]) -> Cell:
         found = [one.bytes_per_s for one in job.plain if one.replicas == each[0]]
-        return with_interval(median(found), min(found), max(found), format_rate)
+        return median_cell(found, format_rate)
 
-    rows.add("bytes_per_s", "delivered", "bytes/s", rates)
+    rows.add("bytes_per_s", "delivered", of=rates)
     title = f"Plain reads of the files, as many in flight as replicas have: {job.plain_how}"
-    return [rows.made("plain", title)]
+    return rows.made("plain", title)
 
 
-def _tensors(job: ModelLoadRun) -> list[Section]:
+def _tensors(job: ModelLoadRun) -> Table | None:
     """Seconds for each tensor, by the size of tensors."""
     if not job.classes:
-        return []
+        return None
     rows = TableOf(job.classes)
     rows.add("name", "tensors of")
     rows.add("tensors", "tensors")
@@ -373,34 +346,27 @@ def _tensors(job: ModelLoadRun) -> list[Section]:
             times = [trial.class_s[of.name] for trial in trials if of.name in trial.class_s]
             return figure(median(times) / of.tensors if times else None, format_duration)
 
-        rows.add(f"{loader}_s", f"each, {loader}", "s", each_s)
+        rows.add(f"{loader}_s", f"each, {loader}", of=each_s)
     notes = ["the time of a loader whose reads happen as it makes tensors has the reads in it"]
-    return [rows.made("tensors", "Seconds for each tensor", notes=notes)]
+    return rows.made("tensors", "Seconds for each tensor", notes=notes)
 
 
-def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> Section:
+def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> list[tuple[str, str]]:
     spec, trials = job.spec, first_trials(job)
     asked = told(
-        f"{spec.tensor_parallel} tensor-parallel ranks, {spec.share}"
-        if spec.tensor_parallel > 1
-        else "",
+        spec.tensor_parallel > 1 and f"{spec.tensor_parallel} tensor-parallel ranks, {spec.share}",
         spec.block_size is not None and f"blocks of {format_bytes(spec.block_size or 0)}",
         spec.concurrency is not None and f"{spec.concurrency} reads in flight",
         spec.device != "cpu" and f"to {spec.device}",
     )
     files = f"{format_bytes(job.bytes)} in {counted(job.shards, 'shard')}"
-    return facts(
-        "about",
-        "About this run",
-        [
-            *named(doc),
-            ("weights", f"{files}, {counted(job.tensors, 'tensor')}"),
-            ("asked", ", ".join(asked)),
-            ("storage", doc.storage.url or ""),
-            ("bytes fetched", trials[0].fetched_how if trials else ""),
-            ("page cache", trials[0].residency_how if trials else ""),
-        ],
-    )
+    return [
+        ("weights", f"{files}, {counted(job.tensors, 'tensor')}"),
+        ("asked", ", ".join(asked)),
+        ("storage", doc.storage.url or ""),
+        ("bytes fetched", trials[0].fetched_how if trials else ""),
+        ("page cache", trials[0].residency_how if trials else ""),
+    ]
 
 
 _PLAIN = (
@@ -414,7 +380,6 @@ def _trials(doc: ModelLoadRecord, job: ModelLoadRun) -> Table:
     rows = TableOf(job.trials)
     rows.data("run_id", of=lambda _: doc.run_id)
     rows.data(*_PLAIN)
-    for metric in MEASURED:
-        rows.data(metric.name, of=lambda each, of=metric: value_of(job, each, of))  # type: ignore[misc]
-    add_labels(rows, doc)
-    return rows.made("trials", "Trials", where="data")
+    measured = {metric.name: metric for metric in MEASURED}
+    rows.data(*measured, each=lambda each, name: value_of(job, each, measured[name]))
+    return data_table(rows, doc, "trials", "Trials")

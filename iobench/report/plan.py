@@ -22,30 +22,22 @@ def sections(plan: PlanFigures) -> list[Section]:
     state = "generated" if plan.generated else "not generated yet"
     read, flight = format_bytes(plan.read_bytes_total), counted(plan.reads_in_flight, "read")
     samples = f"{format_count(plan.samples)} samples of {format_bytes(plan.sample_bytes_mean)}"
-    gauges = [
+    shards, steps = counted(plan.shards, "shard"), format_count(plan.steps_per_repetition)
+    gauges = (
         KeyFigure("to read", read, f"by {workers}, {flight} in flight"),
         _demand(plan),
-        KeyFigure(
-            "dataset",
-            format_bytes(plan.bytes),
-            f"({state}): {samples} in {counted(plan.shards, 'shard')}",
-        ),
+        KeyFigure("dataset", format_bytes(plan.bytes), f"({state}): {samples} in {shards}"),
         KeyFigure("free space", _space(plan)),
         KeyFigure("time", _time(plan)),
-    ]
-    first = FirstScreen(
-        job=f"{plan.workload}, {many}", state=f"{read} to read", gauges=tuple(gauges)
     )
+    first = FirstScreen(job=f"{plan.workload}, {many}", state=f"{read} to read", gauges=gauges)
+    steps = f"{steps} per repetition and accelerator, {plan.repetitions} repetitions"
     told = [
         ("batch", f"{plan.batch_size} samples"),
         ("data", f"{plan.dataset}: {plan.format}, {plan.content}, codec {plan.codec}"),
         ("memory", _memory(plan)),
         ("cache", _cache(plan)),
-        (
-            "steps",
-            f"{format_count(plan.steps_per_repetition)} per repetition and accelerator, "
-            f"{plan.repetitions} repetitions",
-        ),
+        ("steps", steps),
         ("MLPerf size", _minimum(plan)),
         ("probe", "" if plan.probe is None else _probe(plan.probe, plan)),
     ]

@@ -17,7 +17,7 @@ from ..record.run import (
 from . import checkpoint, model_load, run, serving
 from .figures import Format, TableOf, summary, word
 from .glance import UTILIZATION, bottleneck_text
-from .labels import labels_of, tags_text, with_all_tags
+from .labels import labels_of, tags_text
 from .sections import Cell, FirstScreen, Headline, Prose, Section, Table
 
 
@@ -50,7 +50,7 @@ def several_sections(runs: Sequence[tuple[RunRecord, Sequence[Section]]]) -> lis
     ]
     for number, (_, shown) in enumerate(runs, start=1):
         found += [numbered(section, number) for section in shown]
-    return with_all_tags(found, [doc for doc, _ in runs])
+    return found
 
 
 def numbered(section: Section, number: int, what: str = "run") -> Section:

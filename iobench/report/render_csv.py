@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 
 from ..base.text import csv_cell, printable, renders
-from .sections import Section, Table
+from .sections import TAG, Column, Section, Table
 
 
 @renders(printable)
@@ -16,32 +16,34 @@ def render_csv(sections: Sequence[Section]) -> str:
 
     A missing value is an empty cell.
 
-    Tables with the same columns become one. An empty line separates those with others. No text is
-    read as a formula by a spreadsheet.
+    Tables with the same columns become one; it has all labels of the user that any of them has. An
+    empty line separates those with others. No text is read as a formula by a spreadsheet.
     """
     tables = [section for section in sections if isinstance(section, Table)]
     data = [table for table in tables if table.where == "data"]
     data = data or [table for table in tables if table.where != "page"] or tables
     kinds: dict[tuple[str, ...], list[Table]] = {}
     for table in data:
-        names = tuple(table.columns[at].name for at in _held(table))
-        kinds.setdefault(names, []).append(table)
-    return "\n".join(_csv(names, same) for names, same in kinds.items())
+        names = (column.name for column in table.columns if _is_held(table, column))
+        kind = tuple(name for name in names if not name.startswith(TAG))
+        kinds.setdefault(kind, []).append(table)
+    return "\n".join(map(_csv, kinds.values()))
 
 
-def _held(table: Table) -> list[int]:
-    """The columns that are not there for a chart alone."""
-    whole = table.where == "page"
-    return [at for at, column in enumerate(table.columns) if whole or column.where != "page"]
+def _is_held(table: Table, column: Column) -> bool:
+    """Whether the column is there for more than a chart."""
+    return table.where == "page" or column.where != "page"
 
 
-def _csv(names: Sequence[str], tables: Sequence[Table]) -> str:
+def _csv(tables: Sequence[Table]) -> str:
+    every = (column for table in tables for column in table.columns if _is_held(table, column))
+    names = sorted(dict.fromkeys(column.name for column in every), key=lambda n: n.startswith(TAG))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([csv_cell(name) for name in names])
-    writer.writerows(
-        [csv_cell(row.cells[at].value) for at in _held(table)]
-        for table in tables
-        for row in table.rows
-    )
+    for table in tables:
+        at = {column.name: number for number, column in enumerate(table.columns)}
+        for row in table.rows:
+            values = [row.cells[at[name]].value if name in at else None for name in names]
+            writer.writerow([csv_cell(value) for value in values])
     return out.getvalue()

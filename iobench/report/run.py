@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.figures.events import Events
@@ -11,32 +10,19 @@ from ..judge.figures.metrics import DEVICE_METRICS
 from ..judge.promise import told
 from ..record.metrics import BY_NAME, Metric, metrics_of
 from ..record.run import RunRecord, TrainingRecord
-from .again import again_sections
+from .advise import tried_sections
 from .answer import answer
-from .checkpoint import saves_sections
-from .curve import curve_sections
+from .checkpoint import saves_section
+from .curve import curve_section
 from .fed import fed_sections
-from .figures import (
-    NO_REASON,
-    Medians,
-    TableOf,
-    facts,
-    figure,
-    format_of,
-    lacking,
-    listed,
-    summary,
-    word,
-)
-from .glance import cold_reads, finding_sections, status_sections
-from .hosts import device_sections, host_sections, hosts_text
-from .labels import add_labels, named
-from .loader import library_sections, user_sections
-from .sections import Facts, Item, Items, Prose, Section, Table
-from .stages import ablation_sections, ceiling_sections, rate_over_time
-from .time import time_sections, worker_reasons, worker_sections
+from .figures import NO_REASON, Medians, TableOf, lacking, listed, word
+from .glance import UTILIZATION, cold_reads, whole_report
+from .labels import data_table
+from .loader import library_section, user_section
+from .sections import Cell, Item, Items, Prose, Section, Table, joined
+from .stages import ablation_section, ceiling_section, rate_over_time
+from .time import device_sections, host_section, hosts_text, time_section
 from .timeline import event_sections
-from .tried import tried_sections
 
 OF_STORED = "of the samples' stored bytes"
 
@@ -56,40 +42,26 @@ def sections(
 
     With its ``events``, and the ``samples`` of what its host did, its charts over time, too.
     """
-    failed, remarks = finding_sections(doc)
-    first = answer(doc)
-    found: list[Section] = [*status_sections(doc), first, *_verdict(doc, first.sentences)]
-    found += _advice(doc)
-    found += tried_sections(doc)
-    found.append(failed)
-    found += ceiling_sections(doc)
-    found += ablation_sections(doc)
-    curve, by_storage = curve_sections(doc), _storage_limits(doc)
-    found += curve if by_storage else []
-    found += host_sections(doc)
-    found += time_sections(doc)
-    if events is not None:
-        charts, reasons = event_sections(doc, events, samples)
-        found += [*charts, *worker_sections(doc)]
-        found += listed("not-drawn", "Not shown", [*reasons, *worker_reasons(doc)])
-    found += _metrics(doc)
-    found += [] if by_storage else curve
-    found += device_sections(doc)
-    found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
-    found += library_sections(doc)
-    found += user_sections(doc)
-    found += saves_sections(doc)
-    found += remarks
-    found.append(_about(doc))
-    found += again_sections(doc)
-    found.append(_repetitions(doc))
-    return found
-
-
-def _storage_limits(doc: TrainingRecord) -> bool:
-    """Whether the storage is the bottleneck, so that its curve explains the answer."""
-    verdict = doc.job.verdict
-    return verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
+    first, verdict, curve = answer(doc), doc.job.verdict, curve_section(doc)
+    # The curve of a storage that is the bottleneck explains the answer.
+    by_storage = verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
+    evidence = joined(
+        ceiling_section(doc),
+        ablation_section(doc),
+        curve if by_storage else None,
+        host_section(doc),
+        time_section(doc),
+        [] if events is None else event_sections(doc, events, samples),
+        _metrics(doc),
+        None if by_storage else curve,
+        device_sections(doc),
+        fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else ""),
+        library_section(doc),
+        user_section(doc),
+        saves_section(doc),
+    )
+    beside = joined(_verdict(doc, first.sentences), _advice(doc), tried_sections(doc))
+    return whole_report(doc, first, evidence, _about(doc), _repetitions(doc), beside=beside)
 
 
 def reads_unseen(doc: TrainingRecord) -> bool:
@@ -113,18 +85,18 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
     return [each for each in metrics_of("repetition", median=True) if each.name not in hidden]
 
 
-def _verdict(doc: TrainingRecord, told: Sequence[str]) -> list[Section]:
+def _verdict(doc: TrainingRecord, told: Sequence[str]) -> Prose | None:
     """The verdict as an engineer words it, without the sentences that were told before."""
     verdict, texts = doc.job.verdict, [f"No verdict: the run's status is {doc.status}."]
     if verdict is not None:
         texts = [verdict.sentence, verdict.explanation]
     paragraphs = tuple(each for each in texts if each and each not in told)
-    return [Prose(id="verdict", paragraphs=paragraphs)] if paragraphs else []
+    return Prose(id="verdict", paragraphs=paragraphs) if paragraphs else None
 
 
-def _metrics(doc: TrainingRecord) -> list[Section]:
+def _metrics(doc: TrainingRecord) -> Table | None:
     if not doc.job.repetitions:
-        return []
+        return None
     reasons = {
         key: reason
         for repetition in doc.job.repetitions
@@ -135,18 +107,16 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
     n = max((doc.metrics[each.name].n for each in shown if each.name in doc.metrics), default=0)
     table = Medians("min", "max", "n")
     for metric in shown:
-        name, label, show = metric.name, metric.label, format_of(metric)
-        if name == "accelerator_utilization_sustained" and doc.job.saves is not None:
+        name, label = metric.name, metric.label
+        if name == UTILIZATION and doc.job.saves is not None:
             label = "utilization, saves left out"
         found = doc.metrics.get(name)
         if found is None:
             table.add(label, name, lacking(reasons.get(name, "no complete repetition")))
             continue
-        middle = summary(found, show)
         told = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
         told += f" n={found.n}" if found.n != n else ""
-        middle = replace(middle, text=middle.text + told)
-        table.add(label, name, middle, found.min, found.max, found.n)
+        table.measured(metric, found, label, told)
     if cold := cold_reads(doc):
         table.add("cold reads", "cold_reads", word(cold))
     if rates := rate_over_time(doc):
@@ -154,39 +124,35 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
     if doc.job.verdict:
         for key in ("fetch_stall", "prep_stall"):
             share = getattr(doc.job.verdict, key)
-            why = f"not measured: {doc.job.verdict.not_measured.get(key, NO_REASON)}"
-            cell = figure(share, lambda share: f"{format_percent(share)} of the time", why=why)
-            label = BY_NAME[key].label
-            if doc.job.subject.users:  # what it waits for need not be reads
-                label = _STALLS_OF_USER[key]
+            cell = lacking(doc.job.verdict.not_measured.get(key, NO_REASON))
+            if share is not None:
+                cell = Cell(value=share, text=f"{format_percent(share)} of the time")
+            # What a loader of the user's waits for need not be reads.
+            label = _STALLS_OF_USER[key] if doc.job.subject.users else BY_NAME[key].label
             table.add(label, key, cell)
-    return [table.table("metrics", f"Measured: median [min, max] of {counted(n, 'repetition')}")]
+    return table.table("metrics", f"Measured: median [min, max] of {counted(n, 'repetition')}")
 
 
-def _advice(doc: TrainingRecord) -> list[Section]:
+def _advice(doc: TrainingRecord) -> Items | None:
     if doc.job.verdict is None:
-        return []
-    if not doc.job.verdict.advice:
+        return None
+    advice = doc.job.verdict.advice
+    if not advice:
         why = NO_ADVICE if doc.job.verdict.bottleneck == "undecided" else "No change is known."
-        return [Items(id="advice", title="What would help", items=(Item(text=why),))]
-    items = tuple(
-        Item(text=advice.change, lead=told(advice), basis=advice.basis)
-        for advice in doc.job.verdict.advice
-    )
-    measured = any(advice.found for advice in doc.job.verdict.advice)
-    found = "found or " if measured else ""
+        return listed("advice", "What would help", [why])
+    found = "found or " if any(each.found for each in advice) else ""
     title = f"What would help: the {found}predicted factor on the measured samples/s"
-    return [Items(id="advice", title=title, items=items)]
+    items = (Item(text=each.change, lead=told(each), basis=each.basis) for each in advice)
+    return listed("advice", title, items)
 
 
-def _about(doc: TrainingRecord) -> Facts:
+def _about(doc: TrainingRecord) -> list[tuple[str, str]]:
     """What was run, and where the data is."""
     data, host = doc.job.dataset, doc.host
     size = [f"{format_count(data.samples)} samples"] if data.samples else []
     size += [format_bytes(data.stored_bytes)] if data.stored_bytes else []
     memory = [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
-    about = [
-        *named(doc),
+    return [
         ("workload", f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"),
         ("model", _trained(doc)),
         ("dataset", ", ".join([data.name, *size])),
@@ -195,7 +161,6 @@ def _about(doc: TrainingRecord) -> Facts:
         ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
         ("time", time_spent(doc)),
     ]
-    return facts("about", "About this run", about)
 
 
 def _trained(doc: TrainingRecord) -> str:
@@ -250,13 +215,9 @@ def time_spent(doc: RunRecord) -> str:
 
 def _repetitions(doc: TrainingRecord) -> Table:
     """One row for each repetition."""
-    rows = TableOf(list(enumerate(doc.job.repetitions)))
+    rows = TableOf(enumerate(doc.job.repetitions))
     rows.data("run_id", of=lambda _: doc.run_id)
     rows.data("repetition", of=lambda each: each[0])
-    of_context = dict.fromkeys(CONTEXT, "")
-    rows.add_each(of_context, "", lambda each, name: getattr(each[1], name), where="data")
-    for metric in metrics_of("repetition"):
-        column = {metric.name: metric.name}
-        rows.add_each(column, metric.unit, lambda each, name: getattr(each[1], name), where="data")
-    add_labels(rows, doc)
-    return rows.made("repetitions", "Repetitions", where="data")
+    names = (*CONTEXT, *(metric.name for metric in metrics_of("repetition")))
+    rows.data(*names, each=lambda each, name: getattr(each[1], name))
+    return data_table(rows, doc, "repetitions", "Repetitions")

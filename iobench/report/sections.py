@@ -10,7 +10,7 @@ Charts are for HTML alone. Each draws columns of a table, which the other media 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,6 +19,10 @@ from ..record.run import Finding
 
 Value = str | float | int | bool | None
 """A raw value, in base units (bytes, seconds, shares of 1). None: there is no value."""
+
+TAG = "tag_"
+"""How the columns begin that are named after a label of the user; not every run has each of them.
+"""
 
 Tone = Literal["plain", "good", "bad"]
 
@@ -269,15 +273,14 @@ class FirstScreen:
     def plain(self) -> list[Section]:
         """The same as sections of the other kinds, for media without a first screen."""
         facts = tuple(Fact(label=gauge.label, text=gauge.text) for gauge in self.gauges)
-        parts: list[Section | None] = [
+        return joined(
             Headline(id=self.id, title=self.title, sentences=self.sentences, tone=self.tone),
             self.picture,
             Facts(id="measured", title="Key figures", facts=facts) if facts else None,
             self.changes,
             self.findings,
             Prose(id="trust", paragraphs=(self.trust,)) if self.trust else None,
-        ]
-        return [each for each in parts if each is not None]
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -330,6 +333,15 @@ class Timeline:
 
 Section = FirstScreen | Headline | Prose | Facts | Items | Table | Findings | SourceLines | Timeline
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""
+
+
+def joined(*parts: Section | Iterable[Section | None] | None) -> list[Section]:
+    """The parts of a report, one after another. A part that is None has nothing to say."""
+    found: list[Section] = []
+    for part in parts:
+        several = part if isinstance(part, Iterable) else [part]
+        found += [each for each in several if each is not None]
+    return found
 
 
 MAX_ANSWERS = 6

@@ -5,32 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from ..base.units import (
-    counted,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_percent,
-)
+from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.serving.figures import SLOW
 from ..judge.serving.verdict import quantile_text
 from ..record.metrics import metrics_of
 from ..record.run import ServingRecord
 from ..record.serving import FoundRate, LatencyParts, ServedTrial, ServingRun, ServingVerdict
-from .again import again_sections
-from .figures import (
-    Medians,
-    TableOf,
-    ends,
-    facts,
-    format_of,
-    interval,
-    picture,
-    summary,
-)
-from .glance import finding_sections, status_sections, with_trust
-from .labels import add_labels, named
-from .sections import Chart, Facts, FirstScreen, KeyFigure, Mark, Section, Table, Tone
+from .figures import Medians, TableOf, ends, interval, picture, summary
+from .glance import whole_report
+from .labels import data_table
+from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, Tone
 
 _PARTS = {
     "reader_wait_s": "waiting for a reader",
@@ -65,20 +49,8 @@ def bottleneck_text(verdict: ServingVerdict) -> str:
 
 def sections(doc: ServingRecord) -> list[Section]:
     """All sections for which the run has data."""
-    failed, remarks = finding_sections(doc)
-    return [
-        *status_sections(doc),
-        _first(doc),
-        failed,
-        *_figures(doc),
-        *_parts(doc.job),
-        *_log(doc.job),
-        *_rates(doc.job),
-        *remarks,
-        _about(doc),
-        *again_sections(doc),
-        _windows(doc),
-    ]
+    evidence = [_figures(doc), _parts(doc.job), _log(doc.job), _rates(doc.job)]
+    return whole_report(doc, _first(doc), evidence, _about(doc), _windows(doc))
 
 
 def _first(doc: ServingRecord) -> FirstScreen:
@@ -89,13 +61,9 @@ def _first(doc: ServingRecord) -> FirstScreen:
     known = [one.quantile_s for one in tried if one.quantile_s is not None]
     if known:
         spread = ends(min(known), max(known), format_duration) if len(known) > 1 else ""
-        gauges.append(
-            KeyFigure(
-                f"{quantile_text(spec.quantile)} of the latency",
-                format_duration(median(known)),
-                f"{spread} of {format_duration(spec.limit)} allowed".strip(),
-            )
-        )
+        label = f"{quantile_text(spec.quantile)} of the latency"
+        allowed = f"{spread} of {format_duration(spec.limit)} allowed".strip()
+        gauges.append(KeyFigure(label, format_duration(median(known)), allowed))
     for name, label in (("latency_p50_s", "p50"), ("latency_max_s", "longest")):
         if name in doc.metrics:
             found = doc.metrics[name]
@@ -110,7 +78,7 @@ def _first(doc: ServingRecord) -> FirstScreen:
         sentences = [verdict.sentence, _cause(verdict), _log_sentence(job)]
     elif job.found is not None and job.found.low is None:
         state, sentences = f"no rate holds {limit}", [job.found.bound or "No rate was tried."]
-    first = FirstScreen(
+    return FirstScreen(
         job=f"{spec.name} at {format_count(job.rate)} requests/s" if job.rate else spec.name,
         state=state,
         tone=tone,
@@ -118,7 +86,6 @@ def _first(doc: ServingRecord) -> FirstScreen:
         gauges=tuple(gauges),
         picture=_picture(job),
     )
-    return with_trust(doc, first)
 
 
 def _largest(found: FoundRate | None) -> str:
@@ -169,11 +136,11 @@ def _log_sentence(job: ServingRun) -> str:
     return f"{text}; a crash of the host would have lost at most {counted(max(risks), 'record')}."
 
 
-def _log(job: ServingRun) -> list[Section]:
+def _log(job: ServingRun) -> Table | None:
     """How records are committed, and the figures of each repetition's log."""
     tried = [one for one in job.repetitions if one.logged]
     if not tried:
-        return []
+        return None
     spec = job.scenario.log
     commits = {
         "record": "each record is committed for itself",
@@ -183,17 +150,13 @@ def _log(job: ServingRun) -> list[Section]:
         + format_duration(spec.rotate_delay),
     }
     rows = TableOf(tried)
-    rows.add("log_records_per_s", "records/s", "requests/s")
-    rows.add("log_bytes", "written", "bytes")
-    rows.add("log_commits", "commits", "count")
-    rows.add("log_objects_per_hour", "files or objects an hour", "count")
-    rows.add("log_commit_p50_s", "to the commit, p50", "s")
-    rows.add("log_commit_p99_s", "p99", "s")
-    rows.add("log_backlog_max", "largest backlog", "count")
-    rows.add("log_backlog_end", "at the end", "count")
-    rows.add("log_at_risk", "a crash would lose", "count")
+    rows.add_each({"log_records_per_s": "records/s", "log_bytes": "written"})
+    rows.add_each({"log_commits": "commits", "log_objects_per_hour": "files or objects an hour"})
+    rows.add_each({"log_commit_p50_s": "to the commit, p50", "log_commit_p99_s": "p99"})
+    rows.add_each({"log_backlog_max": "largest backlog", "log_backlog_end": "at the end"})
+    rows.add("log_at_risk", "a crash would lose")
     waits = "answers wait for it" if spec.waits else "answers do not wait for it"
-    return [rows.made("log", f"The log: {commits[spec.commit]}; {waits}")]
+    return rows.made("log", f"The log: {commits[spec.commit]}; {waits}")
 
 
 def _means(tried: Sequence[ServedTrial], name: str, *, slow: bool) -> float:
@@ -217,56 +180,51 @@ def _picture(job: ServingRun) -> Table | None:
     )
 
 
-def _figures(doc: ServingRecord) -> list[Section]:
+def _figures(doc: ServingRecord) -> Table | None:
     table = Medians("min", "max", "n")
     for metric in metrics_of("request", "repetition"):
         if metric.name in doc.metrics:
-            found = doc.metrics[metric.name]
-            cell = summary(found, format_of(metric))
-            table.add(metric.label, metric.name, cell, found.min, found.max, found.n)
-    if not table.rows:
-        return []
+            table.measured(metric, doc.metrics[metric.name])
     many = counted(len(doc.job.repetitions), "repetition")
-    return [table.table("metrics", f"Measured: median [min, max] of {many}")]
+    title = f"Measured: median [min, max] of {many}"
+    return table.table("metrics", title) if table.rows else None
 
 
-def _parts(job: ServingRun) -> list[Section]:
+def _parts(job: ServingRun) -> Table | None:
     """Where all requests, and the slowest of them, spend their time."""
     tried = job.repetitions
     if not tried:
-        return []
+        return None
     rows = TableOf(_parts_of(job))
     rows.add("part", "part of the latency", of=lambda each: each[1])
     rows.add("mean_s", "all requests", "s", lambda each: _means(tried, each[0], slow=False))
     slow = f"slowest {format_percent(SLOW)}"
     rows.add("slow_mean_s", slow, "s", lambda each: _means(tried, each[0], slow=True))
-    return [rows.made("parts", "Where the time goes: means, median of the repetitions")]
+    return rows.made("parts", "Where the time goes: means, median of the repetitions")
 
 
-def _rates(job: ServingRun) -> list[Section]:
+def _rates(job: ServingRun) -> Table | None:
     """The rates that were tried, in ascending order."""
     tried = sorted(job.of("find-max"), key=lambda one: one.rate)
     if not tried:
-        return []
+        return None
     rows = TableOf(tried)
     rows.add("rate", "requests/s asked", "requests/s")
-    rows.add("requests_per_s", "answered/s", "requests/s")
-    rows.add("quantile_s", quantile_text(job.scenario.quantile), "s")
+    rows.add("requests_per_s", "answered/s")
+    rows.add("quantile_s", quantile_text(job.scenario.quantile))
     rows.add("over", "over the limit", "share")
     rows.add("growth", "latency grew", "ratio")
-    rows.add(
-        "holds", "holds", of=lambda one: "yes" if one.holds and one.steady is not False else "no"
-    )
+    rows.add("holds", "holds", of=_held)
     limit = Mark(at=job.scenario.limit, label="limit")
     chart = Chart(kind="lines", x="rate", y=("quantile_s",), dots=("quantile_s",), limits=(limit,))
-    return [rows.made("rates", "The rates that were tried", charts=[chart])]
+    return rows.made("rates", "The rates that were tried", charts=[chart])
 
 
 def _held(window: ServedTrial) -> str:
     return "yes" if window.holds and window.steady is not False else "no"
 
 
-def _about(doc: ServingRecord) -> Facts:
+def _about(doc: ServingRecord) -> list[tuple[str, str]]:
     job = doc.job
     spec = job.scenario
     batch = f" in batches of up to {spec.batch_size}" if spec.batch_size > 1 else ""
@@ -278,35 +236,24 @@ def _about(doc: ServingRecord) -> Facts:
     reads = f"{format_bytes(size)} each, " if size else ""
     reads += f"at most {counted(spec.reader.concurrency, 'read')} in flight"
     reads += ", past the page cache" if job.direct else ""
-    told = [
-        *named(doc),
+    step = f"emulated: {format_duration(spec.step_time)} a step{batch}{delay}"
+    return [
         ("arrivals", arrivals),
         ("samples", reads),
-        (
-            "accelerators",
-            f"{spec.accelerators:,}, emulated: {format_duration(spec.step_time)} a step"
-            f"{batch}{delay}",
-        ),
+        ("accelerators", f"{spec.accelerators:,}, {step}"),
         ("cache", spec.cache),
         ("dataset", job.dataset.name),
         ("storage", doc.storage.url or ""),
         ("log", (job.log.url or "") if job.log is not None else ""),
     ]
-    return facts("about", "About this run", told)
 
 
 def _windows(doc: ServingRecord) -> Table:
     """One row for each window of requests."""
     rows = TableOf(doc.job.trials)
     rows.data("run_id", of=lambda _: doc.run_id)
-    names = [
-        name
-        for name in ServedTrial.model_fields
-        if name not in ("kind", "parts", "slow_parts", "error", "residency_how")
-    ]
     rows.data("kind", of=lambda one: _TRIALS[one.kind])
-    rows.data(*names)
-    of_parts = dict.fromkeys(LatencyParts.model_fields, "")
-    rows.add_each(of_parts, "", lambda one, name: getattr(one.parts, name), where="data")
-    add_labels(rows, doc)
-    return rows.made("windows", "Windows of requests", where="data")
+    others = ("kind", "parts", "slow_parts", "error", "residency_how")
+    rows.data(*(name for name in ServedTrial.model_fields if name not in others))
+    rows.data(*LatencyParts.model_fields, each=lambda one, name: getattr(one.parts, name))
+    return data_table(rows, doc, "windows", "Windows of requests")

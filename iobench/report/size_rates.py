@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ..ask.capacity.requirement import JointDemand, Requirement
 from ..base.units import counted, format_count, format_rate
@@ -16,10 +17,12 @@ def together_sections(
 ) -> list[Section]:
     """The sum, a row for each job, and the sections of each with its number."""
     needs = [job for job, _ in jobs]
-    found: list[Section] = [_first(whole, needs), _table(whole, needs)]
-    for number, (_, shown) in enumerate(jobs, start=1):
-        found += [numbered(section, number, "job") for section in shown]
-    return found
+    shown = [
+        numbered(section, number, "job")
+        for number, (_, sections) in enumerate(jobs, start=1)
+        for section in sections
+    ]
+    return [_first(whole, needs), _table(whole, needs), *shown]
 
 
 def _first(whole: JointDemand, jobs: Sequence[Requirement]) -> FirstScreen:
@@ -50,12 +53,11 @@ def _table(whole: JointDemand, jobs: Sequence[Requirement]) -> Table:
     rows.add("workload", "workload", of=lambda job: getattr(job, "workload", "together"))
     rows.add("accelerators", "accelerators")
     rows.add("hosts", "hosts", of=lambda job: getattr(job, "hosts", None), missing="")
-    rows.add("dataset_bytes", "dataset", "bytes")
-    rows.add("read_bytes_per_s", "mean", "bytes/s")
+    rows.add_each({"dataset_bytes": "dataset", "read_bytes_per_s": "mean"})
     unknown = Cell(value=None, why="no rate is enough")
-    rows.add("buy_bytes_per_s", "to buy", "bytes/s", lambda job: job.buy_bytes_per_s or unknown)
+    rows.add("buy_bytes_per_s", "to buy", of=lambda job: job.buy_bytes_per_s or unknown)
     rows.add("buy_reads_per_s", "reads/s", of=lambda job: job.buy_reads_per_s or unknown)
-    rows.add("peak_read_bytes_per_s", "peak", "bytes/s")
+    rows.add("peak_read_bytes_per_s", "peak")
     full = max([whole.buy_bytes_per_s or 0.0, *(job.buy_bytes_per_s or 0.0 for job in jobs)])
     several = len({job.dataset for job in jobs}) < len(jobs)
     return rows.made(
@@ -96,17 +98,11 @@ def rate_table(need: Requirement) -> Table:
     """The rates as a table and a chart."""
     needed, found = _needed(need), need.measured
     low, high = (found.low_bytes_per_s, found.high_bytes_per_s) if found else (None, None)
-    rows, marks = (
-        TableOf(rates_of(need)),
-        () if needed is None else (Mark(at=needed, label="needed"),),
-    )
+    rows = TableOf(rates_of(need))
+    marks = () if needed is None else (Mark(at=needed, label="needed"),)
     rows.add("rate", "rate", of=lambda each: each[0])
-    rows.add(
-        "bytes_per_s",
-        "bytes/s",
-        "bytes/s",
-        lambda each: with_interval(each[1], low, high, format_rate) if each[3] else each[1],
-    )
+    interval = partial(with_interval, low=low, high=high, show=format_rate)
+    rows.add("bytes_per_s", "bytes/s", of=lambda each: interval(each[1]) if each[3] else each[1])
     chart = Chart(kind="bars", y=("bytes_per_s",), label=("rate",), marks=marks)
     return rows.made("rates", _title(need), charts=[chart], where="pages")
 

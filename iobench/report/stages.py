@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ..base.units import (
-    counted,
-    format_count,
-    format_duration,
-    format_percent,
-    format_rate,
-)
+from ..base.units import counted, format_count, format_duration, format_percent, format_rate
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.figures.rates import long_enough, steady_from
 from ..judge.judged import judge
@@ -20,9 +14,9 @@ from ..judge.promise import shown
 from ..judge.rules_ranks import falls, measured_rates
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling
-from ..record.verdict import AblatedStage
-from .figures import BLANK, NO_REASON, TableOf, figure, lacking, with_interval, word
-from .sections import Bars, Cell, Chart, Mark, Prose, Section, Value
+from ..record.verdict import AblatedStage, Ablation, Estimate
+from .figures import BLANK, NO_REASON, TableOf, figure, lacking, told, with_interval, word
+from .sections import Bars, Cell, Chart, Mark, Prose, Table, Value
 from .time import cpu_s_per_gb
 
 BURST = (
@@ -84,11 +78,11 @@ Without this limit a loader of 12 GB/s would make the other bars too short to co
 """
 
 
-_OF_CEILINGS = (
-    ("bytes_per_s", "bandwidth, as measured", "bytes/s"),
-    ("cpu_s_per_gb", "CPU s/GB", "s/GB"),
-    ("how", "how", ""),
-)
+_OF_CEILINGS = {
+    "bytes_per_s": "bandwidth, as measured",
+    "cpu_s_per_gb": "CPU s/GB",
+    "how": "how",
+}
 
 
 class StageRate(NamedTuple):
@@ -117,7 +111,7 @@ def bottleneck_stage(doc: TrainingRecord, rates: Sequence[StageRate]) -> str:
     return next((name for name in BOUND_BY.get(bottleneck, ()) if name in known), "")
 
 
-def ceiling_sections(doc: TrainingRecord) -> list[Section]:
+def ceiling_section(doc: TrainingRecord) -> Table | None:
     """Bars for the ceilings, the prediction and the measured rate."""
     size, evidence, rates = bytes_per_sample(doc), judge(doc).evidence, stage_rates(doc)
     none = Ceiling(not_measured="no ceiling was measured")
@@ -126,16 +120,15 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
     rates.append(StageRate("measured", evidence.measured, whole))
     known = [each.rate for each in rates if each.rate]
     if not known:
-        return []
+        return None
     # Those that a watched training lacks are in a note.
-    told = {*doc.job.ceilings, "predicted", "measured"} if not doc.job.subject.watched else set()
-    rows = TableOf(each for each in rates if each.rate or each.name in told)
+    named = {*doc.job.ceilings, "predicted", "measured"} if not doc.job.subject.watched else set()
+    rows = TableOf(each for each in rates if each.rate or each.name in named)
     rows.add("ceiling", of=lambda each: word(LABELS.get(each.name, each.name), each.name))
     if size:
         rows.add("stored_bytes_per_s", "stored bytes/s", "bytes/s", partial(_rate, size, why=True))
     rows.add("samples_per_s", "samples/s", "samples/s", partial(_rate, None, why=not size))
-    for name, label, unit in _OF_CEILINGS:
-        rows.add_each({name: label}, unit, _of_ceiling, missing="", where="pages")
+    rows.add_each(_OF_CEILINGS, of=_of_ceiling, missing="", where="pages")
     longest, bound = min(max(known), LONGEST * min(known)), bottleneck_stage(doc, rates)
     chart = Chart(
         kind="bars",
@@ -154,15 +147,15 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         title="CPU seconds per GB of stored samples",
         rows=spent,
     )
-    table = rows.made(
+    burst = f"the ceilings of the storage were {BURST}"
+    return rows.made(
         "ceilings",
         "Ceilings of each stage alone",
         mark=lambda each: "bottleneck" if each.name == bound else "",
         bars=Bars(column="samples_per_s", full=longest),
         charts=[chart, cpu] if len(spent) > 1 else [chart],
-        notes=[*_transport(doc, size), *_of_watched(doc), *_of_burst(doc)],
+        notes=told(_transport(doc, size), _of_watched(doc), is_burst(doc) and burst),
     )
-    return [table]
 
 
 def _rate(size: float | None, stage: StageRate, *, why: bool) -> Cell:
@@ -172,18 +165,14 @@ def _rate(size: float | None, stage: StageRate, *, why: bool) -> Cell:
     if size:
         return figure(stage.rate * size, format_rate)
     windows = stage.ceiling.windows
-    if windows is None or windows.value != stage.rate:
-        return figure(stage.rate, format_count)
-    return with_interval(stage.rate, windows.low, windows.high, format_count)
+    same = windows is not None and windows.value == stage.rate
+    low, high = (windows.low, windows.high) if windows and same else (None, None)
+    return with_interval(stage.rate, low, high, format_count)
 
 
 def _of_ceiling(stage: StageRate, key: str) -> Value:
     value: Value = getattr(stage.ceiling, key) if stage.rate else None
     return value
-
-
-def _of_burst(doc: TrainingRecord) -> tuple[str, ...]:
-    return (f"the ceilings of the storage were {BURST}",) if is_burst(doc) else ()
 
 
 MAX_DEMANDS = 6
@@ -211,22 +200,22 @@ def demands(ranks: int, limit: int) -> list[int]:
     return sorted([*own, *others[-(MAX_DEMANDS - len(own)) :]])
 
 
-def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:
+def _transport(doc: TrainingRecord, size: float | None) -> str:
     tax = doc.job.ceilings.get("loader", Ceiling()).details.tensor_samples_per_s
     if not tax:
-        return ()
+        return ""
     moved = f"{format_count(tax)} samples/s"
     moved = f"{format_rate(tax * size)} ({moved})" if size else moved
-    return (f"with torch's default transport the loader would end at {moved}",)
+    return f"with torch's default transport the loader would end at {moved}"
 
 
-def _of_watched(doc: TrainingRecord) -> tuple[str, ...]:
+def _of_watched(doc: TrainingRecord) -> str:
     """Which ceilings a training that was watched does not have, and why."""
     lacking = {name: one.not_measured for name, one in doc.job.ceilings.items() if one.not_measured}
     if not doc.job.subject.watched or not lacking:
-        return ()
+        return ""
     names = ", ".join(LABELS.get(name, name) for name in lacking)
-    return (f"not measured: {names}: {next(iter(lacking.values()))}",)
+    return f"not measured: {names}: {next(iter(lacking.values()))}"
 
 
 ABLATED: dict[AblatedStage, str] = {
@@ -241,27 +230,19 @@ LONGEST_GAIN = 8.0
 """Longest bar, as a multiple of the rate as it is."""
 
 
-def ablation_sections(doc: TrainingRecord) -> list[Section]:
+def ablation_section(doc: TrainingRecord) -> Table | Prose | None:
     """A bar for each stage that was left out; why, where none was."""
     job = doc.job
     present = [each for each in job.ablations if _concerns(doc, each.stage)]
     if not any(each.gain for each in present):
-        if not job.no_ablations:
-            return []
         why = f"What each stage costs was not measured: {job.no_ablations}."
-        return [Prose(id="ablations", paragraphs=(why,))]
+        return Prose(id="ablations", paragraphs=(why,)) if job.no_ablations else None
     present.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
     largest = max(each.gain.value for each in present if each.gain)
     full = min(max(largest, 1.0), LONGEST_GAIN)
     rows = TableOf(present)
     rows.add("stage", of=lambda each: word(ABLATED[each.stage], each.stage))
-    rows.add(
-        "gain",
-        "gain",
-        "ratio",
-        lambda each: each.gain or lacking(each.not_measured or ""),
-        ends=("low", "high"),
-    )
+    rows.add("gain", "gain", "ratio", _gain, ends=("low", "high"))
     rows.add("n", "rounds", of=lambda each: each.gain.n if each.gain else None, missing="")
     rows.add("how", "how", where="pages")
     chart = Chart(
@@ -273,24 +254,27 @@ def ablation_sections(doc: TrainingRecord) -> list[Section]:
         origin=1.0,
         full=full,
     )
-    table = rows.made(
+    return rows.made(
         "ablations",
         "What each stage costs: samples/s if it took no time, over samples/s as it is",
         bars=Bars(column="gain", full=full),
         charts=[chart],
-        notes=_over_what_lasts(doc),
+        notes=told(_over_what_lasts(doc)),
     )
-    return [table]
 
 
-def _over_what_lasts(doc: TrainingRecord) -> tuple[str, ...]:
+def _gain(each: Ablation) -> Estimate | Cell:
+    return each.gain or lacking(each.not_measured or "")
+
+
+def _over_what_lasts(doc: TrainingRecord) -> str:
     """The storage's gain over the rate after its fall, where the verdict rests on that rate."""
     gain = doc.job.verdict.gains.get("storage") if doc.job.verdict else None
     if gain is None or not is_burst(doc):
-        return ()
+        return ""
     return (
         "rounds compare whole repetitions; over the rate after its fall, leaving out the storage "
-        f"brings {shown(gain)}",
+        f"brings {shown(gain)}"
     )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from ..ask.submission import Submission, Submissions
 from ..base.units import counted, format_percent, format_rate
-from .figures import MAX_BARS, TableOf, items_of, listed, picture
-from .sections import Bars, FirstScreen, Items, Section
+from .figures import MAX_BARS, TableOf, listed, picture, told
+from .sections import Bars, FirstScreen, Section, Where, joined
 
 FACTS = "What the files say beside it"
 MAX_FACTS, MAX_NAME = 4, 40
@@ -18,43 +16,33 @@ def sections(found: Submissions) -> list[Section]:
     """The answer, then a row for each system and workload, and all facts."""
     facts = [f"{each.name}: {fact}" for each in found.found for fact in each.facts]
     left_out = listed("left-out", "Not read", found.left_out, most=20)
-    return [_first(found), _table(found), *_facts(facts), *left_out]
-
-
-def _facts(facts: list[str]) -> list[Section]:
-    return [Items(id="facts", title=FACTS, items=items_of(facts))] if facts else []
+    return joined(_first(found), _table(found), listed("facts", FACTS, facts), left_out)
 
 
 def _first(found: Submissions) -> FirstScreen:
     runs = sum(len(each.runs) for each in found.found)
     short = sum(each.falls_short for each in found.found)
     gap = found.median_gap()
-    sentences = []
-    if gap is not None:
-        sentences.append(
-            "Published utilization leaves out the first and the last steps of an epoch. "
-            f"Over whole epochs it is {100 * gap:.1f} points lower in the median run."
-        )
-    if short:
-        which = f"{short} of {counted(len(found.found), 'result')}"
-        has = "has" if short == 1 else "have"
-        sentences.append(
-            f"Over whole epochs, {which} {has} a lower utilization than the rules require."
-        )
+    which = f"{short} of {counted(len(found.found), 'result')} {'has' if short == 1 else 'have'}"
+    sentences = told(
+        gap is not None
+        and "Published utilization leaves out the first and the last steps of an epoch. "
+        f"Over whole epochs it is {100 * gap:.1f} points lower in the median run.",
+        short and f"Over whole epochs, {which} a lower utilization than the rules require.",
+    )
     rates = [
         (_short(each.name), rate, format_rate(rate), counted(each.hosts, "host"))
         for each in sorted(found.found, key=_of_all, reverse=True)[:MAX_BARS]
         if (rate := each.mean("bytes_per_s")) is not None
     ]
     facts = [f"{each.name}: {each.facts[0]}" for each in found.found if each.facts]
-    items = items_of(facts[:MAX_FACTS])
-    more = len(facts) - len(items)
+
     return FirstScreen(
         job=f"MLPerf Storage results in {found.folder}",
         state=f"{counted(runs, 'run')} of {counted(len(found.found), 'result')}",
-        sentences=tuple(sentences),
+        sentences=sentences,
         picture=picture("Bytes/s that the training read, the highest first", rates),
-        changes=Items(id="looked-at", title=FACTS, items=items, more=more) if items else None,
+        changes=listed("looked-at", FACTS, facts, MAX_FACTS),
         trust="These are facts about files. iobench measured none of it.",
     )
 
@@ -75,8 +63,7 @@ def _table(found: Submissions) -> Section:
     rows.add("runs", "runs", of=lambda each: len(each.runs))
     rows.add("hosts", "hosts")
     rows.add("accelerators", "accelerators")
-    rows.add("samples_per_s", "samples/s", "samples/s", lambda each: each.mean("samples_per_s"))
-    rows.add("bytes_per_s", "bytes/s", "bytes/s", lambda each: each.mean("bytes_per_s"))
+    rows.add_each({"samples_per_s": "samples/s", "bytes_per_s": "bytes/s"}, of=Submission.mean)
     rows.add("bytes_per_s_per_host", "of a host", "bytes/s", _of_a_host)
     rows.add("utilization", "AU published", "share", lambda each: each.mean("utilizations"))
     rows.add("utilization_by_rate", "AU by samples/s", "share", lambda each: each.mean("by_rate"))
@@ -84,12 +71,9 @@ def _table(found: Submissions) -> Section:
     rows.add("required", "required", "share", show=format_percent)
     for name, label in (("save_bytes_per_s", "saves"), ("load_bytes_per_s", "restores")):
         some = any(each.mean(name) is not None for each in found.found)
-        of = partial(Submission.mean, name=name)
-        rows.add(name, label, "bytes/s", of, where="everywhere" if some else "data")
-    rows.add(
-        "memory_bytes", "memory", "bytes", lambda each: each.mean("memory_bytes"), where="data"
-    )
-    rows.add("data_bytes", "data", "bytes", lambda each: each.mean("data_bytes"), where="data")
+        where: Where = "everywhere" if some else "data"
+        rows.add_each({name: label}, of=Submission.mean, where=where)
+    rows.data("memory_bytes", "data_bytes", each=Submission.mean)
     full = max((each.mean("bytes_per_s") or 0.0 for each in found.found), default=0.0)
     bars = Bars(column="bytes_per_s", full=full) if full else None
     return rows.made("results", "Results", bars=bars)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from .again import kept_sections
 from .figures import MAX_BARS, TableOf, listed, median_cell, picture, spread_of
 from .glance import ended
 from .labels import add_tags
-from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Where, joined
 from .sweep_grid import over_settings, rate_of, rates_of
 
 
@@ -49,11 +50,14 @@ def sections(sweep: Sweep) -> list[Section]:
         (point for point in sweep.points if rate_of(point) is not None),
         key=lambda point: -(rate_of(point) or 0.0),
     )
-    found = [*ended("This sweep", sweep.status, ""), _first(sweep, best)]
     points, over = [_points(sweep, best)] if sweep.points else [], over_settings(sweep)
-    found += [*over, *points] if points and points[0].charts else [*points, *over]
-    found += listed("notes", "Notes", sweep.left_out)
-    return [*found, *kept_sections(sweep)]
+    return joined(
+        ended("This sweep", sweep.status),
+        _first(sweep, best),
+        [*over, *points] if points and points[0].charts else [*points, *over],
+        listed("notes", "Notes", sweep.left_out),
+        kept_sections(sweep),
+    )
 
 
 def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
@@ -100,41 +104,28 @@ def _sentence(sweep: Sweep, best: SweepPoint) -> str:
     return f"{told}: {format_factor(high / now)} that of today's settings."
 
 
+def _rate(point: SweepPoint) -> Cell:
+    if point.failed:
+        return Cell(value=None, why=f"failed: {point.failed}")
+    return median_cell(rates_of(point), format_count)
+
+
 def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
     """The measured points, the fastest first, and those that failed."""
-    on_front = dict(zip(map(id, sweep.points), _on_front(sweep), strict=True))
     rows = TableOf([*best, *(point for point in sweep.points if point.failed)])
     rows.add("settings", "settings", of=lambda each: describe(each.settings))
-    rows.add(
-        "samples_per_s",
-        "samples/s, median [min, max]",
-        "samples/s",
-        lambda each: (
-            Cell(value=None, why=f"failed: {each.failed}")
-            if each.failed
-            else median_cell(rates_of(each), format_count)
-        ),
-        ends=("min", "max"),
-    )
-    rows.data("trials", unit="count", of=lambda each: len(rates_of(each)) or None)
+    rows.add("samples_per_s", "samples/s, median [min, max]", of=_rate, ends=("min", "max"))
+    rows.data("trials", of=lambda each: len(rates_of(each)) or None)
     for name, cost in COSTS.items():
         rows.add_each({name: cost.label}, cost.unit, _cost, where="pages")
-    rows.add(
-        _USD,
-        "USD/million",
-        of=lambda each: _usd_per_million(sweep, each),
-        show=lambda usd: f"{usd:.4g}",
-        where="data" if sweep.usd_per_hour is None else "everywhere",
-    )
-    rows.add(
-        "pareto_front",
-        "Pareto front",
-        of=lambda each: Cell(
-            value=None if each.failed else on_front[id(each)],
-            text="yes" if on_front[id(each)] else "",
-        ),
-        where="pages",
-    )
+    usd = partial(_usd_per_million, sweep)
+    where: Where = "data" if sweep.usd_per_hour is None else "everywhere"
+    rows.add(_USD, "USD/million", of=usd, show="{:.4g}".format, where=where)
+    fronts = {
+        id(each): Cell(value=None if each.failed else on, text="yes" if on else "")
+        for each, on in zip(sweep.points, _on_front(sweep), strict=True)
+    }
+    rows.add("pareto_front", "Pareto front", of=lambda each: fronts[id(each)], where="pages")
     add_tags(rows, sweep)
 
     def mark(point: SweepPoint) -> str:

@@ -1,17 +1,23 @@
-"""Where the time of each rank went, the balance of the workers, and CPU seconds by stage."""
+"""Where the time of each host, rank and worker went, and what the GPUs count themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
-from ..base.units import format_percent
+from ..base.units import counted, format_duration, format_percent
+from ..judge.figures.metrics import DEVICE_METRICS
 from ..judge.figures.ranktime import own_s, slow_rank
+from ..judge.rules_ranks import host_name
+from ..record.host import HostTime
+from ..record.metrics import BY_NAME
+from ..record.resources import DeviceUse, ModelWork
 from ..record.run import TrainingRecord
-from ..record.training import Repetition, WorkerLoad
+from ..record.training import Repetition
 from ..record.verdict import RankTime, WorkerTime
-from .figures import TableOf
-from .sections import Chart, Section
+from .figures import NO_REASON, Medians, TableOf, lacking, told, word
+from .sections import Chart, Table
 
 MAX_ROWS = 8
 
@@ -34,14 +40,14 @@ PARTS = {
 """The parts of a rank's time, in the order in which they follow each other in a step."""
 
 
-def time_sections(doc: TrainingRecord) -> list[Section]:
+def time_section(doc: TrainingRecord) -> Table | None:
     """A table with a row for each rank of the repetition with the median rate.
 
     Of more than MAX_ROWS ranks it has the slowest ones, the fastest and the median one.
     """
     chosen = middle_repetition(doc)
     if chosen is None:
-        return []
+        return None
     _, repetition, of = chosen
     slow, user = slow_rank(repetition), doc.job.subject.users
     times = [each for each in repetition.ranks if each.wall_s > 0]
@@ -64,15 +70,13 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
         rows=tuple(slowest_first),
         note=_of_all(len(shown), len(times)),
     )
-    return [
-        rows.made(
-            "time",
-            f"Where the time went: shares of the wall time of each rank{of}",
-            mark=lambda each: "slow" if slow and slow.rank == each.rank else "",
-            charts=[chart],
-            notes=_notes(repetition.worker_time, user=user),
-        )
-    ]
+    return rows.made(
+        "time",
+        f"Where the time went: shares of the wall time of each rank{of}",
+        mark=lambda each: "slow" if slow and slow.rank == each.rank else "",
+        charts=[chart],
+        notes=_notes(repetition.worker_time, user=user),
+    )
 
 
 class Middle(NamedTuple):
@@ -138,21 +142,25 @@ MAX_WORKER_BARS = 16
 MAX_WORKERS = 64
 
 
-def worker_sections(doc: TrainingRecord) -> list[Section]:
-    """Bars of the busy time for a batch, and a table, of the repetition with the median rate."""
+def worker_section(doc: TrainingRecord) -> Table | str | None:
+    """The busy time of each worker for a batch, in the median repetition; or why not."""
     chosen = middle_repetition(doc)
-    if chosen is None or not chosen.repetition.workers:
-        return []
+    if chosen is None:
+        return None
     _, repetition, of = chosen
+    if not repetition.workers:
+        why = f"what the workers of loader '{doc.job.subject.kind}' do is not known"
+        why = why if doc.job.subject.reads_itself else "it was not recorded"
+        return f"Balance of the workers: {why}."
     found = sorted(repetition.workers, key=lambda each: -each.s_per_batch)
     several = len({each.rank for each in found}) > 1
     count = len(found) + repetition.workers_left_out
     rows = TableOf(found[:MAX_WORKERS], more=count - len(found[:MAX_WORKERS]))
     rows.add_each({"rank": "rank", "worker": "worker"})
-    rows.add("busy_per_batch_s", "busy, a batch", "s", lambda each: each.s_per_batch)
+    rows.add("busy_per_batch_s", "busy, a batch", of=lambda each: each.s_per_batch)
     rows.add("batches", "batches", "count")
     rows.add_each({"bytes_read": "read", "sample_bytes": "samples"}, "bytes")
-    rows.add_each({"read_s": "in reads", "prep_s": "in decode", "cpu_s": "CPU"}, "s")
+    rows.add_each({"read_s": "in reads", "prep_s": "in decode", "cpu_s": "CPU"})
     chart = Chart(
         kind="bars",
         y=("busy_per_batch_s",),
@@ -160,36 +168,19 @@ def worker_sections(doc: TrainingRecord) -> list[Section]:
         y_label="busy time for a batch",
         rows=tuple(range(min(MAX_WORKER_BARS, len(found)))),
     )
-    return [
-        rows.made(
-            "workers",
-            f"Balance of the workers: busy time for a batch, the slowest first{of}",
-            charts=[chart],
-            notes=_worker_notes(found, count),
-            where="pages",
-        )
-    ]
-
-
-def worker_reasons(doc: TrainingRecord) -> list[str]:
-    """Why the balance is not shown."""
-    chosen = middle_repetition(doc)
-    if chosen is None or chosen.repetition.workers:
-        return []
-    subject = doc.job.subject
-    why = f"what the workers of loader '{subject.kind}' do is not known"
-    return [f"Balance of the workers: {why if subject.reads_itself else 'it was not recorded'}."]
-
-
-def _worker_notes(found: list[WorkerLoad], count: int) -> tuple[str, ...]:
-    notes = ["Busy: waiting for reads, and in decompress, decode, check and collate."]
-    if count > MAX_WORKER_BARS:
-        notes.append(
-            f"Bars of the slowest {MAX_WORKER_BARS} workers, and {count - MAX_WORKER_BARS:,} more."
-        )
-    if all(each.cpu_s is None for each in found):
-        notes.append("The workers are threads of one process, whose CPU time is not divided.")
-    return tuple(notes)
+    bars, more = f"Bars of the slowest {MAX_WORKER_BARS} workers", count - MAX_WORKER_BARS
+    threads = "The workers are threads of one process, whose CPU time is not divided."
+    return rows.made(
+        "workers",
+        f"Balance of the workers: busy time for a batch, the slowest first{of}",
+        charts=[chart],
+        notes=told(
+            "Busy: waiting for reads, and in decompress, decode, check and collate.",
+            more > 0 and f"{bars}, and {more:,} more.",
+            all(each.cpu_s is None for each in found) and threads,
+        ),
+        where="pages",
+    )
 
 
 def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
@@ -200,3 +191,116 @@ def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
         if each.complete and each.cpu_s is not None and each.sample_bytes
     ]
     return median(taken) if taken else None
+
+
+MAX_HOSTS = 12
+
+
+def host_section(doc: TrainingRecord) -> Table | None:
+    """A row for each host of the repetition with the median rate, the slowest first."""
+    chosen = middle_repetition(doc)
+    if chosen is None or len(chosen.repetition.hosts) < 2:
+        return None
+    _, repetition, of = chosen
+    ordered = sorted(repetition.hosts, key=_own_rate)
+    slow = next((each.evidence for each in doc.findings if each.rule == "host.slow"), "")
+    notes = [
+        f"all hosts had work for {format_duration(repetition.window_s or 0.0)}, and the last was "
+        f"done {format_duration(repetition.tail_s or 0.0)} later"
+    ]
+    if doc.job.barrier_s is not None:
+        notes.append(f"a barrier of all hosts takes {format_duration(doc.job.barrier_s)}")
+    names = {each.host: host_name(doc, each.host) for each in ordered}
+    offsets = {at: host.offset_error_s for at, host in enumerate(doc.job.hosts)}
+    memory = {at: host.memory_bytes for at, host in enumerate(doc.hosts)}
+    rows = TableOf(ordered[:MAX_HOSTS], more=max(0, len(ordered) - MAX_HOSTS))
+    rows.add("host", "host", of=lambda each: names[each.host])
+    rows.add_each({"ranks": "ranks", "samples_per_s": "samples/s", "read_bytes_per_s": "read"})
+    rows.add_each({"first_done_s": "first done", "last_done_s": "last done"})
+    rows.add_each({"last_share": "last at steps", "residency_before": "cached"}, "share")
+    rows.add("start_skew_s", "late start")
+    rows.add("offset_error_s", "clock error", of=lambda each: offsets.get(each.host))
+    rows.data("memory_bytes", of=lambda each: memory.get(each.host))
+    return rows.made(
+        "hosts",
+        f"Hosts, the slowest first{of}",
+        notes=notes,
+        mark=lambda each: "slow" if names[each.host] in slow else "",
+    )
+
+
+def _own_rate(host: HostTime) -> float:
+    return (host.own_samples_per_s or 0.0) / max(1, host.ranks)
+
+
+def hosts_text(doc: TrainingRecord) -> str:
+    """``2 hosts, started by srun``; empty for one host."""
+    if len(doc.job.hosts) < 2:
+        return ""
+    by = f", started by {doc.job.started_by}" if doc.job.started_by else ""
+    return counted(len(doc.job.hosts), "host") + by
+
+
+OF_NVML = (
+    "Apart from accelerator utilization: NVML counts the time in which any kernel runs, however "
+    "little of the GPU it uses.",
+)
+
+
+def device_sections(doc: TrainingRecord) -> Iterator[Table]:
+    """Tables of the counters; none if no model was trained and no GPU was watched."""
+    done = [each for each in doc.job.repetitions if each.complete]
+    watched = any(each.devices for each in done)
+    if done and (doc.job.trained is not None or watched):
+        yield _figures(doc, done, watched=watched)
+        devices = done[-1].devices
+        if len(devices) > 1 or any(each.tensor_utilization for each in devices):
+            yield _each(devices)
+
+
+def _figures(doc: TrainingRecord, done: list[Repetition], *, watched: bool) -> Table:
+    table, said = Medians("min", "max"), set()
+    for name in DEVICE_METRICS:
+        metric, found = BY_NAME[name], doc.metrics.get(name)
+        if found is not None:
+            table.measured(metric, found)
+            continue
+        why = done[-1].not_measured.get(name, NO_REASON)
+        if why in said:
+            continue
+        said.add(why)
+        # Without GPUs, one reason stands for all of their counters.
+        label = metric.label if watched or name == "mfu" else "GPU counters (NVML)"
+        table.add(label, name, lacking(why))
+    work = doc.job.work
+    if work is not None and work.flops_per_sample is not None:
+        table.add("  of", "work", word(_work(work), work.flops_per_sample))
+    title = "GPU counters and model FLOPs: no part of accelerator utilization"
+    return table.table("devices", title, OF_NVML if watched else ())
+
+
+def _work(work: ModelWork) -> str:
+    """What MFU was computed from."""
+    told = f"{(work.flops_per_sample or 0.0) / 1e9:,.4g} GFLOP for a sample, forward and backward"
+    if work.peak_flops is not None and work.devices:
+        told += f"; at most {work.peak_flops / 1e12:,.4g} TFLOP/s by each device"
+        told += f" ({counted(work.devices, 'device')}, {work.peak_source})"
+    return told
+
+
+def _each(devices: list[DeviceUse]) -> Table:
+    """Each GPU in the last repetition."""
+    shares = {
+        "utilization_nvml": "kernel running",
+        "sm_utilization": "SM activity",
+        "tensor_utilization": "tensor cores",
+        "dram_utilization": "memory bandwidth",
+    }
+    rows = TableOf(devices)
+    rows.add("gpu", "GPU", of=lambda each: each.name or "?")
+    rows.add("uuid", "UUID", where="pages")
+    rows.add_each(shares, "share")
+    others = {"power_w": "W", "sm_clock_mhz": "SM MHz", "memory_clock_mhz": "memory MHz"}
+    for name, label in others.items():
+        rows.add(name, label, show="{:,.0f}".format)
+    return rows.made("each-device", "Each GPU in the last repetition")

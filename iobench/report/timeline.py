@@ -5,16 +5,11 @@ Below the timeline, on the same axis, is what the host did meanwhile. All of it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from ..base.units import (
     counted,
-    format_bytes,
-    format_count,
-    format_duration,
     format_percent,
-    format_rate,
 )
 from ..judge.cache import MAX_RESIDENT
 from ..judge.figures.events import Events, select
@@ -33,9 +28,9 @@ from ..judge.figures.timeline import (
 from ..record.metrics import Unit
 from ..record.run import TrainingRecord
 from ..record.training import Repetition
-from .figures import TableOf, figure, word
-from .sections import Cell, Chart, ChartTrack, Mark, Pane, Section, Table, Timeline
-from .time import middle_repetition
+from .figures import BY_UNIT, TableOf, listed, word
+from .sections import Cell, Chart, ChartTrack, Mark, Pane, Section, Table, Timeline, joined
+from .time import middle_repetition, worker_section
 
 MAX_RANKS = 8
 """Ranks that are drawn: the slowest ones by their p99."""
@@ -45,14 +40,14 @@ MAX_MARKS = 40
 
 def event_sections(
     doc: TrainingRecord, events: Events, samples: Events | None = None
-) -> tuple[list[Section], list[str]]:
+) -> list[Section]:
     """What the steps of the repetition with the median rate tell, and why some of it is missing.
 
     ``events`` and ``samples`` (of the host) are those of the whole run.
     """
     chosen = middle_repetition(doc)
     if chosen is None:
-        return [], []
+        return []
     rows, of = select(events, "measure", chosen.number), chosen.of
     steps, kinds, found = step_times(rows), spreads(rows), list[Section]()
     if steps is not None:
@@ -63,7 +58,7 @@ def event_sections(
         found += [use_table(uses, of)] if uses else []
     drawn = any(len(each.quantiles) > 1 for each in kinds.values())
     found += [_curve(kinds, of), _spread_table(kinds, of)] if drawn else []
-    reasons = []
+    reasons, workers = list[str](), worker_section(doc)
     if kinds and not drawn:
         many = counted(next(iter(kinds.values())).steps, "step")
         reasons = [f"How the times of the steps are spread: {many} do not tell it."]
@@ -71,7 +66,9 @@ def event_sections(
         why = f"loader '{doc.job.subject.kind}' does not tell these times"
         why = why if doc.job.subject.reads_itself else "they were not recorded"
         reasons = [f"Read and decode of a batch: {why}."]
-    return found, reasons
+    if isinstance(workers, str):
+        return joined(found, listed("not-drawn", "Not shown", [*reasons, workers]))
+    return joined(found, workers, listed("not-drawn", "Not shown", reasons))
 
 
 def _timeline(
@@ -135,8 +132,8 @@ def _waits(found: StepTimes, of: str) -> Table:
     rows.add("rank", "rank")
     rows.add("steps", "steps", "count")
     names = {f"wait_{name}_s": name for name in QUANTILES}
-    rows.add_each(names, "s", lambda each, name: each.quantiles[names[name]])
-    rows.add("wait_longest_s", "longest", "s", lambda each: each.longest_wait_s)
+    rows.add_each(names, of=lambda each, name: each.quantiles[names[name]])
+    rows.add("wait_longest_s", "longest", of=lambda each: each.longest_wait_s)
     rows.add("retries", "retries", "count")
     title = f"How long the steps of each rank waited for their batch{of}"
     return rows.made("waits", title, where="pages")
@@ -146,67 +143,35 @@ MIN_LOOPBACK = 1 << 20
 """Bytes/s over loopback below which no storage is read in this way: it is not shown_uses."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Shown:
-    title: str
-    unit: Unit
-    show: Callable[[float], str]
-    labels: Mapping[str, str]  # by the names of ``host_use``
+PANES: dict[Unit, str] = {
+    "bytes/s": "Bytes per second of the data's device and of the network",
+    "share": "Share of the time: busy, or a task that waits (pressure)",
+    "bytes": "Memory of the host",
+    "count": "NFS operations per second",
+    "s": "Mean round trip of the NFS READ operations",
+}
+"""The figures of the host with one unit share a pane, which has this title."""
 
-
-def _per_second(count: float) -> str:
-    return f"{format_count(count)}/s"
-
-
-PANES = (
-    _Shown(
-        title="Bytes per second of the data's device and of the network",
-        unit="bytes/s",
-        show=format_rate,
-        labels={
-            "device_read": "device, read",
-            "device_write": "device, written",
-            "received": "network, received",
-            "sent": "network, sent",
-            "loopback": "loopback",
-        },
-    ),
-    _Shown(
-        title="Share of the time: busy, or a task that waits (pressure)",
-        unit="share",
-        show=format_percent,
-        labels={
-            "cpu": "all cores busy",
-            "device_busy": "device busy",
-            "gpu_busy": "GPUs busy",
-            "io_pressure": "waiting for IO",
-            "cpu_pressure": "waiting for a core",
-            "memory_pressure": "waiting for memory",
-        },
-    ),
-    _Shown(
-        title="Memory of the host",
-        unit="bytes",
-        show=format_bytes,
-        labels={
-            "memory": "memory in use",
-            "page_cache": "page cache",
-            "gpu_memory": "GPU memory",
-        },
-    ),
-    _Shown(
-        title="NFS operations per second",
-        unit="count",
-        show=_per_second,
-        labels={"nfs_reads": "NFS READ", "nfs_others": "NFS, all others"},
-    ),
-    _Shown(
-        title="Mean round trip of the NFS READ operations",
-        unit="s",
-        show=format_duration,
-        labels={"nfs_read_rtt": "round trip of READ"},
-    ),
-)
+USES: dict[str, tuple[str, Unit]] = {
+    "device_read": ("device, read", "bytes/s"),
+    "device_write": ("device, written", "bytes/s"),
+    "received": ("network, received", "bytes/s"),
+    "sent": ("network, sent", "bytes/s"),
+    "loopback": ("loopback", "bytes/s"),
+    "cpu": ("all cores busy", "share"),
+    "device_busy": ("device busy", "share"),
+    "gpu_busy": ("GPUs busy", "share"),
+    "io_pressure": ("waiting for IO", "share"),
+    "cpu_pressure": ("waiting for a core", "share"),
+    "memory_pressure": ("waiting for memory", "share"),
+    "memory": ("memory in use", "bytes"),
+    "page_cache": ("page cache", "bytes"),
+    "gpu_memory": ("GPU memory", "bytes"),
+    "nfs_reads": ("NFS READ", "count"),
+    "nfs_others": ("NFS, all others", "count"),
+    "nfs_read_rtt": ("round trip of READ", "s"),
+}
+"""The figures of ``host_use``: how each is called, and its unit."""
 
 
 def shown_uses(uses: Mapping[str, Use]) -> dict[str, Use]:
@@ -217,31 +182,29 @@ def shown_uses(uses: Mapping[str, Use]) -> dict[str, Use]:
 
 
 def panes(uses: Mapping[str, Use]) -> tuple[Pane, ...]:
-    """A pane for each group of figures of which some were measured."""
-    found = []
-    for pane in PANES:
-        tracks = tuple(
-            ChartTrack(label=label, at=use.at_s, low=use.values, high=use.values)
-            for name, label in pane.labels.items()
-            if (use := uses.get(name)) is not None
-        )
-        if tracks:
-            found.append(Pane(title=pane.title, unit=pane.unit, tracks=tracks))
-    return tuple(found)
+    """A pane for each unit in which some figures were measured."""
+    tracks: dict[Unit, list[ChartTrack]] = {unit: [] for unit in PANES}
+    for name, (label, unit) in USES.items():
+        if (use := uses.get(name)) is not None:
+            track = ChartTrack(label=label, at=use.at_s, low=use.values, high=use.values)
+            tracks[unit].append(track)
+    return tuple(
+        Pane(title=PANES[unit], unit=unit, tracks=tuple(found))
+        for unit, found in tracks.items()
+        if found
+    )
 
 
 def use_table(uses: Mapping[str, Use], of: str) -> Table:
     """Mean and largest value of each figure. ``of`` names the repetition in the title."""
-    known = [
-        (pane, name, label, use)
-        for pane in PANES
-        for name, label in pane.labels.items()
-        if (use := uses.get(name)) is not None
-    ]
-    rows = TableOf(known)
-    rows.add("figure", "figure", of=lambda each: word(each[2], each[1]))
-    rows.add("mean", "mean", of=lambda each: figure(each[3].mean, each[0].show))
-    rows.add("largest", "largest sample", of=lambda each: figure(each[3].largest, each[0].show))
+
+    def cell(name: str, key: str) -> Cell:
+        value, unit = getattr(uses[name], key), USES[name][1]
+        return Cell(value=value, text=BY_UNIT[unit](value) + "/s" * (unit == "count"))
+
+    rows = TableOf(name for name in USES if name in uses)
+    rows.add("figure", "figure", of=lambda name: word(USES[name][0], name))
+    rows.add_each({"mean": "mean", "largest": "largest sample"}, of=cell)
     title = f"What the whole host did meanwhile{of}, other processes included"
     return rows.made("host-use", title, where="pages")
 

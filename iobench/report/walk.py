@@ -10,10 +10,21 @@ from ..base.text import quoted
 from ..base.units import counted, format_count
 from ..record.sweep import Sweep, describe, setting_text
 from .again import kept_sections
-from .figures import TableOf, interval, lacking, listed, median_cell, word
+from .figures import ENDS, TableOf, interval, lacking, listed, median_cell, word
 from .glance import ended
 from .labels import add_tags
-from .sections import Chart, FirstScreen, Item, Items, Section, SourceLines, Table
+from .sections import (
+    Cell,
+    Chart,
+    FirstScreen,
+    Item,
+    Items,
+    Section,
+    SourceLines,
+    Table,
+    Where,
+    joined,
+)
 
 MUCH_OTHER_CORES = 0.5
 """What other processes may use of a host's cores before the report tells it.
@@ -41,10 +52,14 @@ def sections(sweep: Sweep) -> list[Section]:
         sentences=tuple(_told(sweep, rows)),
         changes=_helped(rows),
     )
-    found = [*ended("This walk", sweep.status, ""), first, _steps(sweep, rows)]
-    found.append(SourceLines(id="best", title="The best of all", lines=(best_command(sweep),)))
-    found += listed("notes", "Notes", sweep.left_out)
-    return [*found, *kept_sections(sweep)]
+    return joined(
+        ended("This walk", sweep.status),
+        first,
+        _steps(sweep, rows),
+        SourceLines(id="best", title="The best of all", lines=(best_command(sweep),)),
+        listed("notes", "Notes", sweep.left_out),
+        kept_sections(sweep),
+    )
 
 
 def facts(sweep: Sweep) -> dict[str, object]:
@@ -95,9 +110,8 @@ def _told(sweep: Sweep, rows: list[TriedSetting]) -> Iterator[str]:
 
 def _helped(rows: list[TriedSetting]) -> Items | None:
     kept = [row for row in rows if row.kept and row.step != ALL]
-    items = tuple(Item(text=row.setting, lead=interval(row.ratio)) for row in kept)
-    title = "What helped on this host: the factor on samples/s"
-    return Items(id="help", title=title, items=items) if items else None
+    items = (Item(text=row.setting, lead=interval(row.ratio)) for row in kept)
+    return listed("help", "What helped on this host: the factor on samples/s", items)
 
 
 def _disturbed(sweep: Sweep) -> Iterator[str]:
@@ -112,33 +126,22 @@ def _disturbed(sweep: Sweep) -> Iterator[str]:
         yield "A host that does nothing else gives higher rates and narrower intervals."
 
 
+def _rate(row: TriedSetting) -> Cell:
+    return median_cell(row.rates, format_count) if row.rates else lacking(row.not_measured)
+
+
 def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
     rows = TableOf(tried)
     rows.add("step", "step", where="pages")
     # The settings of the first and of the last row are in the sentences.
-    rows.add(
-        "setting",
-        "setting",
-        of=lambda row: word(row.step if row.step in (BASELINE, ALL) else row.setting, row.setting),
-    )
-    rows.add(
-        "samples_per_s",
-        "samples/s",
-        "samples/s",
-        lambda row: (
-            median_cell(row.rates, format_count) if row.rates else lacking(row.not_measured)
-        ),
-        ends=("min", "max"),
-    )
-    rows.data("trials", unit="count", of=lambda row: len(row.rates) or None)
-    rows.add("ratio", "ratio to those kept", "ratio", missing="", ends=("ratio_low", "ratio_high"))
+    named = {id(row): row.step if row.step in (BASELINE, ALL) else row.setting for row in tried}
+    rows.add("setting", "setting", of=lambda row: word(named[id(row)], row.setting))
+    rows.add("samples_per_s", "samples/s", of=_rate, ends=("min", "max"))
+    rows.data("trials", of=lambda row: len(row.rates) or None)
+    rows.add("ratio", "ratio to those kept", "ratio", missing="", ends=ENDS)
     rows.add("answer", "answer", of=lambda row: row.answer if row.rates else None, where="pages")
-    rows.add(
-        "samples_per_usd",
-        "samples/USD",
-        show=lambda samples: f"{samples:,.0f}",
-        where="data" if sweep.usd_per_hour is None else "everywhere",
-    )
+    where: Where = "data" if sweep.usd_per_hour is None else "everywhere"
+    rows.add("samples_per_usd", "samples/USD", show="{:,.0f}".format, where=where)
     rows.data("kept", of=lambda row: row.kept if row.rates else None)
     add_tags(rows, sweep)
     measured = tuple(at for at, row in enumerate(tried) if row.rates)

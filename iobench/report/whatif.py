@@ -25,9 +25,9 @@ from ..base.units import (
 )
 from ..judge.evidence import Evidence
 from ..judge.judged import judge
-from .figures import Format, TableOf, listed, sentence, word
+from .figures import ENDS, INCONCLUSIVE, Format, TableOf, listed, ranged, sentence, word
 from .glance import UTILIZATION, bottleneck_text
-from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, Tone
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, Tone, joined
 from .stages import LABELS
 
 TRUSTED = 0.2
@@ -64,7 +64,8 @@ def _of_ceilings(found: Prediction) -> list[Section]:
         sentences=tuple(told),
         gauges=tuple(_predicted(found, before)),
     )
-    return [first, _ceilings(before, after), *listed("bases", "What it rests on", found.bases)]
+    bases = listed("bases", "What it rests on", found.bases)
+    return joined(first, _ceilings(before, after), bases)
 
 
 def _predicted(found: Prediction, before: Evidence) -> Iterator[KeyFigure]:
@@ -93,10 +94,10 @@ def _ceilings(before: Evidence, after: Evidence) -> Table:
         moved = old is not None and new is not None and abs(new / old - 1) >= 1e-9
         return new / old if moved and old and new else None
 
-    rows, rate = TableOf(_CEILINGS), "samples/s"
+    rows = TableOf(_CEILINGS)
     rows.add("ceiling", of=lambda name: word(LABELS.get(name, name), name))
-    rows.add("recorded_samples_per_s", "recorded", rate, partial(of, before))
-    rows.add("what_if_samples_per_s", "what if", rate, partial(of, after))
+    rows.add("recorded_samples_per_s", "recorded", of=partial(of, before))
+    rows.add("what_if_samples_per_s", "what if", of=partial(of, after))
     rows.add("ratio", "", "ratio", ratio, missing="")
     return rows.made("ceilings", "Ceilings, samples/s")
 
@@ -119,9 +120,15 @@ def _ceilings_error(found: Prediction, before: Evidence) -> Iterator[str]:
         yield "That is too much to be trusted: see the run's findings (verdict.gap)."
 
 
+def _percent(error: float) -> str:
+    return f"{error * 100:+.1f} %"
+
+
 def _signed(error: float) -> str:
     return f"{'+' if error >= 0 else '-'}{format_percent(abs(error))}"
 
+
+_USED = "accelerator_utilization"
 
 WAITS = {
     "accelerator": "the accelerator computes",
@@ -145,16 +152,17 @@ _BOTTLENECKS = {
 }
 """The same parts as a bottleneck."""
 
-UNDECIDED = "inconclusive"
-
 
 def _of_hosts(found: HostsPrediction) -> list[Section]:
     """The model's error, the answer, the figures over hosts, and where a step's time goes."""
-    parts: list[Section] = [_first(found)]
-    parts += [_left_out(found.leave_one_out)] if found.leave_one_out else []
-    parts += [_hosts(found), _step(found.what_if)]
-    parts += [_storms(found.storms)] if found.storms is not None else []
-    return parts + listed("bases", "What the figures rest on", found.bases)
+    return joined(
+        _first(found),
+        _left_out(found.leave_one_out) if found.leave_one_out else None,
+        _hosts(found),
+        _step(found.what_if),
+        None if found.storms is None else _storms(found.storms),
+        listed("bases", "What the figures rest on", found.bases),
+    )
 
 
 def _first(found: HostsPrediction) -> FirstScreen:
@@ -171,23 +179,16 @@ def _first(found: HostsPrediction) -> FirstScreen:
         tone=_tone(at.fed),
         sentences=tuple(_answer(found)),
         gauges=(
-            KeyFigure("utilization", _spread(busy, beside), required),
-            KeyFigure("samples/s", _spread(rate, format_count)),
+            KeyFigure("utilization", ranged(busy, beside), required),
+            KeyFigure("samples/s", ranged(rate, format_count)),
         ),
     )
-
-
-def _spread(found: Band, show: Format) -> str:
-    """``1,900 [1,880, 1,910]``; without a value ``inconclusive [950, 1,910]``."""
-    value = UNDECIDED if found.value is None else show(found.value)
-    ends = show(found.low), show(found.high)
-    return value if ends[0] == ends[1] == value else f"{value} [{ends[0]}, {ends[1]}]"
 
 
 def _in_words(found: Band, show: Format) -> str:
     if found.value is None:
         return f"between {show(found.low)} and {show(found.high)}"
-    return _spread(found, show)
+    return ranged(found, show)
 
 
 def _answer(found: HostsPrediction) -> Iterator[str]:
@@ -238,31 +239,12 @@ def _takes_over(found: HostsPrediction) -> str:
     return f"becomes the bottleneck {', '.join(filter(None, (first, last)))}"
 
 
-def _cell(found: Band | None, show: Format) -> Cell | None:
-    if found is None:
-        return None
-    return Cell(value=found.value, text=_spread(found, show), low=found.low, high=found.high)
-
-
-def _ends(name: str) -> tuple[str, str]:
-    return f"{name}_low", f"{name}_high"
-
-
 def _left_out(points: Sequence[LeftOut]) -> Table:
-    rows, rate = TableOf(points), "samples/s"
+    rows = TableOf(points)
     rows.add_each({"hosts": "hosts", "accelerators": "accelerators"})
-    rows.add("measured_samples_per_s", "measured", rate)
-    name = "predicted_samples_per_s"
-    rows.add(
-        name,
-        "from the others",
-        rate,
-        lambda each: _cell(each.predicted_samples_per_s, format_count),
-        ends=_ends(name),
-    )
-    rows.add(
-        "error", "error", "ratio", show=lambda error: f"{error * 100:+.1f} %", missing=UNDECIDED
-    )
+    rows.add("measured_samples_per_s", "measured")
+    rows.add("predicted_samples_per_s", "from the others", ends=ENDS)
+    rows.add("error", "error", "ratio", show=_percent, missing=INCONCLUSIVE)
     return rows.made("left-out", "Error: each measured number of hosts, predicted from the others")
 
 
@@ -272,6 +254,9 @@ def _hosts(found: HostsPrediction) -> Table:
 
     def past(at: HostsPoint) -> float:
         return max(at.hosts / most, at.accelerators / ranks)
+
+    def beyond(at: HostsPoint) -> float | None:
+        return past(at) if past(at) > 1 else None
 
     def measured(at: HostsPoint, key: str) -> float | None:
         values: list[float] = [
@@ -283,45 +268,15 @@ def _hosts(found: HostsPrediction) -> Table:
 
     rows = TableOf(found.over_hosts)
     rows.add_each({"hosts": "hosts", "accelerators": "accelerators"})
-    rows.add(
-        "samples_per_s",
-        "samples/s",
-        "samples/s",
-        lambda at: _cell(at.samples_per_s, format_count),
-        ends=_ends("samples_per_s"),
-    )
-    rows.add(
-        "measured_samples_per_s",
-        "measured",
-        "samples/s",
-        lambda at: measured(at, "samples_per_s"),
-        missing="",
-    )
-    rows.add(
-        "accelerator_utilization",
-        "utilization",
-        "share",
-        lambda at: _cell(at.accelerator_utilization, format_percent),
-        ends=_ends("accelerator_utilization"),
-    )
+    rows.add("samples_per_s", "samples/s", ends=ENDS)
+    rate, used = (partial(measured, key=key) for key in ("samples_per_s", _USED))
+    rows.add("measured_samples_per_s", "measured", of=rate, missing="")
+    rows.add(_USED, "utilization", "share", ends=ENDS)
     rows.add("bottleneck", "the bottleneck", of=lambda at: " or ".join(at.bottleneck))
-    rows.add("fed", "fed", of=lambda at: {True: "yes", False: "no", None: UNDECIDED}[at.fed])
-    rows.add(
-        "past",
-        "past the runs",
-        "ratio",
-        lambda at: past(at) if past(at) > 1 else None,
-        show=format_factor,
-        missing="",
-    )
-    rows.add(
-        "measured_utilization",
-        "measured",
-        "share",
-        lambda at: measured(at, "accelerator_utilization"),
-        missing="",
-        where="page",
-    )
+    rows.add("fed", "fed", of=lambda at: {True: "yes", False: "no", None: INCONCLUSIVE}[at.fed])
+
+    rows.add("past", "past the runs", "ratio", beyond, show=format_factor, missing="")
+    rows.add("measured_utilization", "measured", "share", used, missing="", where="page")
     return rows.made(
         "hosts",
         "Over hosts, in the steady state: median [95 % interval]",
@@ -334,13 +289,7 @@ def _step(at: HostsPoint) -> Table:
     """Where the time of one step goes at the hosts that were asked for."""
     rows = TableOf(name for name in PARTS if name in at.parts_s)
     rows.add("part", "part of a step", of=lambda name: word(WAITS[name], name))
-    rows.add(
-        "seconds",
-        "time",
-        "s",
-        lambda name: _cell(at.parts_s[name], format_duration),
-        ends=_ends("seconds"),
-    )
+    rows.add("seconds", "time", "s", lambda name: at.parts_s[name], ends=ENDS)
     return rows.made("step", f"A step on {counted(at.hosts, 'host')}")
 
 
@@ -355,27 +304,25 @@ def _storms(found: Storms) -> Table:
         ("lost", "lost to saves, lost work and restarts", found.lost, format_percent),
         ("samples_per_s", "samples/s that are left", found.samples_per_s, format_count),
     ]
+
+    def value(each: tuple[str, str, Band | None, Format]) -> Cell:
+        _, _, band, show = each
+        if band is None:
+            return Cell(value=None, why=why)
+        return Cell(value=band.value, text=ranged(band, show), low=band.low, high=band.high)
+
     rows = TableOf(told)
     rows.add("figure", "figure", of=lambda each: word(each[1], each[0]))
-    rows.add(
-        "value",
-        "value",
-        of=lambda each: _cell(each[2], each[3]) or Cell(value=None, why=why),
-        ends=_ends("value"),
-    )
+    rows.add("value", "value", of=value, ends=ENDS)
     return rows.made("storms", "Saves and restarts")
 
 
 def _charts(found: HostsPrediction) -> Iterator[Chart]:
     """Samples/s and utilization over hosts: predicted with its band, and what was measured."""
     low, high = found.storage_takes_over_from
-    marks = (
-        (Mark(at=low, label="storage is the bottleneck"),)
-        if low is not None and low == high
-        else ()
-    )
-    if low is not None and low > found.what_if.hosts:
-        marks = ()
+    marks: tuple[Mark, ...] = ()
+    if low is not None and low == high and low <= found.what_if.hosts:
+        marks = (Mark(at=low, label="storage is the bottleneck"),)
     measured = "measured_samples_per_s"
     rates = Chart(
         kind="lines",

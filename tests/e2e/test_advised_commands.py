@@ -12,9 +12,9 @@ import pytest
 import iobench
 from iobench.record.run import TrainingRecord, load_training
 from iobench.record.verdict import Advice
+from iobench.report.advise import by_hand
 from iobench.report.again import again_sections
 from iobench.report.sections import SourceLines
-from iobench.report.tried import by_hand
 from iobench.settings.workload import load_workload
 from tests.processes import in_process
 

@@ -19,7 +19,7 @@ import pytest
 
 from iobench.judge.again import NEW, job_again
 from iobench.record.run import TrainingRecord
-from iobench.report.tried import by_hand
+from iobench.report.advise import by_hand
 from iobench.runner import experiment
 from iobench.runner.checking import data
 from tests.processes import in_process

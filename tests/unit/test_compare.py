@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.ask.compare.comparison import compare
 from iobench.ask.compare.drift import combined
-from iobench.ask.compare.runs import collect
+from iobench.ask.compare.runs import Group, collect
 from iobench.base.errors import UsageError
 from iobench.cli.main import main
 from iobench.record.ab import Drift
+from iobench.record.run import TrainingRecord
 from iobench.record.training import TrainingRun
 from tests.processes import in_process, python
 
@@ -79,6 +81,42 @@ FAST = [120.0, 121.0, 119.0, 120.5, 119.5, 120.2]
 @pytest.fixture(autouse=True)
 def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def cut_run(rate: float, steps: int, fill_s: float = 2.0) -> TrainingRecord:
+    """A run that a budget ended after some steps of 8 samples, which came at ``rate`` after the
+    first batch: until then it took ``fill_s``.
+    """
+    wall_s = fill_s + 8 * steps / rate
+    doc = document([8 * steps / wall_s] * 3, fitted={"asked_max_steps": None})
+    rank = {"rank": 0, "wall_s": wall_s, "fill_s": fill_s, "busy_s": wall_s - fill_s}
+    for each in doc["job"]["repetitions"]:
+        each |= {"steps": steps, "samples": 8 * steps, "wall_s": wall_s, "ranks": [rank]}
+        each |= {"cpu_s": 0.01 * steps, "accelerator_utilization_sustained": 1 - fill_s / wall_s}
+    doc["job"]["dataset"]["samples"] = 64_000
+    return TrainingRecord.model_validate(doc)
+
+
+def test_runs_that_a_budget_cut_are_compared_without_the_start_of_their_epochs() -> None:
+    """With it, the longer run would be faster by a half, though its samples came no faster."""
+    short, long = cut_run(100.0, steps=25), cut_run(100.0, steps=250)
+    found = compare(Group("short", [short]), Group("long", [long]))
+    assert found.after_fill
+    middles = {row.metric: (row.baseline[0].median, row.candidate[0].median) for row in found.rows}
+    assert middles["samples_per_s"] == pytest.approx((100.0, 100.0))
+    assert middles["accelerator_utilization_sustained"] == pytest.approx((1.0, 1.0))
+    assert "cpu_s" not in middles
+    assert any(line.startswith("cpu_s ") for line in found.missing)
+
+
+def test_whole_runs_are_compared_with_the_start_of_their_epochs() -> None:
+    docs = [cut_run(100.0, steps=25), cut_run(100.0, steps=25, fill_s=1.0)]
+    for doc in docs:
+        doc.job.fitted = None
+    found = compare(*(Group(str(at), [doc]) for at, doc in enumerate(docs)))
+    assert not found.after_fill
+    row = next(row for row in found.rows if row.metric == "samples_per_s")
+    assert row.candidate[0].median > 1.2 * row.baseline[0].median
 
 
 def write(name: str, rates: list[float], **changes: Any) -> str:

@@ -55,7 +55,6 @@ from iobench.report import (
     size,
     submission,
     sweep,
-    tried,
     walk,
     whatif,
 )
@@ -158,7 +157,7 @@ def _size_of_two() -> list[Section]:
 def _confirmation() -> list[Section]:
     advice = recommend(read_sweep(GOLDEN / "sweep"), TuningTarget())
     found = sweep_confirmation(advice, _compare(FAST), "d", ("a note",))
-    return tried.sections(found)
+    return advise.confirmation_sections(found)
 
 
 def _tried() -> list[Section]:

@@ -19,9 +19,9 @@ from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord, load_training
 from iobench.record.training import Epoch, Repetition
 from iobench.record.verdict import Advice, Confirmation, ConfirmationRound, Estimate
+from iobench.report.advise import by_hand
 from iobench.report.record import sections
 from iobench.report.sections import Items, Table
-from iobench.report.tried import by_hand
 from iobench.runner import budget, confirm, experiment
 from iobench.runner.budget import Budget
 from iobench.runner.experiment import Options

@@ -11,14 +11,18 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ...base.documents import UNPRINTED
+from ...judge.judged import cut_by_budget
 from ...judge.statistics import NOISE
 from ...record.ab import Claim, Drift
 from ...record.metrics import COMPARED, Metric
-from ...record.run import TrainingRecord
+from ...record.run import RunRecord, TrainingRecord
 from .claims import Sides, claim, claims_at_once
 from .identity import identity, role_of
 from .runs import PRIMARY, Group, RunValue, allowed
 from .sequential import verdict
+
+OF_WHOLE_RUNS = ("cpu_s",)
+"""Metrics that are sums over a repetition."""
 
 MIN_SHARE = 0.01
 """Times below this share of a step (a wait) or of the wall time (any other time) do not count."""
@@ -54,6 +58,7 @@ class Comparison:
     changes: tuple[str, ...]  # keys of the identity that differ, and may differ
     missing: tuple[str, ...]  # metrics that one side alone has, or that were named in vain
     one_after_the_other: str  # which side's runs were all made first; empty: mixed, or unknown
+    after_fill: bool  # rates leave out the start of epochs, since a budget cut some of the runs
     difference: str | None
     rows: tuple[ComparedMetric, ...]
     sides: tuple[Group, Group] = field(metadata=UNPRINTED)
@@ -85,15 +90,20 @@ def compare(
     ``dataset.shard_size`` to compare layouts. ``metrics``: those to compare, ``corrected`` for
     their number by Holm's procedure; without any, all metrics are compared, each by itself.
     ``drifts``: the drift between runs of each metric, from earlier runs on the hosts and storages
-    of both sides.
+    of both sides. If a budget cut some of the runs, rates leave out the start of each epoch: it is
+    a larger part of a shorter run.
     """
     obstacles, changes = _differences(baseline, candidate, tuple(across))
-    drifts = drifts or {}
+    drifts, after_fill = drifts or {}, any(map(_is_cut, (*baseline.runs, *candidate.runs)))
+    sums = OF_WHOLE_RUNS if after_fill and _differ_in_length(baseline, candidate) else ()
     measured: dict[str, tuple[list[RunValue], list[RunValue]]] = {}
     missing: list[str] = []
     for metric in (metrics or tuple(COMPARED)) if not obstacles else ():
-        both = baseline.values(metric), candidate.values(metric)
-        if all(both):
+        before = baseline.values(metric, after_fill=after_fill)
+        both = before, candidate.values(metric, after_fill=after_fill)
+        if all(both) and metric in sums:
+            missing.append(f"{metric} grows with the length of a run, and a budget cut some")
+        elif all(both):
             measured[metric] = both
         elif metrics or any(both):
             names = zip(("baseline", "candidate"), both, strict=True)
@@ -140,6 +150,7 @@ def compare(
         changes=changes,
         missing=tuple(missing),
         one_after_the_other=_made_first(baseline, candidate),
+        after_fill=after_fill,
         difference=None if primary is None else verdict(primary.claim),
         rows=rows,
         sides=(baseline, candidate),
@@ -164,6 +175,15 @@ def best_first(compared: Sequence[Comparison]) -> list[Comparison]:
         return position, False, -ratio.value if more else ratio.value
 
     return sorted(compared, key=order)
+
+
+def _is_cut(doc: RunRecord) -> bool:
+    return isinstance(doc, TrainingRecord) and cut_by_budget(doc)
+
+
+def _differ_in_length(*groups: Group) -> bool:
+    docs = (doc for group in groups for doc in group.runs if isinstance(doc, TrainingRecord))
+    return len({each.steps for doc in docs for each in doc.job.repetitions if each.complete}) > 1
 
 
 def _made_first(baseline: Group, candidate: Group) -> str:

@@ -17,6 +17,7 @@ from statistics import median
 
 from ...base.errors import IobenchError, UsageError
 from ...judge.checkpoint.study import values_of_study
+from ...judge.figures.ranktime import shares_of
 from ...judge.model_load import values_of_loads
 from ...judge.serving.figures import SUMMARISED
 from ...record.metrics import BY_NAME, COMPARED
@@ -147,21 +148,26 @@ class Group:
     def workload(self) -> str:
         return workload_of(self.runs[0]) if self.runs else "?"
 
-    def values(self, metric: str) -> list[RunValue]:
-        """One value for each run that has the metric."""
+    def values(self, metric: str, *, after_fill: bool = False) -> list[RunValue]:
+        """One value for each run that has the metric. ``after_fill``: as ``values_of`` takes it."""
         found = []
         for doc in self.runs:
-            if values := values_of(doc, metric):
+            if values := values_of(doc, metric, after_fill=after_fill):
                 middle, ends = median(values), (min(values), max(values))
                 found.append(RunValue(doc.run_id, middle, *ends, len(values)))
         return found
 
 
-def values_of(doc: RunRecord, metric: str) -> list[float]:
+AFTER_FILL = ("samples_per_s", "read_bytes_per_s", "accelerator_utilization_sustained")
+"""Metrics of a repetition that are lower the larger a part of it is the start of its epochs."""
+
+
+def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[float]:
     """One value for each complete repetition (of a training or of requests), save, restore or load.
 
     Loader libraries have no read bandwidth here: theirs is computed from the stored bytes of
-    samples, which is not comparable with the bytes that were read.
+    samples, which is not comparable with the bytes that were read. ``after_fill``: of those
+    ``AFTER_FILL`` without the start of each epoch, until the first batch is there.
     """
     if (found := BY_NAME[metric]).of in ("save", "restore"):
         return values_of_study(doc.checkpoints, found) if doc.checkpoints else []
@@ -177,6 +183,13 @@ def values_of(doc: RunRecord, metric: str) -> list[float]:
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
     if metric == "read_bytes_per_s":
         done = [repetition for repetition in done if repetition.bytes_read is not None]
+    if after_fill and metric in AFTER_FILL:
+        rates = [(getattr(each, metric), shares_of([each]).fill) for each in done]
+        return [
+            value / (1 - fill)
+            for value, fill in rates
+            if value is not None and fill is not None and fill < 1
+        ]
     figures = (getattr(repetition, metric) for repetition in done)
     return [float(value) for value in figures if value is not None]
 
