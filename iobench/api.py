@@ -286,23 +286,21 @@ def compare(
 
 
 def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid: bool) -> Group:
-    from .ask.compare.runs import Group, collect, question, usable
+    from .ask.compare.runs import Collected, Group, collect, question
 
     places = [side] if isinstance(side, Run | str | Path) else list(side)
     names = [str(place.directory) if isinstance(place, Run) else str(place) for place in places]
-    group, left_out = Group(", ".join(names)), []
+    group = Group(", ".join(names))
+    left_out: list[str] = []
     for place in places:
-        found = (
-            {place.directory: place.document}
+        named = (
+            Collected(runs={place.directory: place.document})
             if isinstance(place, Run)
-            else collect(Path(place)).runs
+            else collect(Path(place))
         )
-        for directory, document in found.items():
-            why = usable(document, str(directory), include_invalid=include_invalid)
-            if why:
-                left_out.append(why)
-            else:
-                group.runs.append(document)
+        found = named.usable(include_invalid=include_invalid)
+        group.runs += found.runs.values()
+        left_out += found.left_out
     if not group.runs:
         why = f": {left_out[0]}" if left_out else ""
         raise UsageError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count, pairwise
 from pathlib import Path
@@ -29,7 +29,7 @@ from .claims import MIN_DEGREES, spread_of
 from .drift import Day, calendar, drift_of
 from .identity import differences, identity, settings_of, workload_of
 from .identity import place as place_facts
-from .runs import collect, question, usable, values_of
+from .runs import collect, question, values_of
 
 MIN_GAP_DAYS = 7
 """A time without runs is shown if it is at least as long."""
@@ -266,19 +266,15 @@ def histories(place: Path, workload: str, wanted: str | None) -> tuple[list[Hist
     """
     check_compared(*([] if wanted is None else [wanted]))
     found = collect(place)
-    left_out = list(found.left_out)
     names = {workload, f"checkpoint {workload}"}
+    asked_for = {place: doc for place, doc in found.runs.items() if workload_of(doc) in names}
+    known = replace(found, runs=asked_for).usable(include_invalid=True)
+    left_out = known.left_out
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
-    for directory, doc in found.runs.items():
-        if workload_of(doc) not in names:
-            continue
-        why = usable(doc, str(directory), include_invalid=True)
-        if why:
-            left_out.append(why)
-        else:
-            settings = (f"{key}={value}" for key, value in sorted(settings_of(doc).items()))
-            facts = dict.fromkeys((*question(doc), *place_facts(doc), *settings))
-            groups.setdefault(tuple(facts), []).append(doc)
+    for doc in known.runs.values():
+        settings = (f"{key}={value}" for key, value in sorted(settings_of(doc).items()))
+        facts = dict.fromkeys((*question(doc), *place_facts(doc), *settings))
+        groups.setdefault(tuple(facts), []).append(doc)
     shown, metrics = [], set()
     titles = _titles(groups)
     for asked, runs in groups.items():
@@ -293,15 +289,15 @@ def histories(place: Path, workload: str, wanted: str | None) -> tuple[list[Hist
                 f"no run of {workload} in {place} measured {' or '.join(sorted(metrics))}",
                 remedy="choose another one with --metric",
             )
-        if any(workload_of(doc) in names for doc in found.runs.values()):
+        if asked_for:
             raise UsageError(
                 f"no run of {workload} in {place} can be used: {left_out[-1]}",
                 remedy="record a run that completes",
             )
-        known = sorted({workload_of(doc) for doc in found.runs.values()})
+        others = sorted({workload_of(doc) for doc in found.runs.values()})
         raise UsageError(
             f"{place} holds no run of {workload}",
-            remedy=f"there are runs of: {', '.join(known)}",
+            remedy=f"there are runs of: {', '.join(others)}",
         )
     return shown, left_out
 

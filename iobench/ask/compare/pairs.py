@@ -18,7 +18,7 @@ from ..tuning.points import number
 from .comparison import Comparison, compare
 from .drift import drifts_of, needs_drift
 from .identity import identity
-from .runs import Group, allowed, collect, earlier_runs, lookup, question, usable
+from .runs import Collected, Group, allowed, collect, earlier_runs, lookup, question
 
 Pair = tuple[Group, Group]
 """A baseline and a candidate."""
@@ -40,38 +40,19 @@ class Pairs:
     unseen: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolder:
-    """A directory of runs. ``invalid``: the INVALID runs that do not count, with the reasons."""
-
-    label: str
-    runs: dict[Path, RunRecord]  # by their directories, resolved
-    left_out: tuple[str, ...]
-    invalid: tuple[str, ...]
-
-
 def read_place(
     path: Path, *, include_invalid: bool = False, seen: set[Path] | None = None
-) -> RunFolder:
+) -> Collected:
     """The usable runs of a directory, without those in ``seen``, to which they are added.
 
-    Raises UsageError if there is no run.
+    They are by their resolved directories. Raises UsageError if there is no run.
     """
-    found = collect(path)
-    runs: dict[Path, RunRecord] = {}
-    invalid, left_out = [], list(found.left_out)
-    for directory, doc in found.runs.items():
-        if seen is not None:
-            if directory.resolve() in seen:
-                continue
-            seen.add(directory.resolve())
-        why = usable(doc, str(directory), include_invalid=include_invalid)
-        if why:
-            left_out.append(why)
-            invalid += [why] if doc.validity == "invalid" else []
-        else:
-            runs[directory.resolve()] = doc
-    return RunFolder(str(path), runs, tuple(left_out), tuple(invalid))
+    found = collect(path).usable(include_invalid=include_invalid)
+    found.runs = {directory.resolve(): doc for directory, doc in found.runs.items()}
+    if seen is not None:
+        found.runs = {place: doc for place, doc in found.runs.items() if place not in seen}
+        seen.update(found.runs)
+    return found
 
 
 def pairs_of(
@@ -131,13 +112,18 @@ def compared_pairs(
     return compared
 
 
-def by_place(places: Sequence[RunFolder], across: Sequence[str]) -> Pairs:
+def _all_left_out(places: Sequence[Collected]) -> Pairs:
+    """No pair yet, and a line for each run that does not count in any of the places."""
+    return Pairs(left_out=list(dict.fromkeys(line for each in places for line in each.left_out)))
+
+
+def by_place(places: Sequence[Collected], across: Sequence[str]) -> Pairs:
     """Pair the runs of the first place with those of each other one, by their question.
 
     For a workload without a common question one pair is still returned, so that the comparison can
     say how the two differ.
     """
-    found = Pairs(left_out=[line for each in places for line in each.left_out])
+    found = _all_left_out(places)
     found.unseen += [line for each in places[1:] for line in each.invalid]
     for place in places[1:]:
         baselines = _by_question(_without(places[0], place, found), across)
@@ -161,12 +147,12 @@ def by_place(places: Sequence[RunFolder], across: Sequence[str]) -> Pairs:
     return found
 
 
-def by_key(places: Sequence[RunFolder], key: str, across: Sequence[str]) -> Pairs:
+def by_key(places: Sequence[Collected], key: str, across: Sequence[str]) -> Pairs:
     """Group all runs of all places by the value of ``key``, within each question.
 
     The first value, in order of numbers or of the alphabet, is the baseline of the others.
     """
-    found = Pairs(left_out=[line for each in places for line in each.left_out])
+    found = _all_left_out(places)
     found.unseen += [line for each in places for line in each.invalid]
     groups: dict[tuple[str, ...], dict[str, Group]] = {}
     for doc in (doc for place in places for doc in place.runs.values()):
@@ -190,7 +176,7 @@ def by_key(places: Sequence[RunFolder], key: str, across: Sequence[str]) -> Pair
     return found
 
 
-def _without(baseline: RunFolder, candidate: RunFolder, found: Pairs) -> RunFolder:
+def _without(baseline: Collected, candidate: Collected, found: Pairs) -> Collected:
     """The baseline without the runs of the candidate, unless it has no others.
 
     ``iobench compare results results/<run>`` compares a run with all others.
@@ -210,7 +196,7 @@ def _in_order(text: str) -> tuple[bool, float, str]:
     return value is None, value or 0.0, text
 
 
-def _by_question(place: RunFolder, across: Sequence[str]) -> dict[tuple[str, ...], Group]:
+def _by_question(place: Collected, across: Sequence[str]) -> dict[tuple[str, ...], Group]:
     groups: dict[tuple[str, ...], Group] = {}
     for doc in place.runs.values():
         groups.setdefault(question(doc, across), Group(place.label)).runs.append(doc)

@@ -18,7 +18,7 @@ from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, op
 from .drift import combined, drift_of, like
 from .identity import by_identity, differences, identity, workload_of
 from .pace import METRIC, Pace, metric_of, pace_of, rates_of
-from .runs import collect, question, usable
+from .runs import collect, question
 
 Machine = tuple[tuple[int, Instance], ...]
 """The hosts of a job: how many of each type of instance."""
@@ -277,17 +277,16 @@ def runs_on(
     found: dict[tuple[Path, Types], PricedRecord] = {}
     left_out: list[str] = []
     for place, parts in zip(results, asked, strict=True):
-        collected = collect(place)
-        left_out += collected.left_out
-        for directory, doc in collected.runs.items():
-            why = usable(doc, str(directory))
-            if not why and isinstance(doc, TrainingRecord | ServingRecord) and rates_of(doc):
+        usable = collect(place).usable()
+        left_out += usable.left_out
+        for directory, doc in usable.runs.items():
+            if isinstance(doc, TrainingRecord | ServingRecord) and rates_of(doc):
                 types = tuple((name or doc.host.instance_type or "", n) for name, n in parts)
                 found.setdefault((directory.resolve(), types), doc)
             else:
                 serves = isinstance(doc, ServingRecord)
                 none = "a rate at which its limit held" if serves else "samples/s"
-                left_out.append(why or f"{directory} did not measure {none}")
+                left_out.append(f"{directory} did not measure {none}")
     if not found:
         raise UsageError(
             f"there is no run whose cost can be computed: {left_out[0] if left_out else 'no run'}"

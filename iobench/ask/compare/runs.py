@@ -37,9 +37,27 @@ DEPTH = 4
 
 @dataclass(slots=True)
 class Collected:
-    # run directory -> document, sorted by directory
+    """The runs of a place, by their directories. ``left_out``: others, one line each.
+
+    ``invalid``: those of these lines which are about INVALID runs.
+    """
+
+    label: str = ""
     runs: dict[Path, RunRecord] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)  # one line each
+    left_out: list[str] = field(default_factory=list)
+    invalid: list[str] = field(default_factory=list)
+
+    def usable(self, *, include_invalid: bool = False) -> Collected:
+        """The runs that count; the others are left out."""
+        found = Collected(label=self.label, left_out=[*self.left_out])
+        for directory, doc in self.runs.items():
+            why = usable(doc, str(directory), include_invalid=include_invalid)
+            if not why:
+                found.runs[directory] = doc
+                continue
+            found.left_out.append(why)
+            found.invalid += [why] if doc.validity == "invalid" else []
+        return found
 
 
 def collect(place: Path, depth: int = DEPTH) -> Collected:
@@ -52,7 +70,7 @@ def collect(place: Path, depth: int = DEPTH) -> Collected:
     run that counts twice makes differences look more significant than they are. Raises UsageError
     if there is no run.
     """
-    found = Collected()
+    found = Collected(label=str(place))
     if _is(place, Path.is_file, found.left_out):
         place = place.parent
     if not _is(place, Path.is_dir, found.left_out):
@@ -250,7 +268,6 @@ def earlier_runs(history: Sequence[Path], results: Sequence[Path]) -> list[RunRe
     places = [(path, DEPTH) for path in history] or [beside(path) for path in results]
     runs: dict[Path, RunRecord] = {}
     for path, depth in dict.fromkeys(places):
-        for directory, doc in collect(path, depth).runs.items():
-            if not usable(doc, str(directory)):
-                runs[directory.resolve()] = doc
+        found = collect(path, depth).usable().runs
+        runs |= {directory.resolve(): doc for directory, doc in found.items()}
     return list({doc.run_id: doc for doc in runs.values()}.values())
