@@ -7,84 +7,80 @@ training, ``run`` measures it, and ``compare`` compares runs. All of them can be
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from .base.errors import UsageError
+from .cli.flags import Question
+from .cli.verbs import GenerateQuestion, RunQuestion
 
 if TYPE_CHECKING:
     from .ask.compare.comparison import Comparison
     from .ask.compare.runs import Group
-    from .data.dataset import Dataset
     from .data.generator import GenerateReport
     from .record.run import Finding, RunRecord, Summary
     from .record.verdict import Verdict
-    from .runner.progress import Observer
-    from .settings.dataset import DatasetSpec
-    from .settings.workload import Workload
 
-Settings = Mapping[str, object]
-"""Keys of a YAML file with their values, as ``--set`` takes them: ``{"loader.workers": 4}``."""
+P = ParamSpec("P")
+A = TypeVar("A", bound=Question)
+R = TypeVar("R")
 
 
-def generate(
-    dataset: str | Path | DatasetSpec,
-    to: str | Path,
-    *,
-    samples: int | None = None,
-    size: int | str | None = None,
-    settings: Settings | None = None,
-    workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    break_lock: bool = False,
-) -> GenerateReport:
-    """Generate a dataset in the directory or at the URL ``to``.
+def _asks(request: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R]]:
+    """Give a function of a request the parameters of the request itself."""
 
-    An incomplete dataset there is finished; a complete one is left as it is.
+    def decorate(do: Callable[[A], R]) -> Callable[P, R]:
+        name = f"iobench.{do.__name__}"
 
-    ``dataset`` is a built-in name, a YAML file, or a spec. ``samples`` or ``size`` (bytes, or text
-    such as ``"20GiB"``) sets the size of the dataset; ``settings`` changes keys of a named spec.
-    The bytes depend only on the spec, not on ``workers`` (None: one per core, 0: this process).
-    ``progress`` is called with (bytes done, bytes in all) from time to time. ``break_lock`` takes
-    over the lock of a dead process on another host.
+        @wraps(do)
+        def call(*args: P.args, **asked: P.kwargs) -> R:
+            return do(replace(request(*args, **asked), command=(name,), began_s=monotonic()))
+
+        known = signature(request)
+        own = [each for each in known.parameters.values() if each.name not in _OF_THE_CALL]
+        call.__signature__ = known.replace(parameters=own)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+_OF_THE_CALL = {each.name for each in fields(Question)}
+
+
+@_asks(GenerateQuestion)
+def generate(request: GenerateQuestion) -> GenerateReport:
+    """Generate a dataset in a directory or at a URL.
+
+    An incomplete dataset there is finished; a complete one is left as it is. The parameters are the
+    flags of ``iobench generate``: ``to`` is where, ``size`` (bytes) or ``samples`` says how much,
+    and ``overrides`` changes keys of the specification, as ``{"format": "tar"}``. The bytes depend
+    only on the specification, not on ``workers`` (None: one per core). ``progress`` is called with
+    (bytes done, bytes in all) from time to time.
 
     Raises SpecError, UnknownNameError, UsageError, TargetRefusedError (other data is there, or
     another process writes there), DatasetError, StorageError, WorkerError, InterruptedRun.
 
-    >>> made = iobench.generate("demo", "demo-data", samples=40)
+    >>> made = iobench.generate("demo", to="demo-data", samples=40)
     >>> made.manifest.sample_count, made.written_samples
     (40, 40)
-    >>> iobench.generate("demo", "demo-data", samples=40).written_samples  # it is all there
+    >>> iobench.generate("demo", to="demo-data", samples=40).written_samples  # it is all there
     0
     """
-    from .base.units import parse_size
-    from .data.dataset import load_dataset_spec
+    from .cli.generate import prepared
     from .data.generator import generate as write
-    from .settings.dataset import resized
-    from .storage import open_storage
-    from .storage.base import Guarded
 
-    if samples is not None and size is not None:
-        raise UsageError(
-            "samples and size both state how much to generate", remedy="pass only one of them"
-        )
-    if isinstance(dataset, str | Path):
-        spec = load_dataset_spec(str(dataset), _overrides(settings))
-    else:
-        spec = dataset
-        _refuse_settings(settings, "DatasetSpec")
-    storage = open_storage(str(to))
-    if isinstance(storage, Guarded):
-        storage.check_target()
+    spec, storage = prepared(request)
     return write(
-        resized(spec, samples=samples, size_bytes=None if size is None else parse_size(size)),
+        spec,
         storage,
-        workers=workers,
-        progress=progress,
-        break_lock=break_lock,
+        workers=request.workers,
+        progress=request.progress,
+        break_lock=request.break_lock,
     )
 
 
@@ -151,38 +147,22 @@ class Run:
         return json_text(self.document) + "\n"
 
 
-def run(
-    workload: str | Path | Workload,
-    data: str | Path | Dataset,
-    *,
-    accelerators: int = 1,
-    repetitions: int = 6,
-    seed: int = 42,
-    settings: Settings | None = None,
-    calibration: float | str = "3s",
-    find_max: bool = False,
-    rules: str = "quick",
-    results: str | Path = "results",
-    origin: str | None = None,
-    observer: Observer | None = None,
-    break_lock: bool = False,
-    tags: Mapping[str, str] | None = None,
-) -> Run:
+@_asks(RunQuestion)
+def run(request: RunQuestion) -> Run:
     """Measure each stage alone, then all of them together, and find the stage that limits them.
 
-    ``workload`` is a built-in name, a YAML file, or a ``Workload``; ``settings`` changes keys of a
-    named one. ``accelerators`` ranks read ``data``, ``repetitions`` times. ``calibration`` is the
-    time per ceiling (seconds, or text with a unit; 0 skips the ceilings). ``find_max`` searches
-    for the largest number of accelerators that the storage can feed. ``rules`` is ``quick`` or
-    ``mlperf``. The record and the events are written to a new directory below ``results``.
-    ``origin`` is the place of a scanned dataset's data, and ``break_lock`` takes over the lock of a
-    dead process on another host. ``observer`` hears how far the run is. ``tags`` are labels of the
-    run, as ``{"box": "nfs-b"}``.
+    The parameters are the flags of ``iobench run``: ``data`` is the dataset's directory or URL,
+    ``accelerators`` ranks read it ``repeat`` times, and ``overrides`` changes keys of the workload,
+    as ``{"loader.workers": 4}``. Without ``repeat``, ``calibration_s`` and ``budget_s``, the run is
+    fitted to five minutes. The record and the events are written to a new directory below
+    ``results``. ``observer`` hears how far the run is; ``tags`` are labels of the run, as
+    ``{"box": "nfs-b"}``. For a workload of your own making see ``make_plan`` and ``run_plan``.
 
     Raises UsageError and its subclasses before anything is written. DatasetError, StorageError,
     WorkerError and InterruptedRun are raised after everything measured so far has been written.
 
-    >>> first = iobench.run("demo", "demo-data", repetitions=4, calibration=0, settings=small)
+    >>> quick = {"repeat": 4, "calibration_s": 0.0, "overrides": small}
+    >>> first = iobench.run("demo", data="demo-data", **quick)
     >>> first.document.status, first.metrics["samples_per_s"].n
     ('ok', 4)
     >>> first.metrics["samples_per_s"].median > 0
@@ -190,43 +170,16 @@ def run(
     >>> print(first.to_text())  # doctest: +ELLIPSIS
     demo on ...
     """
-    from .base.units import parse_duration
-    from .runner.experiment import Options
+    from .cli.run import loader_overrides, options_of, planned
     from .runner.experiment import run as measure
-    from .runner.plan import make_plan
-    from .settings.tags import checked_tags, tagged
+    from .settings.tags import parse_tags, tagged
     from .settings.workload import load_workload
-    from .storage import unwrapped
 
-    labels = checked_tags(tags or {})
-    if rules not in ("quick", "mlperf"):
-        raise UsageError(f"unknown rules '{rules}'", remedy="use quick or mlperf")
-    if isinstance(workload, str | Path):
-        workload = load_workload(str(workload), _overrides(settings))
-    else:
-        _refuse_settings(settings, "Workload")
-    if not isinstance(data, str | Path):
-        if origin is None and data.place != data.url:
-            origin = unwrapped(data.place)  # the wrappers of ``data.url`` are put around it again
-        data = data.url
-    plan = make_plan(
-        workload,
-        str(data),
-        accelerators=accelerators,
-        repetitions=repetitions,
-        seed=seed,
-        origin=origin,
-    )
-    options = Options(
-        results=Path(results),
-        rules=rules,
-        command=("iobench.run",),
-        calibration_s=parse_duration(calibration),
-        find_max=find_max,
-        break_lock=break_lock,
-    )
-    with tagged(labels):
-        document, directory = measure(plan, options, observer)
+    changes = [*loader_overrides(request), *request.overrides]
+    workload = load_workload(str(request.workload), changes)
+    with tagged(parse_tags(tuple(request.tags))):
+        plan, mixed = planned(workload, request, request.accelerators)
+        document, directory = measure(plan, options_of(request, mixed), request.observer)
     return Run(directory=directory, document=document)
 
 
@@ -271,7 +224,7 @@ def compare(
     Raises UsageError if a side has no run that counts, or runs that demand different things of the
     storage; UnknownNameError for an unknown metric.
 
-    >>> again = iobench.run("demo", "demo-data", repetitions=4, calibration=0, settings=small)
+    >>> again = iobench.run("demo", data="demo-data", **quick)
     >>> found = iobench.compare(first, again, metrics=["samples_per_s"])
     >>> found.obstacles, [row.metric for row in found.rows]
     ((), ['samples_per_s'])
@@ -313,19 +266,3 @@ def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid
             remedy="name runs of one workload and one dataset, or pass the keys that may differ",
         )
     return group
-
-
-def _overrides(settings: Settings | None) -> list[str]:
-    """Return the settings in the form of ``--set``; the JSON of a value is also YAML."""
-    return [
-        f"{key}={json.dumps(value, default=str, ensure_ascii=False)}"
-        for key, value in (settings or {}).items()
-    ]
-
-
-def _refuse_settings(settings: Settings | None, kind: str) -> None:
-    if settings:
-        raise UsageError(
-            f"settings can be passed only for a {kind} that is given by its name",
-            remedy=f"change the {kind} itself with model_copy",
-        )

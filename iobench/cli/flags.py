@@ -6,8 +6,9 @@ and their help of the text below each of them.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from inspect import signature
 from pathlib import Path
@@ -225,7 +226,12 @@ Dir = Annotated[str, Parameter(metavar="DIR")]
 Url = Annotated[str, Parameter(metavar="URL")]
 File = Annotated[str, Parameter(metavar="FILE")]
 Folder = Annotated[Path, Parameter(metavar="DIR")]
+Place = Annotated[str | Path, Parameter(metavar="DIR")]
 Settings = Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE")]
+if TYPE_CHECKING:  # from Python also as a mapping, of which cyclopts need not know
+    KeysAndValues = Sequence[str] | Mapping[str, object]
+else:
+    KeysAndValues = Settings
 Count = Annotated[int, value("N", whole_number, "8")]
 Number = Annotated[float, value("X", number, "0.5")]
 Usd = Annotated[float, value("USD", number)]
@@ -248,10 +254,85 @@ Records = Annotated[str, OUTPUT, Parameter(choices=RECORDS)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerbRequest:
-    """What a verb is asked: the output and the log, and in subclasses its own words and flags.
+class Question:
+    """What is asked, on the command line or from Python: in subclasses, words and flags.
 
     ``command``: the words of the command line, and ``began_s`` when it was started (monotonic).
+    """
+
+    command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
+    began_s: Annotated[float, Parameter(parse=False)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value that can't be, or that lacks or excludes another one."""
+        hints = get_type_hints(type(self), include_extras=True)
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.default == () and isinstance(value, Mapping):
+                object.__setattr__(self, each.name, _settings(value, plain=each.name == "tags"))
+            _check(each.name, hints[each.name], value)
+        for name, company in requirements(type(self)):
+            if not self.first_of([name]):
+                continue
+            own = flag_of(name)
+            if company.needs and not self.first_of(company.needs):
+                needed = " or ".join(map(flag_of, company.needs))
+                raise UsageError(
+                    f"{own} can only be used with {needed}",
+                    remedy=f"add {needed}, or leave {own} out",
+                )
+            if other := self.first_of(company.without):
+                raise UsageError(
+                    f"{other} can't be used with {own}",
+                    remedy=f"leave {other} out, or {own}",
+                )
+
+    def given(self, kind: Callable[..., object]) -> dict[str, Any]:
+        """What the request has under the names of the parameters of ``kind``."""
+        names = signature(kind).parameters
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def made(self, kind: Callable[..., T], **more: object) -> T:
+        """A ``kind`` of what the request has under the names of its parameters, and of ``more``."""
+        return kind(**{**self.given(kind), **more})
+
+    def first_of(self, names: Iterable[str]) -> str:
+        """The flag of the first of these fields that says anything; empty if none does."""
+        usual = {each.name: each.default for each in fields(self)}
+        return next((flag_of(each) for each in names if getattr(self, each) != usual[each]), "")
+
+
+def _settings(values: Mapping[str, object], *, plain: bool) -> tuple[str, ...]:
+    """Settings as the command line has them: a value in JSON, which is YAML, or a plain text."""
+    shown = {
+        key: value if plain else json.dumps(value, default=str) for key, value in values.items()
+    }
+    return tuple(f"{key}={value}" for key, value in shown.items())
+
+
+def _check(name: str, hint: Any, value: object) -> None:
+    """Raise UsageError for a value that the field does not allow. cyclopts does so by itself."""
+    kind, *about = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    choices = [
+        each
+        for part in (kind, *get_args(kind))
+        if get_origin(part) is Literal
+        for each in get_args(part)
+    ]
+    if choices and value is not None and value not in choices:
+        raise UsageError(f"{flag_of(name)} is {value!r}, but must be one of {choices}")
+    for each in about:
+        for validate in getattr(each, "validator", None) or ():
+            try:
+                validate(kind, value)
+            except ValueError as error:
+                raise UsageError(f"{flag_of(name)} is {value!r}: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerbRequest(Question):
+    """The output and the log of a verb.
+
     ``keeps``: SIGTERM, by which batch schedulers stop jobs, does what Ctrl-C does.
     """
 
@@ -270,48 +351,14 @@ class VerbRequest:
     """append the log of all processes to this file"""
     debug: Annotated[bool, OUTPUT, MORE] = False
     """show the traceback of an error"""
-    command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
-    began_s: Annotated[float, Parameter(parse=False)] = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a field that lacks another one, or can't be beside another one."""
-        for name, company in requirements(type(self)):
-            if not self.first_of([name]):
-                continue
-            own = flag_of(name)
-            if company.needs and not self.first_of(company.needs):
-                needed = " or ".join(map(flag_of, company.needs))
-                raise UsageError(
-                    f"{own} can only be used with {needed}",
-                    remedy=f"add {needed}, or leave {own} out",
-                )
-            if other := self.first_of(company.without):
-                raise UsageError(
-                    f"{other} can't be used with {own}",
-                    remedy=f"leave {other} out, or {own}",
-                )
 
     @property
     def json(self) -> bool:
         return self.format == "json"
 
-    def given(self, kind: Callable[..., object]) -> dict[str, Any]:
-        """What the request has under the names of the parameters of ``kind``."""
-        names = signature(kind).parameters
-        return {name: getattr(self, name) for name in names if hasattr(self, name)}
-
-    def made(self, kind: Callable[..., T], **more: object) -> T:
-        """A ``kind`` of what the request has under the names of its parameters, and of ``more``."""
-        return kind(**{**self.given(kind), **more})
-
     @property
     def verb(self) -> str:
         return self.command[1]
-
-    def first_of(self, names: Iterable[str]) -> str:
-        """The flag of the first of these fields that says anything; empty if none does."""
-        usual = {each.name: each.default for each in fields(self)}
-        return next((flag_of(each) for each in names if getattr(self, each) != usual[each]), "")
 
 
 _NAMED = {
@@ -341,19 +388,19 @@ def flag_of(field_name: str) -> str:
     return f"--{name_of(field_name)}"
 
 
-def names_of(request: type[VerbRequest]) -> tuple[str, ...]:
+def names_of(request: type[Question]) -> tuple[str, ...]:
     """The fields of a request, without those that all verbs have."""
     all_have = {each.name for each in fields(VerbRequest)}
     return tuple(each.name for each in fields(request) if each.name not in all_have)
 
 
-def fields_of(request: type[VerbRequest], of: Parameter) -> tuple[str, ...]:
+def fields_of(request: type[Question], of: Parameter) -> tuple[str, ...]:
     """The fields of a request that are in a group."""
     hints = get_type_hints(request, include_extras=True)
     return tuple(name for name, hint in hints.items() if of in get_args(hint)[1:])
 
 
-def requirements(request: type[VerbRequest]) -> Iterator[tuple[str, Company]]:
+def requirements(request: type[Question]) -> Iterator[tuple[str, Company]]:
     """What the fields of a request need of each other."""
     for name, hint in get_type_hints(request, include_extras=True).items():
         for each in get_args(hint)[1:]:
@@ -365,7 +412,8 @@ def requirements(request: type[VerbRequest]) -> Iterator[tuple[str, Company]]:
 
 # Flags that several verbs have
 
-Overrides = Annotated[Settings, Parameter(help="override a key, e.g. loader.workers=8; repeatable")]
+OVERRIDES = Parameter(help="override a key, e.g. loader.workers=8; repeatable")
+Overrides = Annotated[Settings, OVERRIDES]
 ConditionsOnMetrics = Annotated[
     Conditions,
     Parameter(
@@ -399,13 +447,13 @@ class ReportedRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordingRequest(ReportedRequest):
+class RecordingRequest(Question):
     """The flags of a verb that records runs."""
 
     keeps: ClassVar[bool] = True
     results: Annotated[Folder, RECORDS_KEPT, MORE] = Path("results")
     """directory for what is recorded (default: results)"""
-    tags: Annotated[Settings, RECORDS_KEPT, MORE] = ()
+    tags: Annotated[KeysAndValues, RECORDS_KEPT, MORE] = ()
     """a label of the run for its record, its reports, CSV and OpenMetrics, e.g. box=nfs-b;
     repeatable"""
 
@@ -418,7 +466,7 @@ class RecordingRequest(ReportedRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuledRequest(VerbRequest):
+class RuledRequest(Question):
     """The flag of a verb whose runs are judged by rules."""
 
     rules: Annotated[Literal["quick", "mlperf"], RECORDS_KEPT, MORE] = "quick"
@@ -426,7 +474,7 @@ class RuledRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockingRequest(VerbRequest):
+class LockingRequest(Question):
     """The flag of a verb that locks a dataset or checkpoints."""
 
     break_lock: Annotated[bool, RECORDS_KEPT, MORE] = False
@@ -435,7 +483,7 @@ class LockingRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScannedRequest(VerbRequest):
+class ScannedRequest(Question):
     """The flag of a verb that also reads data that others wrote."""
 
     origin: Annotated[Url | None, MORE] = None
@@ -478,7 +526,7 @@ class HostsRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialsRequest(RecordingRequest, HostsRequest):
+class TrialsRequest(RecordingRequest, HostsRequest, ReportedRequest):
     """The flags of a verb that measures several plans, and records them."""
 
 

@@ -27,7 +27,7 @@ from ..storage.base import Guarded, Storage
 from .hosts import host_lines, hosts_document, launched, on_all_hosts
 from .live import progress_bar
 from .terminal import show_lines
-from .verbs import GenerateRequest
+from .verbs import GenerateQuestion, GenerateRequest
 
 WEIGHTS = "-weights"
 """The end of a name that means the weights of a model, and no dataset."""
@@ -43,16 +43,9 @@ def run(request: GenerateRequest) -> int:
             remedy="leave them out, or name weights (iobench list served-models)",
         )
     launch = launched(request)
-
-    def prepared() -> tuple[DatasetSpec, Storage]:
-        spec, storage = _spec(request), open_storage(request.to)
-        if isinstance(storage, Guarded):
-            storage.check_target()
-        return spec, storage
-
     if launch is not None:
-        return _on_all_hosts(launch, request, prepared)
-    spec, storage = prepared()
+        return _on_all_hosts(launch, request, lambda: prepared(request))
+    spec, storage = prepared(request)
     _print(request, _generated(request, spec, storage), storage.url)
     return 0
 
@@ -65,7 +58,7 @@ def _weights(request: GenerateRequest) -> int:
             f"{other} is of a dataset, and {request.dataset} are a model's weights",
             remedy="leave it out; --layers and --vocabulary make them smaller",
         )
-    model, storage = find_served_model(request.dataset), open_storage(request.to)
+    model, storage = find_served_model(request.dataset), open_storage(str(request.to))
     layers, vocabulary = request.layers, request.vocabulary
     total = sum(each.nbytes for each in model.tensors(layers=layers, vocabulary=vocabulary))
     began, done = time.monotonic(), 0
@@ -188,9 +181,17 @@ _WRITTEN = ("written_samples", "written_bytes", "wall_s", "workers")
 """Keys of the document of a dataset, and of what this call wrote of it."""
 
 
-def _spec(request: GenerateRequest) -> DatasetSpec:
+def prepared(request: GenerateQuestion) -> tuple[DatasetSpec, Storage]:
+    """What is to be generated, and where. Raises UsageError and its subclasses."""
+    spec, storage = _spec(request), open_storage(str(request.to))
+    if isinstance(storage, Guarded):
+        storage.check_target()
+    return spec, storage
+
+
+def _spec(request: GenerateQuestion) -> DatasetSpec:
     seed = [f"seed={request.seed}"] if request.seed is not None else []
-    spec = load_dataset_spec(request.dataset, [*request.overrides, *seed])
+    spec = load_dataset_spec(str(request.dataset), [*request.overrides, *seed])
     size = request.size
     if request.memory_multiple is not None:
         size = round(request.memory_multiple * _memory())

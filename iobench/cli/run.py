@@ -27,15 +27,16 @@ from .hosts import accelerators_here, launched, on_all_hosts
 from .live import Live, progress_bar
 from .printing import finish
 from .terminal import note, say, show_json
-from .verbs import MeasuringRequest, RunRequest, TrainRequest
+from .verbs import MeasuringQuestion, MeasuringRequest, RunQuestion, RunRequest, TrainRequest
 
 if TYPE_CHECKING:
     from ..runner.hosts.control import Control
     from ..runner.hosts.hosts import Hosts
     from ..runner.hosts.meeting import Meeting
-    from ..runner.options import Mixed
+    from ..runner.options import Mixed, Options
 
 Planned = tuple[Plan, "Mixed | None"]
+RunOrTrain = RunQuestion | TrainRequest
 
 _CALIBRATION_S = 3.0
 
@@ -52,38 +53,16 @@ def measure(
 
     ``bound_only``: only find how much faster any loader could make it.
     """
-    repeat = request.usual_repeat if request.repeat is None else request.repeat
-    calibration_s = _CALIBRATION_S if request.calibration_s is None else request.calibration_s
     launch = launched(request)
-    if request.confirm and calibration_s == 0:
-        raise UsageError(
-            "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "
-            "them",
-            remedy="leave --calibration out, or --confirm",
-        )
-
     use_allocator(workload.accelerator.allocator, request.command[1:])
-
-    def planned(accelerators: int, here: range | None = None) -> Planned:
-        mixed = _mixed(request, accelerators)
-        plan = make_plan(
-            workload,
-            str(request.data),
-            origin=request.origin,
-            accelerators=accelerators,
-            repetitions=repeat,
-            seed=request.seed,
-            here=here,
-        )
-        return plan, mixed
 
     def measured(plan: Plan, mixed: Mixed | None, hosts: Hosts | None = None) -> int:
         if bound_only:
-            return tell_headspace(plan, request, calibration_s, hosts)
-        return _measured(request, plan, mixed, calibration_s, hosts)
+            return tell_headspace(plan, request, calibration_of(request), hosts)
+        return _measured(request, plan, mixed, hosts)
 
     if launch is None:
-        return measured(*planned(accelerators_here(request, 1)))
+        return measured(*planned(workload, request, accelerators_here(request, 1)))
     from ..runner.hosts.job import JobHosts, same_of_run
     from ..runner.hosts.member import Member
 
@@ -105,7 +84,7 @@ def measure(
     return on_all_hosts(
         launch,
         request,
-        lambda met: planned(met.accelerators, met.here),
+        lambda met: planned(workload, request, met.accelerators, met.here),
         lambda both: same_of_run(*both),
         lead=lead,
         join=join,
@@ -113,35 +92,65 @@ def measure(
     )
 
 
-def _measured(
-    request: RunRequest | TrainRequest,
-    plan: Plan,
-    mixed: Mixed | None,
-    calibration_s: float,
-    hosts: Hosts | None = None,
-) -> int:
-    """Run the plan on this host, or on those of a job, and print the report."""
-    # These import torch, which takes seconds: only once the plan is known to be right.
-    from ..runner.experiment import Options
-    from ..runner.experiment import run as run_plan
-    from ..runner.options import Confirm
-    from .telling import RunTold
+def calibration_of(request: MeasuringQuestion) -> float:
+    """Seconds for each ceiling. Raises UsageError where advice is to be tried without any."""
+    if request.confirm and request.calibration_s == 0:
+        raise UsageError(
+            "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "
+            "them",
+            remedy="leave --calibration out, or --confirm",
+        )
+    return _CALIBRATION_S if request.calibration_s is None else request.calibration_s
 
-    asked = request.find_max or request.confirm or request.checkpoint is not None
-    measured_whole = asked or request.rules == "mlperf" or isinstance(request, TrainRequest)
-    options = request.made(
+
+def planned(
+    workload: Workload, request: RunOrTrain, accelerators: int, here: range | None = None
+) -> Planned:
+    """The plan of the run, and of what it saves meanwhile. Raises UsageError."""
+    calibration_of(request)
+    mixed = _mixed(request, accelerators)
+    plan = make_plan(
+        workload,
+        str(request.data),
+        origin=request.origin,
+        accelerators=accelerators,
+        repetitions=request.usual_repeat if request.repeat is None else request.repeat,
+        seed=request.seed,
+        here=here,
+    )
+    return plan, mixed
+
+
+def options_of(request: RunOrTrain, mixed: Mixed | None, *, whole: bool = False) -> Options:
+    """The options of the run. ``whole``: no part of it is left out for want of time."""
+    from ..runner.options import Confirm, Options
+
+    whole = whole or request.find_max or request.confirm or mixed is not None
+    return request.made(
         Options,
-        calibration_s=calibration_s,
+        calibration_s=calibration_of(request),
         confirm=Confirm(budget_s=request.ablations_s) if request.confirm else None,
         ablations=not request.no_ablations,
         budget=Budget.of_run(
             request.budget_s,
             given=_given(request),
-            whole=measured_whole or hosts is not None,
+            whole=whole or request.rules == "mlperf",
             began_s=request.began_s,
         ),
         mixed=mixed,
     )
+
+
+def _measured(
+    request: RunRequest | TrainRequest, plan: Plan, mixed: Mixed | None, hosts: Hosts | None = None
+) -> int:
+    """Run the plan on this host, or on those of a job, and print the report."""
+    # These import torch, which takes seconds: only once the plan is known to be right.
+    from ..runner.experiment import run as run_plan
+    from .telling import RunTold
+
+    train = isinstance(request, TrainRequest)
+    options = options_of(request, mixed, whole=train or hosts is not None)
     with RunTold(plan, options, quiet=request.quiet) as live:
         if not options.budget.limited:
             live.announce()
@@ -149,7 +158,7 @@ def _measured(
     return finish(request, doc, directory, fail_on=request.fail_on)
 
 
-def _given(request: RunRequest | TrainRequest) -> frozenset[Given]:
+def _given(request: RunOrTrain) -> frozenset[Given]:
     """What ``--budget`` leaves as it is, because it was given."""
     steps = {text.partition("=")[0].strip() for text in request.overrides} & {"max_steps", "epochs"}
     asked: dict[Given, bool] = {
@@ -161,7 +170,7 @@ def _given(request: RunRequest | TrainRequest) -> frozenset[Given]:
     return frozenset(name for name, is_given in asked.items() if is_given)
 
 
-def _mixed(request: RunRequest | TrainRequest, ranks: int) -> Mixed | None:
+def _mixed(request: RunOrTrain, ranks: int) -> Mixed | None:
     """Return the checkpoints to save while loading, or None if none are requested."""
     if request.checkpoint is None or request.checkpoint_to is None:
         return None
@@ -184,7 +193,7 @@ def _mixed(request: RunRequest | TrainRequest, ranks: int) -> Mixed | None:
 MIN_TRIAL_S = 1.0
 
 
-def loader_overrides(request: RunRequest) -> list[str]:
+def loader_overrides(request: RunQuestion) -> list[str]:
     """The overrides for the workload that ``--loader`` stands for. Raises UsageError."""
     if request.loader is None:
         return []
@@ -210,25 +219,26 @@ def scan_first(request: RunRequest) -> RunRequest:
     it and the data. Hosts that work together need a manifest that all of them see, so there nothing
     is scanned. Raises what ``iobench scan`` raises.
     """
-    if request.loader is None or request.origin is not None or not is_local(request.data):
+    data = str(request.data)
+    if request.loader is None or request.origin is not None or not is_local(data):
         return request
-    place = Path(request.data)
+    place = Path(data)
     known = any((place / name).exists() for name in (MANIFEST, MARKER))
     if known or not place.is_dir() or request.hosts is not None or launched(request) is not None:
         return request
 
     with progress_bar("scanning", quiet=request.quiet) as tell:
-        report = scan(open_storage(request.data), progress=tell)
+        report = scan(open_storage(data), progress=tell)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     name = f"{report.manifest.spec.name}-{stamp}-{secrets.token_hex(2)}.yaml"
     folder = save(report, Path(request.results) / "scanned" / name)
     samples = counted(report.manifest.sample_count, "sample")
     note(
-        f"scanned {request.data}: {samples}. Without a scan next time: --data "
-        f"{shlex.quote(str(folder))} --origin {shlex.quote(request.data)}",
+        f"scanned {data}: {samples}. Without a scan next time: --data "
+        f"{shlex.quote(str(folder))} --origin {shlex.quote(data)}",
         quiet=request.quiet,
     )
-    return replace(request, data=str(folder), origin=request.data)
+    return replace(request, data=str(folder), origin=data)
 
 
 def tell_headspace(

@@ -7,6 +7,7 @@ is the help of its verb, and the text below a field that of its flag.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +17,12 @@ from cyclopts import Parameter
 
 from ..base.errors import UsageError
 from ..base.units import parse_duration
+from ..runner.progress import Observer
 from .flags import (
     CHECKPOINT,
     MAX_HOSTS,
     MORE,
+    OVERRIDES,
     AcceleratorsPerHost,
     BytesPerS,
     Change,
@@ -32,6 +35,7 @@ from .flags import (
     GateRequest,
     HistoryRequest,
     HostsRequest,
+    KeysAndValues,
     LockingRequest,
     Name,
     Names,
@@ -42,6 +46,7 @@ from .flags import (
     Overrides,
     Pages,
     Parameters,
+    Place,
     Rate,
     RecordingRequest,
     Records,
@@ -114,7 +119,7 @@ class CheckRequest(TrialsRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoRequest(RecordingRequest):
+class DemoRequest(RecordingRequest, ReportedRequest):
     """Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk the
     dataset stays in ./demo-data. With --s3, a real S3 server (rclone) is started on loopback over a
     temporary directory, and everything is removed at the end.
@@ -275,7 +280,32 @@ class SizeRequest(ReportedRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateRequest(LockingRequest, HostsRequest):
+class GenerateQuestion(LockingRequest):
+    """What ``iobench generate`` and ``iobench.generate`` can be asked of a dataset.
+
+    ``progress`` is called with (bytes done, bytes in all) from time to time.
+    """
+
+    dataset: Annotated[str, named("dataset")] = field(kw_only=False)
+    """name of a dataset (iobench list datasets) or YAML file; or NAME-weights, the safetensors
+    files of a model (iobench list served-models)"""
+    to: Place
+    """directory or URL for the dataset; must be new, empty, or hold this same dataset"""
+    size: Annotated[Size | None, without("samples", "memory_multiple")] = None
+    """total bytes of the samples, e.g. 20GiB"""
+    samples: Annotated[Count | None, without("memory_multiple")] = None
+    """number of samples"""
+    memory_multiple: Annotated[Number | None, above(0, 1000000.0)] = None
+    """total bytes as a multiple of the memory of this host (or of its cgroup), e.g. 5"""
+    seed: Count | None = None
+    """seed for sizes and contents"""
+    overrides: Annotated[KeysAndValues, OVERRIDES] = ()
+    workers: Workers = None
+    progress: Annotated[Callable[[int, int], None] | None, Parameter(parse=False)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateRequest(GenerateQuestion, HostsRequest):
     """Generate a dataset from its spec. Bytes are unique and incompressible unless the spec says
     otherwise. The same spec gives the same bytes with any number of workers. To continue an
     interrupted generation, give the same command again.
@@ -294,21 +324,6 @@ class GenerateRequest(LockingRequest, HostsRequest):
     """
 
     keeps: ClassVar[bool] = True
-    dataset: Annotated[str, named("dataset")] = field(kw_only=False)
-    """name of a dataset (iobench list datasets) or YAML file; or NAME-weights, the safetensors
-    files of a model (iobench list served-models)"""
-    to: Dir
-    """directory or URL for the dataset; must be new, empty, or hold this same dataset"""
-    size: Annotated[Size | None, without("samples", "memory_multiple")] = None
-    """total bytes of the samples, e.g. 20GiB"""
-    samples: Annotated[Count | None, without("memory_multiple")] = None
-    """number of samples"""
-    memory_multiple: Annotated[Number | None, above(0, 1000000.0)] = None
-    """total bytes as a multiple of the memory of this host (or of its cgroup), e.g. 5"""
-    seed: Count | None = None
-    """seed for sizes and contents"""
-    overrides: Overrides = ()
-    workers: Workers = None
     layers: Annotated[Count | None, WEIGHTS, at_least(1)] = None
     """layers to generate (default: all); each keeps its tensors and their sizes"""
     vocabulary: Annotated[Count | None, WEIGHTS, at_least(1)] = None
@@ -376,15 +391,16 @@ _FIXED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuringRequest(
-    ScannedRequest, RuledRequest, RecordingRequest, LockingRequest, HostsRequest
-):
-    """The flags of a run, whatever its workload; a subclass adds ``data``."""
+class MeasuringQuestion(ScannedRequest, RuledRequest, RecordingRequest, LockingRequest):
+    """What a run can be asked, whatever its workload; a subclass adds ``data``.
+
+    ``observer`` hears how far the run is, if Python asks.
+    """
 
     usual_repeat: ClassVar[int] = 6
+    observer: Annotated[Observer | None, Parameter(parse=False)] = None
     accelerators: Annotated[Count, at_least(1)] = 1
     """number of ranks, each with its own loader (default: 1)"""
-    accelerators_per_host: AcceleratorsPerHost = None
     budget_s: Time | None = None
     """time for the whole run, from the start of iobench to the verdict: a pilot tells how many
     steps, repetitions and ablations fit. What is given by --repeat, --calibration, --ablations,
@@ -398,7 +414,6 @@ class MeasuringRequest(
     confirm: bool = False
     """try the advice of this run: run the first changes that settings can apply in turns with
     today's settings, and print the promised and the found gain"""
-    fail_on: ConditionsOnMetrics = ()
     seed: Annotated[Count, MORE, at_least(0)] = 42
     """seed of the first repetition; each has its own (default: 42)"""
     calibration_s: Annotated[Time | None, MORE, at_most(MAX_CALIBRATION_S)] = None
@@ -424,7 +439,37 @@ class MeasuringRequest(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRequest(MeasuringRequest):
+class MeasuringRequest(MeasuringQuestion, HostsRequest, ReportedRequest):
+    """The flags of a run beside the question itself."""
+
+    accelerators_per_host: AcceleratorsPerHost = None
+    fail_on: ConditionsOnMetrics = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunQuestion(MeasuringQuestion):
+    """What ``iobench run`` and ``iobench.run`` can be asked."""
+
+    workload: Annotated[str, named("workload")] = field(kw_only=False)
+    """name of a workload (iobench list workloads) or YAML file"""
+    data: Place
+    """directory or URL of the dataset"""
+    overrides: Annotated[KeysAndValues, OVERRIDES] = ()
+    loader: Annotated[
+        str | None,
+        Parameter(metavar="MODULE:FUNCTION"),
+        LOADER_OF_YOURS,
+        without("confirm", "find_max"),
+    ] = None
+    """measure the loader that this function of yours returns (a torch DataLoader, any iterable
+    of batches, a Lightning DataModule), unchanged"""
+    loader_args: Annotated[KeysAndValues, LOADER_OF_YOURS, MORE] = ()
+    """an argument for that function; repeatable. The dataset's directory is passed as 'data' if
+    the function has this parameter"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(RunQuestion, MeasuringRequest):
     """Run a workload on a dataset: measure the ceiling of each stage alone, then all stages
     together, and print the verdict.
 
@@ -447,22 +492,6 @@ class RunRequest(MeasuringRequest):
           --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
     """
 
-    workload: Annotated[str, named("workload")] = field(kw_only=False)
-    """name of a workload (iobench list workloads) or YAML file"""
-    data: Dir
-    """directory or URL of the dataset"""
-    overrides: Overrides = ()
-    loader: Annotated[
-        str | None,
-        Parameter(metavar="MODULE:FUNCTION"),
-        LOADER_OF_YOURS,
-        without("confirm", "find_max"),
-    ] = None
-    """measure the loader that this function of yours returns (a torch DataLoader, any iterable
-    of batches, a Lightning DataModule), unchanged"""
-    loader_args: Annotated[Settings, LOADER_OF_YOURS, MORE] = ()
-    """an argument for that function; repeatable. The dataset's directory is passed as 'data' if
-    the function has this parameter"""
     headspace: Annotated[bool, LOADER_OF_YOURS, MORE, without("checkpoint", "fail_on")] = False
     """only find how much faster any loader could make this run: repeat 10 of its batches that
     are kept in memory, in turns with the run itself"""
@@ -512,7 +541,7 @@ class TrainRequest(MeasuringRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingRequest):
+class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingRequest, ReportedRequest):
     """Let requests arrive by themselves, each for one sample that is read from storage, and tell
     how long they take from their arrival to the end of the accelerator's step. Prints whether
     this storage holds the limit at this rate, where the time goes, and the bottleneck. Inference
@@ -640,7 +669,7 @@ ENGINE = group("the engine that will serve the model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadRequest(RuledRequest, RecordingRequest):
+class LoadRequest(RuledRequest, RecordingRequest, ReportedRequest):
     """Load a model's weights from storage into memory, with each loader and each number of
     replicas in turns, and tell how long that takes, what limits it, and which loader is fastest.
     Any directory or URL with safetensors files is taken as it is; nothing is written there. Before
@@ -1187,7 +1216,7 @@ class DoctorRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CleanRequest(LockingRequest):
+class CleanRequest(LockingRequest, VerbRequest):
     """Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made.
     Other files are kept and listed. A directory that iobench did not make is refused.
 

@@ -15,6 +15,7 @@ from iobench.record.verdict import Advice
 from iobench.report.advise import by_hand
 from iobench.report.again import again_sections
 from iobench.report.sections import SourceLines
+from iobench.settings.tags import tagged
 from iobench.settings.workload import load_workload
 from tests.processes import in_process
 
@@ -109,21 +110,31 @@ def test_a_longer_run_of_all_settings(work: Work, epochs: int) -> None:
 @pytest.mark.parametrize("own", [False, True], ids=["built-in", "of-ones-own"])
 def test_a_run_that_python_began(folder: Path, work: Work, own: bool) -> None:
     settings = {"batch_size": 8, "accelerator.step_time": 0.003, "max_steps": 2}
-    workload = load_workload("demo", [f"{key}={value}" for key, value in settings.items()])
-    run = iobench.run(
-        workload.model_copy(update={"name": "mine"}) if own else "demo",
-        folder / "small",
-        accelerators=2,
-        repetitions=1,
-        calibration=0,
-        settings=None if own else settings,
-        results=folder / "results",
-        tags={"box": "nfs-b"},
-    )
-    assert load_training(run.directory).tags == {"box": "nfs-b"}
-    line = advised(load_training(run.directory))
+    results, tags = folder / "results", {"box": "nfs-b"}
+    if own:
+        workload = load_workload("demo", [f"{key}={value}" for key, value in settings.items()])
+        mine = workload.model_copy(update={"name": "mine"})
+        plan = iobench.make_plan(
+            mine, str(folder / "small"), accelerators=2, repetitions=1, seed=42
+        )
+        options = iobench.Options(results=results, calibration_s=0.0, command=("iobench.run",))
+        with tagged(tags):
+            _, directory = iobench.run_plan(plan, options)
+    else:
+        directory = iobench.run(
+            "demo",
+            data=folder / "small",
+            accelerators=2,
+            repeat=1,
+            calibration_s=0.0,
+            overrides=settings,
+            results=results,
+            tags=tags,
+        ).directory
+    assert load_training(directory).tags == tags
+    line = advised(load_training(directory))
     second = work(f"{line} {' '.join(BARE)}")
-    same_job(load_training(run.directory), second, "name")
+    same_job(load_training(directory), second, "name")
     assert not second.job.verdict.too_short
 
 

@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": WORDS | SCHEMA | {"judge", "ask"},
     "runner": BELOW | {"judge", "ask"},
     "cli": BELOW | {"judge", "ask", "report", "runner"},
-    "api": BELOW | {"judge", "ask", "report", "runner"},
+    "api": BELOW | {"judge", "ask", "report", "runner", "cli"},
     "testing": BELOW,
     "__main__": {"cli"},
 }

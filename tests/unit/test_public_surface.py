@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import doctest
 import inspect
 import re
@@ -14,6 +15,8 @@ import pytest
 import iobench
 from iobench import api
 from iobench.base import errors
+from iobench.cli import verbs
+from iobench.cli.flags import VerbRequest
 from tests.processes import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +91,17 @@ def test_the_page_names_every_public_name() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("function", "verb"), [("run", "RunRequest"), ("generate", "GenerateRequest")]
+)
+def test_a_verb_is_asked_the_same_from_python(function: str, verb: str) -> None:
+    """Each parameter is a flag of the verb, but for what Python alone has."""
+    flags = {each.name for each in dataclasses.fields(getattr(verbs, verb))}
+    asked = set(inspect.signature(getattr(iobench, function)).parameters)
+    assert asked <= flags
+    assert not asked & {each.name for each in dataclasses.fields(VerbRequest)}
+
+
 @pytest.mark.slow
 def test_the_pages_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -123,11 +137,12 @@ def test_importing_costs_nothing() -> None:
 
 def test_the_api_refuses_what_contradicts_itself(tmp_path: Path, make_dataset: object) -> None:
     for wrong in (
-        lambda: iobench.generate("demo", tmp_path / "d", samples=1, size="1MiB"),
-        lambda: iobench.generate(
-            iobench.load_dataset_spec("demo"), tmp_path / "d", settings={"samples": 1}
-        ),
-        lambda: iobench.run("demo", tmp_path, rules="none"),
+        lambda: iobench.generate("demo", to=tmp_path / "d", samples=1, size=1 << 20),
+        lambda: iobench.generate("demo", to=tmp_path / "d", workers=0),
+        lambda: iobench.run("demo", data=tmp_path, rules="none"),  # type: ignore[arg-type]
+        lambda: iobench.run("demo", data=tmp_path, accelerators=0),
+        lambda: iobench.run("demo", data=tmp_path, checkpoint="llama3-8b"),
+        lambda: iobench.run("demo", data=tmp_path, tags={"no label": "x"}),
         lambda: iobench.compare(tmp_path, tmp_path),
         lambda: iobench.compare(tmp_path, tmp_path, metrics=["speed"]),
         lambda: iobench.compare([], []),
