@@ -19,6 +19,7 @@ from iobench.runner.model_load_plan import make_load_plan
 from iobench.runner.options import LoadOptions
 from iobench.serve.loaders.direct import DirectLoader
 from iobench.storage.scratch import scratch
+from tests.oracle.plants import throttle_for
 from tests.small_models import small_weights
 
 BANDWIDTH = 25e6
@@ -57,6 +58,23 @@ def test_a_load_takes_the_bytes_over_the_bandwidth(model: Path, tmp_path: Path) 
     share = storage_share(found)
     assert share.value > 0.9
     assert found.read_amplification == pytest.approx(1, rel=0.001)
+
+
+def test_the_kernels_throttle_holds_a_load_of_mapped_files_too(tmp_path: Path) -> None:
+    """No storage of iobench's own is between this loader and the disk."""
+    model = tmp_path / "model"
+    small_weights(model)
+
+    def load(place: Path) -> None:
+        doc = loaded(str(model), place, loaders=["mmap"])
+        (place / "record.json").write_text(doc.model_dump_json())
+
+    with throttle_for(model) as throttle:
+        throttle.hold(bytes_per_s=int(BANDWIDTH))
+        throttle.run(load, tmp_path)
+    doc = ModelLoadRecord.model_validate_json((tmp_path / "record.json").read_text())
+    found = figures(doc.job)
+    assert found.ready_s == pytest.approx(doc.job.bytes / BANDWIDTH, rel=0.05)
 
 
 def test_replicas_share_one_link_and_one_read_cures_it(model: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from .common import (
 )
 from .exchange import Exchange
 
-FILE_BLOCK = 1 << 20
+FILE_BLOCK = 4 << 20
 OBJECT_BLOCK = 8 << 20
 """Bytes per request of local files, and of any other storage."""
 
