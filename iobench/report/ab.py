@@ -20,7 +20,7 @@ from ..judge.statistics import factor_of
 from ..record.ab import MAX_ROUNDS, AbRecord, AbVariant, Claim
 from ..record.metrics import BY_NAME
 from .again import kept_sections
-from .compare import TONES, ratio_chart, tone_of
+from .compare import TONES, ratio_chart
 from .figures import (
     BLANK,
     TableOf,
@@ -32,6 +32,7 @@ from .figures import (
     picture,
     sentence,
     told,
+    tone_of,
     word,
 )
 from .glance import ended
@@ -167,7 +168,7 @@ def _claims(record: AbRecord, claims: list[Claim]) -> Table:
         "claims",
         "Every metric: median over the rounds, and B over A with its interval",
         mark=lambda each: "" if measured(record, each) else each.why,
-        tone=tone_of,
+        tone=lambda each: tone_of(each.better),
         charts=[*ratio_chart(claims, "B / A")],
         notes=[
             "The intervals hold at the same time for all looks at one metric.",

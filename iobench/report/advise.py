@@ -200,8 +200,7 @@ def _rate(each: Alternative) -> Cell:
 
 
 def _front(found: Recommendation) -> Table:
-    shown = found.alternatives[:MAX_SHOWN]
-    rows = TableOf(shown, more=max(0, len(found.alternatives) - MAX_SHOWN))
+    rows = TableOf(found.alternatives, most=MAX_SHOWN)
     rows.add("samples_per_s", "samples/s [min, max]", of=_rate, ends=("low", "high"))
     rows.add("repetitions", "n")
     rows.add("cpu_s_per_gb", "CPU s/GB", show="{:.3g}".format)

@@ -16,9 +16,9 @@ from ..judge.promise import promised, tells_nothing
 from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
-from .figures import NO_REASON, Format, ends, picture
+from .figures import NO_REASON, Format, ends, picture, tone_of
 from .glance import STAGES, UTILIZATION, cold_reads
-from .sections import FirstScreen, Item, Items, KeyFigure, Table, Tone
+from .sections import FirstScreen, Item, Items, KeyFigure, Table
 from .stages import bottleneck_stage, stage_rates
 
 WHY = {
@@ -45,10 +45,11 @@ WIDEST = 2.0
 def answer(doc: TrainingRecord) -> FirstScreen:
     """The first screen of a run; as text about 25 lines."""
     verdict, cold, evidence = doc.job.verdict, cold_reads(doc), judge(doc).evidence
+    starved = True if verdict is None else verdict.starved
     return FirstScreen(
         job=_job(doc),
         state="no verdict" if verdict is None else _state(verdict),
-        tone=_tone(doc),
+        tone=tone_of(None if starved is None else not starved),
         sentences=() if verdict is None else tuple(_sentences(doc, verdict, evidence)),
         picture=_pipeline(doc, evidence),
         flow=True,
@@ -67,14 +68,6 @@ def _job(doc: TrainingRecord) -> str:
 
 def _ranks(doc: TrainingRecord) -> str:
     return counted(doc.job.accelerators, "accelerator")
-
-
-def _tone(doc: TrainingRecord) -> Tone:
-    """Good and bad have one colour each; what is not decided has none."""
-    verdict = doc.job.verdict
-    if verdict is None or verdict.starved:
-        return "bad"
-    return "good" if verdict.starved is False else "plain"
 
 
 def _state(verdict: Verdict) -> str:

@@ -179,7 +179,7 @@ def _hosts(study: Study) -> Table | None:
     hosts = host_saves(study)
     if not hosts:
         return None
-    rows = TableOf(hosts[:MAX_HOSTS], more=max(0, len(hosts) - MAX_HOSTS))
+    rows = TableOf(hosts, most=MAX_HOSTS)
     rows.add("host", "host", of=lambda each: _named(each.host, study.hosts[each.host].name))
     rows.add_each({"ranks": "ranks", "bytes": "saved", "blocked_s": "blocked"})
     rows.add_each({"durable_s": "durable", "restore_s": "restore", "late_s": "late start"})

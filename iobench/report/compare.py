@@ -23,6 +23,7 @@ from .figures import (
     picture,
     sentence,
     spread,
+    tone_of,
     word,
 )
 from .sections import Cell, Chart, FirstScreen, Item, Items, KeyFigure, Section, Table, Tone, joined
@@ -181,7 +182,7 @@ def _metrics(each: Comparison, name: str) -> Table:
     rows.data("why", of=lambda row: row.claim.why)
     return rows.made(
         f"{name}-metrics",
-        tone=lambda row: tone_of(row.claim),
+        tone=lambda row: tone_of(row.claim.better),
         charts=[*ratio_chart([row.claim for row in each.rows], "candidate over baseline")],
     )
 
@@ -282,9 +283,3 @@ def ratio_chart(claims: Sequence[Claim], label: str) -> Iterator[Chart]:
             origin=1.0,
             full=1 + span,
         )
-
-
-def tone_of(claim: Claim) -> Tone:
-    if claim.better is None:
-        return "plain"
-    return "good" if claim.better else "bad"

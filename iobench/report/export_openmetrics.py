@@ -148,9 +148,7 @@ def _about(doc: RunRecord, run: Labels) -> Iterator[Family]:
     if isinstance(doc, TrainingRecord):
         facts["accelerators"] = str(doc.job.accelerators)
     elif doc.checkpoints is not None:
-        facts["model"] = doc.checkpoints.model
-        facts["writer"] = doc.checkpoints.writer
-        facts["ranks"] = str(doc.checkpoints.ranks)
+        facts |= {key: str(getattr(doc.checkpoints, key)) for key in ("model", "writer", "ranks")}
     elif isinstance(doc, ModelLoadRecord):
         facts["model"] = doc.job.model
         facts["loader"] = doc.job.spec.loaders[0] if doc.job.spec.loaders else ""

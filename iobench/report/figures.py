@@ -163,6 +163,11 @@ def facts(name: str, title: str, found: Iterable[tuple[str, str]]) -> Facts:
     return Facts(id=name, title=title, facts=facts_of(found))
 
 
+def tone_of(good: bool | None) -> Tone:
+    """Good and bad have one colour each; what is not decided has none."""
+    return "plain" if good is None else "good" if good else "bad"
+
+
 def sentence(text: str) -> str:
     """The text as a sentence: with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:]}." if text else ""
@@ -234,11 +239,13 @@ def unit_of(name: str) -> str:
 class TableOf(Generic[T]):
     """A table with a row for each record, which is made column by column."""
 
-    def __init__(self, records: Iterable[T], more: int = 0) -> None:
-        self.records = list(records)
+    def __init__(self, records: Iterable[T], *, most: int | None = None, more: int = 0) -> None:
+        """``most``: records beyond so many are left out, and ``more`` have been already."""
+        every = list(records)
+        self.records = every[:most]
         self._columns: list[Column] = []
         self._cells: list[list[Cell]] = []
-        self._more = more
+        self._more = more + len(every) - len(self.records)
 
     def add(
         self,

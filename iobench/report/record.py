@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..base.units import counted, format_count, format_percent
+from ..base.units import counted
 from ..judge.figures.events import Events
 from ..record.run import (
     CheckpointRecord,
@@ -15,10 +15,10 @@ from ..record.run import (
     TrainingRecord,
 )
 from . import checkpoint, model_load, run, serving
-from .figures import Format, TableOf, summary, word
+from .figures import TableOf, word
 from .glance import UTILIZATION, bottleneck_text
 from .labels import labels_of, tags_text
-from .sections import Cell, FirstScreen, Headline, Prose, Section, Table
+from .sections import Cell, FirstScreen, Headline, Prose, Section, Table, Where
 
 
 def sections(
@@ -40,6 +40,12 @@ def sections(
 
 RATE = "samples_per_s"
 
+_ABOUT: dict[Where, dict[str, str]] = {
+    "everywhere": {"storage": "storage", "host": "host"},
+    "pages": {"cores": "cores", "instance": "instance"},
+}
+"""What the overview has of each run's labels, by the media that show it."""
+
 
 def several_sections(runs: Sequence[tuple[RunRecord, Sequence[Section]]]) -> list[Section]:
     """An overview of the runs, and the sections of each with its number in ids and titles."""
@@ -58,44 +64,39 @@ def numbered(section: Section, number: int, what: str = "run") -> Section:
 
     ``what``: what is numbered, in one word.
     """
-    name = f"{what}-{number}-{section.id}"
+    name, before = f"{what}-{number}-{section.id}", f"{what.capitalize()} {number}: "
+
+    def after(title: str) -> str:
+        return f"{title} ({what} {number})" if title else ""
+
     if isinstance(section, Prose):
         return replace(section, id=name)
     if isinstance(section, Headline):
-        return replace(section, id=name, title=f"{what.capitalize()} {number}: {section.title}")
+        return replace(section, id=name, title=before + section.title)
     if isinstance(section, FirstScreen):
-        return replace(section, id=name, job=f"{what.capitalize()} {number}: {section.job}")
-    title = f"{section.title} ({what} {number})" if section.title else ""
+        return replace(section, id=name, job=before + section.job)
     if isinstance(section, Table):
-        charts = tuple(
-            replace(each, title=f"{each.title} ({what} {number})") if each.title else each
-            for each in section.charts
-        )
-        return replace(section, id=name, title=title, charts=charts)
-    return replace(section, id=name, title=title)
+        charts = tuple(replace(each, title=after(each.title)) for each in section.charts)
+        section = replace(section, charts=charts)
+    return replace(section, id=name, title=after(section.title))
 
 
 def _overview(docs: Sequence[RunRecord]) -> Table:
-    rows, about = TableOf(list(enumerate(docs, start=1))), [labels_of(doc) for doc in docs]
-    rows.add("number", "run", of=lambda each: each[0])
-    rows.add("run_id", "id", of=lambda each: each[1].run_id)
-    rows.add("job", "job", of=lambda each: _job(each[1]))
-    rows.add_each({"storage": "storage", "host": "host"}, "", lambda at, key: about[at[0] - 1][key])
-    more = {"cores": "cores", "instance": "instance"}
-    rows.add_each(more, "", lambda at, key: about[at[0] - 1][key], where="pages")
+    rows, number = TableOf(docs), {id(doc): at for at, doc in enumerate(docs, start=1)}
+    rows.add("number", "run", of=lambda doc: number[id(doc)])
+    rows.add("run_id", "id")
+    rows.add("job", "job", of=_job)
+    about = {id(doc): labels_of(doc) for doc in docs}
+    for where, names in _ABOUT.items():
+        rows.add_each(names, "", lambda doc, key: about[id(doc)][key], where=where)
     if any(doc.tags for doc in docs):
-        rows.add("tags", "labels", of=lambda each: tags_text(each[1]) or None)
-    rows.add("created", "when", of=lambda each: _when(each[1].created))
-    rows.add("status", "ended", of=lambda each: each[1].status)
-    rows.add("bottleneck", "the bottleneck", of=lambda each: _bottleneck(each[1]))
-    rows.add(
-        UTILIZATION,
-        "utilization",
-        "share",
-        lambda each: _median(each[1], UTILIZATION, format_percent),
-    )
-    rows.add(RATE, "samples/s", "samples/s", lambda each: _median(each[1], RATE, format_count))
-    rows.add("validity", "validity", of=lambda each: each[1].validity)
+        rows.add("tags", "labels", of=lambda doc: tags_text(doc) or None)
+    rows.add("created", "when", of=_when)
+    rows.add("status", "ended")
+    rows.add("bottleneck", "the bottleneck", of=_bottleneck)
+    rows.add(UTILIZATION, "utilization", "share", lambda doc: doc.metrics.get(UTILIZATION))
+    rows.add(RATE, "samples/s", of=lambda doc: doc.metrics.get(RATE))
+    rows.add("validity", "validity")
     return rows.made("overview", "Overview: median [min, max] of the repetitions of each run")
 
 
@@ -111,8 +112,8 @@ def _job(doc: RunRecord) -> str:
     return str(doc.job.kind)
 
 
-def _when(created: str) -> Cell:
-    return word(created[:16].replace("T", " "), created)
+def _when(doc: RunRecord) -> Cell:
+    return word(doc.created[:16].replace("T", " "), doc.created)
 
 
 def _bottleneck(doc: RunRecord) -> str:
@@ -121,8 +122,3 @@ def _bottleneck(doc: RunRecord) -> str:
     if not isinstance(doc, TrainingRecord):
         return "-"
     return bottleneck_text(doc.job.verdict) if doc.job.verdict else "no verdict"
-
-
-def _median(doc: RunRecord, metric: str, show: Format) -> Cell | None:
-    found = doc.metrics.get(metric)
-    return None if found is None else summary(found, show)

@@ -198,7 +198,7 @@ def _table(table: Table, width: int, room: int, paint: Paint) -> list[str]:
         else:
             line = _joined(texts, aligned)
             if table.bars is not None and space >= MIN_BAR:
-                value = row.cells[table.at(table.bars.column)].value
+                value = table.cell(row, table.bars.column).value
                 line += INDENT + _bar(value, table.bars, space)
             found = [f"{line.rstrip()}{_mark(row)}"]
         lines += [paint(line, "bound") if row.mark else line for line in found]

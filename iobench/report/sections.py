@@ -212,6 +212,12 @@ class Table:
         """The position of the column ``name``."""
         return [column.name for column in self.columns].index(name)
 
+    def column(self, name: str) -> Column:
+        return self.columns[self.at(name)]
+
+    def cell(self, row: Row, name: str) -> Cell:
+        return row.cells[self.at(name)]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:

@@ -11,10 +11,10 @@ from ..judge.serving.verdict import quantile_text
 from ..record.metrics import metrics_of
 from ..record.run import ServingRecord
 from ..record.serving import FoundRate, LatencyParts, ServedTrial, ServingRun, ServingVerdict
-from .figures import Medians, TableOf, ends, interval, picture, summary
+from .figures import Medians, TableOf, ends, interval, picture, summary, tone_of
 from .glance import whole_report
 from .labels import data_table
-from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, Tone
+from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table
 
 _PARTS = {
     "reader_wait_s": "waiting for a reader",
@@ -32,7 +32,6 @@ _BOTTLENECKS = {
     "inconclusive": "the bottleneck is inconclusive",
 }
 
-_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "plain"}
 
 _TRIALS = {
     "repetition": "repetition",
@@ -69,19 +68,19 @@ def _first(doc: ServingRecord) -> FirstScreen:
             found = doc.metrics[name]
             gauges.append(KeyFigure(label, summary(found, format_duration).text))
     gauges.append(KeyFigure("largest rate", _largest(job.found), _why(job.found)))
-    state, tone = "no rate was measured", _TONES[None]
+    state = "no rate was measured"
     sentences: list[str] = []
     if verdict is not None:
         words = {True: "holds", False: "does not hold", None: "inconclusive whether it holds"}
         state = f"{words[verdict.holds]} {limit}"
-        tone = _TONES[verdict.holds]
+
         sentences = [verdict.sentence, _cause(verdict), _log_sentence(job)]
     elif job.found is not None and job.found.low is None:
         state, sentences = f"no rate holds {limit}", [job.found.bound or "No rate was tried."]
     return FirstScreen(
         job=f"{spec.name} at {format_count(job.rate)} requests/s" if job.rate else spec.name,
         state=state,
-        tone=tone,
+        tone=tone_of(verdict.holds if verdict else None),
         sentences=tuple(filter(None, sentences)),
         gauges=tuple(gauges),
         picture=_picture(job),

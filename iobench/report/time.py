@@ -155,7 +155,7 @@ def worker_section(doc: TrainingRecord) -> Table | str | None:
     found = sorted(repetition.workers, key=lambda each: -each.s_per_batch)
     several = len({each.rank for each in found}) > 1
     count = len(found) + repetition.workers_left_out
-    rows = TableOf(found[:MAX_WORKERS], more=count - len(found[:MAX_WORKERS]))
+    rows = TableOf(found, most=MAX_WORKERS, more=repetition.workers_left_out)
     rows.add_each({"rank": "rank", "worker": "worker"})
     rows.add("busy_per_batch_s", "busy, a batch", of=lambda each: each.s_per_batch)
     rows.add("batches", "batches", "count")
@@ -213,7 +213,7 @@ def host_section(doc: TrainingRecord) -> Table | None:
     names = {each.host: host_name(doc, each.host) for each in ordered}
     offsets = {at: host.offset_error_s for at, host in enumerate(doc.job.hosts)}
     memory = {at: host.memory_bytes for at, host in enumerate(doc.hosts)}
-    rows = TableOf(ordered[:MAX_HOSTS], more=max(0, len(ordered) - MAX_HOSTS))
+    rows = TableOf(ordered, most=MAX_HOSTS)
     rows.add("host", "host", of=lambda each: names[each.host])
     rows.add_each({"ranks": "ranks", "samples_per_s": "samples/s", "read_bytes_per_s": "read"})
     rows.add_each({"first_done_s": "first done", "last_done_s": "last done"})

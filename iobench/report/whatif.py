@@ -25,9 +25,9 @@ from ..base.units import (
 )
 from ..judge.evidence import Evidence
 from ..judge.judged import judge
-from .figures import ENDS, INCONCLUSIVE, Format, TableOf, listed, ranged, sentence, word
+from .figures import ENDS, INCONCLUSIVE, Format, TableOf, listed, ranged, sentence, tone_of, word
 from .glance import UTILIZATION, bottleneck_text
-from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, Tone, joined
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 from .stages import LABELS
 
 TRUSTED = 0.2
@@ -60,7 +60,7 @@ def _of_ceilings(found: Prediction) -> list[Section]:
         id="what-if",
         job=f"Run {found.run_id} with {'; '.join(found.changes)}",
         state=state,
-        tone=_tone(None if verdict is None or verdict.starved is None else not verdict.starved),
+        tone=tone_of(None if verdict is None or verdict.starved is None else not verdict.starved),
         sentences=tuple(told),
         gauges=tuple(_predicted(found, before)),
     )
@@ -78,10 +78,6 @@ def _predicted(found: Prediction, before: Evidence) -> Iterator[KeyFigure]:
         if (predicted := found.what_if.metrics.get(name)) is not None:
             then = "" if measured is None else f"; {form(measured)} was measured"
             yield KeyFigure(label, form(predicted.median), f"predicted{then}")
-
-
-def _tone(fed: bool | None) -> Tone:
-    return "plain" if fed is None else "good" if fed else "bad"
 
 
 def _ceilings(before: Evidence, after: Evidence) -> Table:
@@ -176,7 +172,7 @@ def _first(found: HostsPrediction) -> FirstScreen:
         id="cluster",
         job=f"{job}{counted(len(found.measured), 'run')} ({runs})",
         state={True: "fed", False: "starved", None: "perhaps starved"}[at.fed],
-        tone=_tone(at.fed),
+        tone=tone_of(at.fed),
         sentences=tuple(_answer(found)),
         gauges=(
             KeyFigure("utilization", ranged(busy, beside), required),

@@ -100,7 +100,7 @@ def _picture(answer: FirstScreen) -> str:
 
 
 def _value(table: Table, row: Row) -> float:
-    value = row.cells[table.at(table.bars.column)].value if table.bars else None
+    value = table.cell(row, table.bars.column).value if table.bars else None
     return float(value) if isinstance(value, int | float) else 0.0
 
 

@@ -147,8 +147,8 @@ def _points(table: Table, chart: Chart, column: str) -> list[ChartPoint]:
     """
     found = []
     for number, row in _rows(table, chart):
-        cell = row.cells[table.at(column)]
-        x = finite(row.cells[table.at(chart.x)].value) if chart.x else float(number)
+        cell = table.cell(row, column)
+        x = finite(table.cell(row, chart.x).value) if chart.x else float(number)
         y, low, high = (finite(value) for value in (cell.value, cell.low, cell.high))
         if y is None and low is not None and high is not None:
             y = (low + high) / 2
@@ -158,7 +158,7 @@ def _points(table: Table, chart: Chart, column: str) -> list[ChartPoint]:
 
 
 def _text_of(row: Row, table: Table, columns: Sequence[str]) -> str:
-    return ", ".join(text for name in columns if (text := row.cells[table.at(name)].shown))
+    return ", ".join(text for name in columns if (text := table.cell(row, name).shown))
 
 
 def _name_of(row: Row, table: Table, columns: Sequence[str]) -> str:
@@ -235,12 +235,12 @@ def _lines(table: Table, chart: Chart, name: str) -> Drawing:
     found = {column: _points(table, chart, column) for column in chart.y}
     found = {column: points for column, points in found.items() if points}
     points = [point for each in found.values() for point in each]
-    labels = [table.columns[table.at(column)].label for column in found]
+    labels = [table.column(column).label for column in found]
     ends = max(map(length_of, labels), default=0.0) + 16 if len(chart.y) > 1 else RIGHT
     right, top = WIDTH - min(MAX_RIGHT, ends), TOP + 16 * len(chart.marks)
     bottom = top + LINES_HEIGHT
-    across = table.columns[table.at(chart.x)] if chart.x else COUNTED
-    up = table.columns[table.at(chart.y[0])]
+    across = table.column(chart.x) if chart.x else COUNTED
+    up = table.column(chart.y[0])
     named = (chart.x,) if chart.named else ()
     x = scale_of(
         [*(point.x for point in points), *(mark.at for mark in chart.marks)],
@@ -300,7 +300,7 @@ def _series(
 def _bars(table: Table, chart: Chart, name: str) -> Drawing:
     """Bars with intervals, each below its label and its figures, which a phone shows, too."""
     points, right = _points(table, chart, chart.y[0]), WIDTH - RIGHT
-    column = table.columns[table.at(chart.y[0])]
+    column = table.column(chart.y[0])
     labels = [_name_of(point.row, table, chart.label) for point in points]
     room = min(MAX_LABELS, max(map(length_of, labels), default=0.0) + 16)
     top = 14 + 16 * len(chart.marks)
@@ -336,12 +336,10 @@ def _bars(table: Table, chart: Chart, name: str) -> Drawing:
 def _parts(table: Table, chart: Chart, name: str) -> Drawing:
     """A bar of full length for each row, divided by its shares, below a legend of the parts."""
     rows, right = [row for _, row in _rows(table, chart)], WIDTH - 20
-    shares = [
-        [finite(row.cells[table.at(column)].value) or 0.0 for column in chart.y] for row in rows
-    ]
+    shares = [[finite(table.cell(row, column).value) or 0.0 for column in chart.y] for row in rows]
     drawn = [at for at in range(len(chart.y)) if any(each[at] > 0 for each in shares)]
     color = {at: number % len(HATCHES) for number, at in enumerate(drawn)}
-    labels = {at: table.columns[table.at(chart.y[at])].label for at in drawn}
+    labels = {at: table.column(chart.y[at]).label for at in drawn}
     body = [
         f'<pattern id="{name}-h{number}" width="8" height="8" patternUnits="userSpaceOnUse">'
         f'<path class="hatch" d="{hatch}"/></pattern>'
@@ -387,8 +385,8 @@ def _front(table: Table, chart: Chart, name: str) -> Drawing:
 
     A point on the front is a filled diamond with a number, and the others are hollow circles.
     """
-    points, column = _points(table, chart, chart.y[0]), table.columns[table.at(chart.y[0])]
-    across = table.columns[table.at(chart.x)]
+    points, column = _points(table, chart, chart.y[0]), table.column(chart.y[0])
+    across = table.column(chart.x)
     signs = [-1.0 if each == "more" else 1.0 for each in chart.better]
     kept = front([(signs[0] * point.x, signs[1] * point.y) for point in points])
     best = sorted((each for each, on in zip(points, kept, strict=True) if on), key=lambda p: p.x)
@@ -449,7 +447,7 @@ def _apart(wanted: list[tuple[float, float]], side: float) -> list[tuple[float, 
 def _spoken(point: ChartPoint, table: Table, chart: Chart) -> str:
     """Both figures of a point, each with what it is of, and the name of its row."""
     figures = [
-        f"{label or table.columns[table.at(name)].label} {_text_of(point.row, table, (name,))}"
+        f"{label or table.column(name).label} {_text_of(point.row, table, (name,))}"
         for name, label in ((chart.y[0], chart.y_label), (chart.x, chart.x_label))
     ]
     return f"{', '.join(figures)}: {_name_of(point.row, table, chart.label)}"
