@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import yaml
 
 from ..base.text import quoted
-from ..record.host import Host
 from ..record.run import CheckpointRecord, RunRecord, ServingRecord, TrainingRecord
 from ..settings.base import OpenRecord, RecordHead, Strict
 from .figures import facts, facts_of
@@ -39,7 +38,9 @@ def again_sections(doc: RunRecord) -> list[Section]:
     hosts = [_plain(host) for host in doc.hosts[:MAX_HOSTS]]
     more = f" (the first {MAX_HOSTS} of {len(doc.hosts)})" if len(doc.hosts) > MAX_HOSTS else ""
     if any(hosts):
-        found.append(_file("hosts", f"Fingerprint of the host{_s(doc.hosts)}{more}", hosts))
+        found.append(
+            _file("hosts", f"Fingerprint of the host{'s' * (len(doc.hosts) > 1)}{more}", hosts)
+        )
     if doc.storage.recorded:
         found.append(_file("storage-facts", "Fingerprint of the storage", _plain(doc.storage)))
     return found
@@ -130,7 +131,3 @@ def _plain(record: OpenRecord | Strict) -> dict[str, object]:
     """The keys of a record that have values, in groups and lists too."""
     known = record.model_dump(mode="json", exclude_none=True)
     return {key: value for key, value in known.items() if value not in ({}, [], "")}
-
-
-def _s(hosts: Sequence[Host]) -> str:
-    return "s" if len(hosts) > 1 else ""

@@ -19,7 +19,7 @@ from .cost_words import (
     times,
     title,
 )
-from .figures import MAX_BARS, TableOf, facts, listed, picture
+from .figures import MAX_BARS, TableOf, ends, facts, listed, picture
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Value, Where, joined
 
 _DATA = (
@@ -225,5 +225,5 @@ def _usd(samples_per_usd: float | None) -> float | None:
 def _text(option: Option) -> str:
     least = "at least " if option.figures.never_interrupted else ""
     low, high = _usd(option.figures.samples_per_usd_high), _usd(option.figures.samples_per_usd_low)
-    interval = "" if low is None or high is None else f" [{low:.4g}, {high:.4g}]"
+    interval = "" if low is None or high is None else f" {ends(low, high, _four)}"
     return f"{least}{option.figures.usd_per_million_samples:.4g}{interval}"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -120,17 +119,12 @@ def _written(event: TraceEvent) -> str:
 
 def _blocks(events: Events) -> Iterator[tuple[str, int, Array]]:
     """Phase, repetition and row numbers of each repetition, in the order of the file."""
-    phase, repetition = events["phase"], events["repetition"]
-    if not len(phase):
-        return
-    new = np.r_[True, (phase[1:] != phase[:-1]) | (repetition[1:] != repetition[:-1])]
-    edges = [*np.flatnonzero(new).tolist(), len(phase)]
-    found: dict[tuple[str, int], list[Array]] = {}
-    for start, end in pairwise(edges):
-        key = str(phase[start]), int(repetition[start])
-        found.setdefault(key, []).append(np.arange(start, end))
+    keys = zip(events["phase"].tolist(), events["repetition"].tolist(), strict=True)
+    found: dict[tuple[str, int], list[int]] = {}
+    for row, key in enumerate(keys):
+        found.setdefault(key, []).append(row)
     for (name, number), rows in found.items():
-        yield name, number, np.concatenate(rows)
+        yield str(name), number, np.array(rows)
 
 
 class _Block:

@@ -10,7 +10,7 @@ from ..judge.figures.search import STEADY, trials_of, utilization_of
 from ..record.run import TrainingRecord
 from ..record.training import FindMax, FindMaxPoint
 from ..record.verdict import Fed
-from .figures import Format, TableOf, figure, lacking
+from .figures import Format, TableOf, ends, figure, lacking
 from .glance import UTILIZATION
 from .sections import Bars, Cell, Chart, Mark, Table
 
@@ -41,7 +41,7 @@ def number_text(fed: Fed) -> str:
         return "not known"
     number = format_count(fed.accelerators)
     if fed.low is not None and fed.high is not None:
-        return f"{number} [{fed.low}, {fed.high}]"
+        return f"{number} {ends(fed.low, fed.high, str)}"
     if fed.low is not None:
         least = f" (at least {fed.low})" if fed.low != fed.accelerators else ""
         return f"{number} or more{least}"
@@ -94,7 +94,7 @@ def _search(found: FindMax, of_stored: str) -> Table:
     none = "none of those tried" if found.bound else "not even one"
     answer = none if found.accelerators is None else format_count(found.accelerators)
     if found.low is not None and found.high is not None and found.accelerators is not None:
-        answer += f" [{found.low}, {found.high}]"
+        answer += f" {ends(found.low, found.high, str)}"
     rows = TableOf(point for tries in trials_of(found.points).values() for point in tries)
     rows.add("accelerators", "accelerators", "count")
     rows.add(UTILIZATION, "utilization", "share", lambda each: _utilization(each, beside))

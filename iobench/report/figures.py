@@ -65,6 +65,11 @@ def ends(low: float, high: float, show: Format) -> str:
     return f"[{show(low)}, {show(high)}]"
 
 
+def interval_of(found: Ranged, show: Format) -> str:
+    """``[1,880, 1,910]``; empty if the interval is not known."""
+    return "" if found.low is None or found.high is None else ends(found.low, found.high, show)
+
+
 def spread_of(values: Sequence[float], show: Format) -> str:
     """The ``spread`` of one value or more."""
     return spread(median(values), min(values), max(values), show)
@@ -210,10 +215,10 @@ class Ranged(Protocol):
 
 def ranged(found: Ranged, show: Format) -> str:
     """``1,900 [1,880, 1,910]``; ``inconclusive [950, 1,910]``; ``1,900`` where all are alike."""
-    value = INCONCLUSIVE if found.value is None else show(found.value)
-    if found.low is None or found.high is None or value == show(found.low) == show(found.high):
+    value, interval = "" if found.value is None else show(found.value), interval_of(found, show)
+    if interval == f"[{value}, {value}]":
         return value
-    return f"{value} {ends(found.low, found.high, show)}"
+    return f"{value or INCONCLUSIVE} {interval}".strip()
 
 
 Given = Cell | Ranged | Summarised | Value
@@ -383,8 +388,9 @@ def picture(
     )
 
 
+RANGE = ("min", "max")
 ENDS = ("{}_low", "{}_high")
-"""How columns with the ends of an interval are named."""
+"""How columns with the ends of a range, or of an interval, are named."""
 
 INCONCLUSIVE = "inconclusive"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 
 from ..ask.compare.drift import MIN_DRIFT_RUNS
 from ..ask.compare.history import ChangePoint, History, RunEntry
@@ -12,8 +11,18 @@ from ..base.units import counted, format_duration, format_factor, format_percent
 from ..judge.statistics import NOISE
 from ..record.ab import Drift
 from ..record.metrics import COMPARED
-from .figures import MAX_BARS, Format, TableOf, format_of, listed, median_cell, picture, word
-from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
+from .figures import (
+    MAX_BARS,
+    RANGE,
+    TableOf,
+    format_of,
+    interval_of,
+    listed,
+    median_cell,
+    picture,
+    word,
+)
+from .sections import Bars, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 
 MAX_CHANGED = 6
 """Largest number of changed facts that one change shows."""
@@ -84,8 +93,8 @@ def _runs(one: History, name: str, points: Mapping[int, ChangePoint]) -> Table:
     rows.data("metric", of=lambda _: one.metric)
     rows.add("run_id", "run", where="pages")
     rows.add("created", "recorded", of=lambda each: word(each.created[:16], each.created))
-    label, cells = f"{metric.short}, median [min, max]", partial(_cell, show=show)
-    rows.add("median", label, metric.unit, cells, ends=("min", "max"))
+    label = f"{metric.short}, median [min, max]"
+    rows.add("median", label, metric.unit, lambda each: median_cell(each.values, show), ends=RANGE)
     rows.data("validity")
     words = {at: _word(point) for at, point in changed.items()}
     ratios = {at: point.ratio.value for at, point in changed.items()}
@@ -98,10 +107,6 @@ def _runs(one: History, name: str, points: Mapping[int, ChangePoint]) -> Table:
         bars=Bars(column="median", full=max(entry.median for entry in one.entries)),
         charts=[_chart(one, points)],
     )
-
-
-def _cell(entry: RunEntry, show: Format) -> Cell:
-    return median_cell(entry.values, show)
 
 
 def _chart(one: History, points: Mapping[int, ChangePoint]) -> Chart:
@@ -187,14 +192,13 @@ def _word(point: ChangePoint) -> str:
 
 
 def _change(point: ChangePoint, entry: RunEntry) -> str:
-    ratio, interval = point.ratio, ""
-    if ratio.low is not None and ratio.high is not None:
-        interval = f" [{ratio.low:.3g}, {ratio.high:.3g}]"
+    ratio = point.ratio
+    gain = f"{format_factor(ratio.value)} {interval_of(ratio, '{:.3g}'.format)}".strip()
     told = f", {point.why}" if point.why else ""
     if point.p is not None:
         told = f", p {point.p:.2g}"
     when, before = (each[:16].replace("T", " ") for each in (entry.created, point.after))
-    text = f"{when}: {_word(point)}: {format_factor(ratio.value)}{interval}{told}; "
+    text = f"{when}: {_word(point)}: {gain}{told}; "
     text += f"since the run of {before}"
     more = len(point.changed) - MAX_CHANGED
     rest = f"; and {more} more" if more > 0 else ""

@@ -25,13 +25,13 @@ from ..judge.model_load import (
 from ..judge.promise import shown
 from ..record.model_load import LoadFigures, LoadTrial, ModelLoadRun, TensorClass
 from ..record.run import ModelLoadRecord
-from ..record.verdict import Estimate
 from .figures import (
     MAX_BARS,
     TableOf,
     ends,
     evenly,
     figure,
+    interval_of,
     listed,
     median_cell,
     picture,
@@ -41,9 +41,10 @@ from .figures import (
 )
 from .glance import whole_report
 from .labels import data_table
-from .sections import Cell, FirstScreen, Item, Items, KeyFigure, Section, Table, joined
+from .sections import Cell, FirstScreen, Item, KeyFigure, Section, Table, joined
 
 STAGES = {"storage": "storage", "assembly": "assembly of tensors", "device": "copy to the device"}
+HELP = "What to do, and what it brings"
 MAX_ONE, MAX_ITEMS = 3, 3
 """Bars of loaders with the fewest replicas, and changes, of a first screen."""
 
@@ -78,7 +79,7 @@ def _first(doc: ModelLoadRecord, job: ModelLoadRun) -> FirstScreen:
         sentences=() if best is None else tuple(_sentences(job, best)),
         picture=_picture(job),
         gauges=() if best is None else tuple(_gauges(job, best)),
-        changes=None if best is None else _changes(job, best),
+        changes=None if best is None else listed("help", HELP, [*_advice(job, best)][:MAX_ITEMS]),
     )
 
 
@@ -130,7 +131,7 @@ def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
         beside = f"{share_of_plain} plain reads get, {format_rate(rate.value)}"
     yield KeyFigure("bandwidth", format_rate(best.bytes_per_s), beside)
     if (share := storage_share(best)) is not None:
-        note = "of the time" if share.low is None else f"of the time {_shares(share)}"
+        note = f"of the time {interval_of(share, format_percent)}".strip()
         yield KeyFigure("storage takes", format_percent(share.value), note, share=share.value)
     base = trials_of(job, best.loader, best.replicas)
     if best.read_amplification is not None:
@@ -149,10 +150,6 @@ def _cached(trials: Sequence[LoadTrial]) -> str:
         return ""
     found = f"{format_percent(max(before))} before, {format_percent(max(after))} after"
     return f"; in the page cache {found}"
-
-
-def _shares(share: Estimate) -> str:
-    return ends(share.low or 0.0, share.high or 0.0, format_percent)
 
 
 def _picture(job: ModelLoadRun) -> Table | None:
@@ -177,10 +174,6 @@ def _predicted(each: LoadFigures) -> str:
     if each.promised_s is None:
         return ""
     return f"{format_duration(each.promised_s.value)} predicted"
-
-
-def _changes(job: ModelLoadRun, best: LoadFigures) -> Items | None:
-    return listed("help", "What to do, and what it brings", [*_advice(job, best)][:MAX_ITEMS])
 
 
 def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
@@ -220,13 +213,9 @@ def _copy(job: ModelLoadRun) -> Iterator[Item]:
     if copied.starts is None:
         yield Item(lead="never", text=f"A copy on local disk never pays ({took}).")
     else:
-        spread = told(copied.starts.low is not None and _starts(copied.starts))
+        spread = told(interval_of(copied.starts, "{:.1f}".format))
         text = " ".join(["A copy on local disk has then paid", *spread, f"({took})."])
         yield Item(lead=f"{copied.starts.value:.1f} starts", text=text)
-
-
-def _starts(found: Estimate) -> str:
-    return ends(found.low or 0.0, found.high or 0.0, "{:.1f}".format)
 
 
 def _storm(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
@@ -259,7 +248,8 @@ def _loaders(job: ModelLoadRun) -> Table | None:
     rows.add("read_amplification", "bytes read", "ratio")
     if any(each.promised_s for each in job.figures):
         rows.add("promised_s", "predicted")
-        rows.add("kept", "as predicted", of=_found)
+        kept = {None: "-", True: "yes", False: "no"}
+        rows.add("kept", "as predicted", of=lambda each: kept[each.kept])
     notes = []
     if "direct" in job.spec.loaders and len(job.spec.loaders) > 1:
         notes.append("direct has its memory before the start, others get theirs as they load")
@@ -307,10 +297,6 @@ def _left_s(each: LoadFigures, gain: float) -> float:
 
 def _bottleneck(each: LoadFigures) -> str:
     return " and ".join(STAGES[stage] for stage in each.bottleneck) or "inconclusive"
-
-
-def _found(each: LoadFigures) -> str:
-    return {None: "-", True: "yes", False: "no"}[each.kept]
 
 
 def _plain(job: ModelLoadRun) -> Table | None:

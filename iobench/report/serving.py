@@ -11,7 +11,7 @@ from ..judge.serving.verdict import quantile_text
 from ..record.metrics import metrics_of
 from ..record.run import ServingRecord
 from ..record.serving import FoundRate, LatencyParts, ServedTrial, ServingRun, ServingVerdict
-from .figures import Medians, TableOf, ends, interval, picture, summary, tone_of
+from .figures import Medians, TableOf, ends, interval, interval_of, picture, summary, tone_of
 from .glance import whole_report
 from .labels import data_table
 from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table
@@ -124,11 +124,10 @@ def _log_sentence(job: ServingRun) -> str:
     if verdict is None or verdict.log_adds_s is None or not tried:
         return ""
     added, name = verdict.log_adds_s, quantile_text(job.scenario.quantile)
-    text = f"The log adds {format_duration(added.value)} to {name}"
-    if added.low is not None and added.high is not None:
-        text += f" [{format_duration(added.low)}, {format_duration(added.high)}]"
-        if added.low <= 0 <= added.high:
-            text = f"What the log adds to {name} is inconclusive{text[text.index(' [') :]}"
+    interval = interval_of(added, format_duration)
+    text = f"The log adds {format_duration(added.value)} to {name} {interval}".strip()
+    if added.low is not None and added.high is not None and added.low <= 0 <= added.high:
+        text = f"What the log adds to {name} is inconclusive {interval}"
     risks = [one.log_at_risk for one in tried if one.log_at_risk is not None]
     if len(risks) < len(tried):
         return f"{text}; what a crash would lose is unknown."

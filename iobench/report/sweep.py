@@ -13,7 +13,7 @@ from ..ask.tuning.knee import front
 from ..base.units import counted, format_count, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
 from .again import kept_sections
-from .figures import MAX_BARS, TableOf, listed, median_cell, picture, spread_of
+from .figures import MAX_BARS, RANGE, TableOf, listed, median_cell, picture, spread_of
 from .glance import ended
 from .labels import add_tags
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Where, joined
@@ -114,7 +114,7 @@ def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
     """The measured points, the fastest first, and those that failed."""
     rows = TableOf([*best, *(point for point in sweep.points if point.failed)])
     rows.add("settings", "settings", of=lambda each: describe(each.settings))
-    rows.add("samples_per_s", "samples/s, median [min, max]", of=_rate, ends=("min", "max"))
+    rows.add("samples_per_s", "samples/s, median [min, max]", of=_rate, ends=RANGE)
     rows.data("trials", of=lambda each: len(rates_of(each)) or None)
     for name, cost in COSTS.items():
         rows.add_each({name: cost.label}, cost.unit, _cost, where="pages")

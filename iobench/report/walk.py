@@ -10,7 +10,7 @@ from ..base.text import quoted
 from ..base.units import counted, format_count
 from ..record.sweep import Sweep, describe, setting_text
 from .again import kept_sections
-from .figures import ENDS, TableOf, interval, lacking, listed, median_cell, word
+from .figures import ENDS, RANGE, TableOf, interval, lacking, listed, median_cell, word
 from .glance import ended
 from .labels import add_tags
 from .sections import (
@@ -136,7 +136,7 @@ def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
     # The settings of the first and of the last row are in the sentences.
     named = {id(row): row.step if row.step in (BASELINE, ALL) else row.setting for row in tried}
     rows.add("setting", "setting", of=lambda row: word(named[id(row)], row.setting))
-    rows.add("samples_per_s", "samples/s", of=_rate, ends=("min", "max"))
+    rows.add("samples_per_s", "samples/s", of=_rate, ends=RANGE)
     rows.data("trials", of=lambda row: len(row.rates) or None)
     rows.add("ratio", "ratio to those kept", "ratio", missing="", ends=ENDS)
     rows.add("answer", "answer", of=lambda row: row.answer if row.rates else None, where="pages")
