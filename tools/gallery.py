@@ -75,6 +75,20 @@ GALLERY = (
         "--confirm --set reader.decode=false",
     ),
     Shown(
+        name="prep-bound",
+        what="The images on a local disk, decoded by two workers: the cores are the limit, not the "
+        "disk.",
+        measure="run demo --data data --repeat 4 --calibration 2s --ablations 40s --confirm",
+    ),
+    Shown(
+        name="saves",
+        what="A training that saves its state every 10 steps, and waits until it is durable.",
+        measure="run demo --data data --repeat 4 --calibration 2s --ablations 30s "
+        "--set reader.decode=false --set accelerator.step_time=100ms --set epochs=4 "
+        "--checkpoint llama3-8b --checkpoint-scale 1/300 --checkpoint-to saved-in-run "
+        "--checkpoint-every 10 --checkpoint-writer torch",
+    ),
+    Shown(
         name="find-max",
         what="How many accelerators a link of 100 MB/s feeds.",
         measure="run demo --data 'throttled+more?bandwidth=100MB' --find-max --repeat 2 "

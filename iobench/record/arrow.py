@@ -57,7 +57,9 @@ def numbers(column: Any) -> Array:
     fractions = pa.types.is_floating(column.type)
     if not fractions and (column.null_count or not pa.types.is_integer(column.type)):
         raise ValueError(f"a column of {column.type} does not hold numbers only")
-    dtype, count = np.dtype(column.type.to_pandas_dtype()), len(column)
+    kind = "f" if fractions else "u" if pa.types.is_unsigned_integer(column.type) else "i"
+    # Not by pyarrow's own to_pandas_dtype, for which older versions need pandas.
+    dtype, count = np.dtype(f"{kind}{column.type.bit_width // 8}"), len(column)
     if not count:
         return np.empty(0, dtype)
     valid, data = column.buffers()

@@ -86,3 +86,18 @@ def test_the_site_has_every_page_in_its_menu() -> None:
 @pytest.mark.slow
 def test_no_link_of_the_site_is_broken() -> None:
     assert site.main() == 0
+
+
+def test_the_case_studies_have_the_figures_of_their_records() -> None:
+    page = (ROOT / "docs/cases.md").read_text("utf-8")
+    sections = page.split("\n## ")[1:]
+    assert len(sections) == 3
+    for section in sections:
+        records = re.findall(r"\(\.\./(results/reference/[\w-]+)/run\.json\)", section)
+        shown = "".join(
+            completed("report", str(ROOT / record), "--details").stdout for record in records
+        )
+        said = " ".join(shown.split())
+        figures = [text for text in re.findall(r"\*\*([^*]+)\*\*", section) if text != "Symptom."]
+        assert len(figures) > 4
+        assert [each for each in figures if " ".join(each.split()) not in said] == []
