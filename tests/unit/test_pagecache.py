@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,9 @@ def test_files_of_an_overlay_are_looked_at_by_mincore(
 
 
 @pytest.mark.parametrize("call", [pagecache.evict, pagecache.residency])
-def test_a_missing_file_is_one_clear_line(tmp_path: Path, call: object) -> None:
-    assert callable(call)
+def test_a_missing_file_is_one_clear_line(
+    tmp_path: Path, call: Callable[[list[Path]], object]
+) -> None:
     with pytest.raises(StorageError, match=r"gone.*No such file"):
         call([tmp_path / "gone"])
 
