@@ -30,8 +30,6 @@ from .verbs import CheckRequest
 if TYPE_CHECKING:
     from ..runner.hosts.hosts import Hosts
 
-_BUDGET = "5min"
-
 
 def run(request: CheckRequest) -> int:
     if request.budget_s < MIN_BUDGET_S:

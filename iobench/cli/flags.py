@@ -28,7 +28,7 @@ from cyclopts import Group, Parameter, Token
 from cyclopts.validators import Number as Between
 
 from ..base.documents import MAX_NUMBER
-from ..base.errors import UsageError, in_option
+from ..base.errors import UsageError
 from ..base.units import (
     MAX_BYTES,
     MIN_SHARE,
@@ -89,8 +89,13 @@ def group(title: str, company: Company | None = None, *, place: int = 0) -> Para
     return found
 
 
-def value(metavar: str, parse: Callable[[str], object], example: str = "") -> Parameter:
-    """A kind of value. ``parse`` raises UsageError for a text that is none."""
+def value(
+    metavar: str, parse: Callable[[str], object], example: str = "", *, whole: bool = False
+) -> Parameter:
+    """A kind of value. ``parse`` raises UsageError for a text that is none.
+
+    ``whole``: it makes a tuple of one text.
+    """
 
     def convert(kind: Any, tokens: Sequence[Token]) -> object:
         found = []
@@ -100,7 +105,7 @@ def value(metavar: str, parse: Callable[[str], object], example: str = "") -> Pa
             except UsageError as error:
                 remedy = error.remedy or (f"write it like {example}" if example else "")
                 raise UsageError(f"{token.keyword}: {error.what}", remedy=remedy) from None
-        return tuple(found) if get_origin(kind) is tuple else found[0]
+        return tuple(found) if get_origin(kind) is tuple and not whole else found[-1]
 
     return Parameter(converter=convert, metavar=metavar, n_tokens=1, accepts_keys=False)
 
@@ -143,22 +148,24 @@ def whole_number(text: str) -> int:
     return value
 
 
-def _whole_numbers(_: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
-    found = tuple(whole_number(each) for each in tokens[-1].value.split(","))
-    if min(found) < 1:
-        raise UsageError(f"{tokens[-1].keyword} is {tokens[-1].value}, but must be at least 1")
+def several(parse: Callable[[str], T], most: int | None = None) -> Callable[[str], tuple[T, ...]]:
+    """A parser of values with commas between them, and ``most`` of them at most."""
+
+    def parts(text: str) -> tuple[T, ...]:
+        found = tuple(parse(each.strip()) for each in text.split(","))
+        if most is not None and len(found) > most:
+            raise UsageError(f"'{text[:40]}' has more than {most} values")
+        return found
+
+    return parts
+
+
+def positive(text: str) -> int:
+    """Parse a count of at least 1. Raises UsageError."""
+    found = whole_number(text)
+    if found < 1:
+        raise UsageError(f"it must be at least 1, but is '{text[:40]}'")
     return found
-
-
-def _times(_: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
-    flag, texts = tokens[-1].keyword or "", tokens[-1].value.split(",")
-    if len(texts) > 2:
-        raise UsageError(f"{flag} has more than two times", remedy="write it like 0.7ms,0.2ms")
-    return tuple(in_option(flag, parse_duration, text) for text in texts)
-
-
-def _split(_: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
-    return tuple(filter(None, (each.strip() for each in tokens[-1].value.split(","))))
 
 
 def number(text: str) -> float:
@@ -220,7 +227,7 @@ MANY_HOSTS = group("many hosts", place=2)
 OUTPUT = group("output", place=3)
 
 Name = Annotated[str, Parameter(metavar="NAME")]
-Names = Annotated[tuple[str, ...], Parameter(converter=_split, n_tokens=1)]
+Names = Annotated[tuple[str, ...], value("NAME,NAME", several(str), whole=True)]
 """Several names in one word, with commas between them."""
 Dir = Annotated[str, Parameter(metavar="DIR")]
 Url = Annotated[str, Parameter(metavar="URL")]
@@ -240,8 +247,11 @@ Time = Annotated[float, value("TIME", parse_duration, "30min")]
 Size = Annotated[int, value("SIZE", parse_size, "20GiB")]
 Parameters = Annotated[int, value("COUNT", parse_count, "86.6M")]
 BytesPerS = Annotated[float, value("RATE", rate, "20GB/s")]
-Counts = Annotated[tuple[int, ...], Parameter(converter=_whole_numbers, metavar="N,N", n_tokens=1)]
-Times = Annotated[tuple[float, ...], Parameter(converter=_times, metavar="TIME,TIME", n_tokens=1)]
+Counts = Annotated[tuple[int, ...], value("N,N", several(positive), "1,2,4", whole=True)]
+Times = Annotated[
+    tuple[float, ...],
+    value("TIME,TIME", several(parse_duration, most=2), "0.7ms,0.2ms", whole=True),
+]
 Share = Annotated[float, SHARE]
 NewRate = Annotated[Quantity, value("RATE", quantity(rate), "5GB/s, or 2x")]
 NewTime = Annotated[Quantity, value("TIME", quantity(parse_duration), "5ms, or 0.5x")]

@@ -1,4 +1,4 @@
-"""The formats in which a report can be printed: one table for flags, help, completion and errors.
+"""The formats in which a report can be printed: one table for flags and errors.
 
 A format of ``sections`` shows the report of any verb. A format of ``record`` is made from the
 record of a run itself, for other programs, and shows only some kinds of records.
@@ -6,7 +6,6 @@ record of a run itself, for other programs, and shows only some kinds of records
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,11 +28,10 @@ KINDS: dict[Kind, str] = {
 class Medium:
     """One format. ``tables``: it shows nothing but tables. ``kinds``: the records that it shows.
 
-    ``several``: it can hold several records. ``help`` is empty where the name says enough.
+    ``several``: it can hold several records.
     """
 
     name: str
-    help: str = ""
     of: Literal["sections", "record"] = "sections"
     tables: bool = False
     several: bool = True
@@ -48,23 +46,20 @@ MEDIA: dict[str, Medium] = {
         Medium(name="csv", tables=True),
         Medium(name="markdown"),
         Medium(name="html"),
-        Medium(name="github", help="a summary in Markdown for the page of a CI job"),
+        Medium(name="github"),
         Medium(
             name="openmetrics",
-            help="metrics for Prometheus",
             of="record",
             kinds=("training", "checkpoint", "model-load", "serving"),
         ),
         Medium(
             name="mlperf",
-            help="a summary.json like that of MLPerf Storage",
             of="record",
             several=False,
             kinds=("training", "checkpoint"),
         ),
         Medium(
             name="trace",
-            help="every step, for Perfetto (ui.perfetto.dev)",
             of="record",
             several=False,
             kinds=("training",),
@@ -95,9 +90,3 @@ def refusal(name: str, kind: Kind) -> str:
     *more, last = (KINDS[each] for each in medium.kinds)
     shown = " and ".join(filter(None, (", ".join(more), last)))
     return f"--format {name} shows {shown}, not {KINDS[kind]}"
-
-
-def helps(formats: Sequence[str]) -> str:
-    """The formats that need a word, with it, for the help of ``--format``."""
-    told = [f"{name}: {MEDIA[name].help}" for name in formats if name in MEDIA if MEDIA[name].help]
-    return "; ".join(told)

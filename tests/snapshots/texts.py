@@ -67,6 +67,7 @@ MISTAKES = (
     "generate demo --to new --memory-multiple 0",
     "run demo --data data --calibration 3x",
     "run demo --data data --calibration 2h",
+    "run demo --data data --budget -5s",
     "run demo --data data --accelerators 0",
     "checkpoint llama3-8b --to new --scale 2",
     "checkpoint llama3-8b --to new --scale most",

@@ -29,6 +29,7 @@ from ...record.run import (
     TrainingRecord,
     load_run,
 )
+from ...record.training import Repetition
 from .identity import identity, role_of, workload_of
 
 DEPTH = 4
@@ -183,9 +184,8 @@ AFTER_FILL = ("samples_per_s", "read_bytes_per_s", "accelerator_utilization_sust
 def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[float]:
     """One value for each complete repetition (of a training or of requests), save, restore or load.
 
-    Loader libraries have no read bandwidth here: theirs is computed from the stored bytes of
-    samples, which is not comparable with the bytes that were read. ``after_fill``: of those
-    ``AFTER_FILL`` without the start of each epoch, until the first batch is there.
+    ``after_fill``: those of ``AFTER_FILL`` are without the start of each epoch, until the first
+    batch is there.
     """
     if (found := BY_NAME[metric]).of in ("save", "restore"):
         return values_of_study(doc.checkpoints, found) if doc.checkpoints else []
@@ -199,8 +199,6 @@ def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[
     if found.of == "request" or not isinstance(doc, TrainingRecord):
         return []
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
-    if metric == "read_bytes_per_s":
-        done = [repetition for repetition in done if repetition.bytes_read is not None]
     if after_fill and metric in AFTER_FILL:
         rates = [(getattr(each, metric), shares_of([each]).fill) for each in done]
         return [
@@ -208,8 +206,19 @@ def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[
             for value, fill in rates
             if value is not None and fill is not None and fill < 1
         ]
-    figures = (getattr(repetition, metric) for repetition in done)
-    return [float(value) for value in figures if value is not None]
+    figures = (figure_of(repetition, metric) for repetition in done)
+    return [value for value in figures if value is not None]
+
+
+def figure_of(repetition: Repetition, metric: str) -> float | None:
+    """What a repetition tells of a metric; None if that is not compared.
+
+    Loader libraries have no read bandwidth here: theirs is computed from the stored bytes of
+    samples, which is not comparable with the bytes that were read.
+    """
+    value = getattr(repetition, metric)
+    counted = metric != "read_bytes_per_s" or repetition.bytes_read is not None
+    return None if value is None or not counted else float(value)
 
 
 def lookup(doc: RunRecord, path: str) -> str:

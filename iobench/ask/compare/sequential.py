@@ -55,6 +55,7 @@ from ...record.training import Repetition
 from ...record.verdict import Estimate
 from .claims import answer_of
 from .identity import differences, role_of
+from .runs import figure_of
 
 MIN_ROUNDS = 4
 """Rounds before the first look: with fewer the spread is hardly known (3 degrees of freedom)."""
@@ -225,18 +226,9 @@ Verdict = Literal["better", "worse", "equal", "inconclusive"]
 
 
 def figures_of(repetition: Repetition) -> dict[str, float]:
-    """The metrics of a repetition by which variants are compared; one that is missing has no key.
-
-    A loader library's read bandwidth is left out: it is computed from stored bytes, which is not
-    comparable with bytes that were read.
-    """
-    found: dict[str, float] = {}
-    for metric in METRICS:
-        value = getattr(repetition, metric.name)
-        counted = metric.name != "read_bytes_per_s" or repetition.bytes_read is not None
-        if value is not None and counted:
-            found[metric.name] = float(value)
-    return found
+    """The metrics of a repetition by which variants are compared, without those it has not."""
+    figures = {metric.name: figure_of(repetition, metric.name) for metric in METRICS}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def sequential_of(record: AbRecord) -> Sequential:
