@@ -985,7 +985,8 @@ class WhatifRequest(ReportedRequest):
     """Predict the ceilings and the verdict of a recorded run with changes, by documented models,
     and show the error of the models on the recorded run. A factor such as 2x multiplies what was
     recorded. With --hosts: samples/s and utilization on more hosts, with intervals, and the
-    bottleneck there. Nothing is read or measured.
+    bottleneck there. A run that served requests is predicted from these, with --latency,
+    --concurrency, --accelerators and --step-time. Nothing is read or measured.
 
     For example:
 

@@ -6,13 +6,18 @@ from pathlib import Path
 
 from ..ask.capacity.ceilings import Change
 from ..ask.capacity.hosts import HostsChange
+from ..ask.capacity.requests import served_if
 from ..ask.capacity.scaling import Barrier
 from ..ask.capacity.whatif import what_if
 from ..base.errors import UsageError
+from ..host.requests import read_requests
 from ..host.timeline import read_events
 from ..judge.figures.events import Events
 from ..judge.rebuild import conclude, rebuild
-from ..record.run import EVENTS_FILE, TrainingRecord, load_training
+from ..judge.serving.again import served_again
+from ..judge.serving.figures import Rows
+from ..record.run import EVENTS_FILE, ServingRecord, TrainingRecord, load_run, load_training
+from ..report.serving import what_if_sections as served_sections
 from ..report.whatif import sections
 from ..settings.instances import network_of
 from .printing import print_report
@@ -23,6 +28,11 @@ def run(request: WhatifRequest) -> int:
     if request.hosts is None:
         _refuse_several(request)
         change = _change(request)
+        served = _served(Path(request.directories[0]))
+        if served is not None:
+            predicted = served_if(*served, change)
+            print_report(request, predicted, served_sections(predicted))
+            return 0
         runs: list[tuple[TrainingRecord, Events]] = [(_recorded(Path(request.directories[0])), {})]
     else:
         change = Change(more=_more_hosts(request, request.hosts))
@@ -68,6 +78,16 @@ def _more_hosts(request: WhatifRequest, hosts: int) -> HostsChange:
         cache_bytes=request.cache,
         barrier=barrier,
     )
+
+
+def _served(named: Path) -> tuple[ServingRecord, Rows] | None:
+    """A run that served requests, with its events; None for any other."""
+    doc = load_run(named) if named.exists() else None
+    if not isinstance(doc, ServingRecord):
+        return None
+    events = (named.parent if named.is_file() else named) / EVENTS_FILE
+    rows = read_requests(events)
+    return served_again(doc, rows), rows
 
 
 def _recorded(named: Path) -> TrainingRecord:

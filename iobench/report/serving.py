@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from ..ask.capacity.requests import ServedPrediction
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.serving.figures import SLOW
 from ..judge.serving.verdict import quantile_text
 from ..record.metrics import metrics_of
 from ..record.run import ServingRecord
 from ..record.serving import FoundRate, LatencyParts, ServedTrial, ServingRun, ServingVerdict
-from .figures import Medians, TableOf, ends, interval, interval_of, picture, summary, tone_of
+from .figures import (
+    Medians,
+    TableOf,
+    ends,
+    interval,
+    interval_of,
+    listed,
+    picture,
+    summary,
+    tone_of,
+)
 from .glance import whole_report
 from .labels import data_table
-from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table
+from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 
 _PARTS = {
     "reader_wait_s": "waiting for a reader",
@@ -50,6 +61,28 @@ def sections(doc: ServingRecord) -> list[Section]:
     """All sections for which the run has data."""
     evidence = [_figures(doc), _parts(doc.job), _log(doc.job), _rates(doc.job)]
     return whole_report(doc, _first(doc), evidence, _about(doc), _windows(doc))
+
+
+def what_if_sections(found: ServedPrediction) -> list[Section]:
+    """The predicted verdict, where the time would go, and what the prediction rests on."""
+    first, before = _first(found.what_if), found.before
+    error = "not known" if found.model_error is None else format_percent(abs(found.model_error))
+    gauges = [each for each in first.gauges if each.label != "largest rate"]
+    known = [one.quantile_s for one in before.job.repetitions if one.quantile_s is not None]
+    if known:
+        gauges.append(KeyFigure("was measured", format_duration(median(known))))
+    gauges.append(KeyFigure("error of the model", error, "on the recorded run"))
+    told = FirstScreen(
+        id="what-if",
+        job=f"Run {found.run_id} with {'; '.join(found.changes)}",
+        state=f"predicted, {first.state}",
+        tone=first.tone,
+        sentences=first.sentences,
+        gauges=tuple(gauges),
+        picture=first.picture,
+    )
+    bases = listed("bases", "What it rests on", found.bases)
+    return joined(told, _parts(found.what_if.job), bases)
 
 
 def _first(doc: ServingRecord) -> FirstScreen:

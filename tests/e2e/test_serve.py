@@ -18,6 +18,8 @@ import pytest
 from iobench.host.requests import read_requests
 from iobench.record.run import RUN_FILE, ServingRecord, load_run
 from iobench.record.serving import SERVED_COLUMNS
+from iobench.serve.logs import LOGS
+from iobench.storage.local.storage import LocalStorage
 from tests.conftest import MakeDataset
 from tests.processes import in_process, refused, running, wait_until
 from tests.servers.nfs import NfsServer, nfs_server
@@ -209,6 +211,67 @@ def test_an_interrupt_keeps_what_was_measured(
     assert load_run(kept).status == "interrupted"
 
 
+COMMITS = ("record", "group", "rotation")
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_requests_leave_a_log(
+    asked: tuple[object, ...], data: Path, tmp_path: Path, commit: str
+) -> None:
+    log = tmp_path / "logs"
+    words = ("--data", data, "--rate", 60, "--log", log, "--set", f"log.commit={commit}")
+    found = document(*asked, *words)
+    trials = {trial["kind"]: trial for trial in found["job"]["trials"]}
+    assert list(trials) == ["repetition", "without-storage", "without-log"]
+    for kind, trial in trials.items():
+        number = trial["requests"] if kind != "without-log" else 0
+        assert (trial["log_records"], trial["log_bytes"]) == (number, 1000 * number)
+    assert found["job"]["log"]["url"] == str(log)
+    assert not log.exists()
+    rows = read_requests(tmp_path / "results" / found["run_id"] / "events.parquet")
+    assert (rows["logged_ns"][rows["trial"] == 2] == -1).all()
+    page = in_process("report", tmp_path / "results" / found["run_id"], "--details")[1]
+    assert "The log:" in page
+
+
+def test_a_log_has_inputs_and_lies_on_s3(
+    asked: tuple[object, ...], data: Path, rclone_s3: S3Server, s3_environment: None
+) -> None:
+    log = rclone_s3.url()
+    words = ("--data", data, "--rate", 60, "--log", log, "--set", "log.inputs=true")
+    found = document(*asked, *words, "--set", "log.commit=group", "--set", "log.writers=2")
+    trial = found["job"]["trials"][0]
+    assert trial["log_bytes"] > 5 * 1000 * trial["log_records"]  # of samples of 20 kB
+    assert trial["log_objects"] == trial["log_commits"] > 0
+    assert (trial["log_at_risk"], trial["log_left"]) == (None, 0)
+    assert "serve.log-unproven" in {finding["rule"] for finding in found["findings"]}
+    listed = rclone_s3.client().list_objects_v2(Bucket="iobench-tests").get("Contents", [])
+    assert not [each["Key"] for each in listed if each["Key"].endswith(".log")]
+
+
+def test_a_log_that_can_not_be_written_is_one_line(
+    asked: tuple[object, ...], data: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "logs"
+    words = ("--data", data, "--rate", 60, "--log", f"faulty+{log}?fail_write_at=5")
+    code, out, err = in_process(*asked, *words)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "cannot write window-00000-0000-00000000.log" in err
+    assert not list(log.iterdir())
+    (kept,) = (tmp_path / "results").iterdir()
+    assert load_run(kept).status == "failed"
+
+
+def test_what_a_killed_run_left_of_its_log_is_removed_by_clean(tmp_path: Path) -> None:
+    log = tmp_path / "logs"
+    LOGS.claim(LocalStorage(log))
+    for name in ("window-00003-0000-00000001.log", "window-00003-0001-00000000.log.part", "mine"):
+        (log / name).write_bytes(b"x")
+    assert in_process("clean", log)[0] == 0
+    assert [path.name for path in log.iterdir()] == ["mine"]
+
+
 MISTAKES = {
     "no rate": ((), "Give --rate, or --find-max"),
     "a rate of zero": (("--rate", 0), "0"),
@@ -224,14 +287,28 @@ MISTAKES = {
     "a format without a trace": (("--rate", 5, "--trace-format", "azure"), "--trace"),
     "gamma's key for another kind": (("--rate", 5, "--set", "arrivals.cv=2"), "of kind 'gamma'"),
     "a key of a training": (("--rate", 5, "--set", "loader.workers=2"), "unknown key"),
+    "a log among the data": (("--rate", 5, "--log", "."), "is not empty"),
+    "no room for the log": (
+        ("--rate", 3000, "--log", "logs", "--duration", "10min", "--set", "log.record=64MiB"),
+        "the log of a window takes",
+    ),
+    "an answer that waits for a rotation": (
+        ("--rate", 5, "--set", "log.commit=rotation", "--set", "log.wait=true"),
+        "no answer can wait for the rotation",
+    ),
     "an unknown metric": (("--rate", 5, "--fail-on", "latency>1"), "unknown metric"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line(
-    asked: tuple[object, ...], data: Path, tmp_path: Path, name: str
+    asked: tuple[object, ...],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     words, said = MISTAKES[name]
     code, out, err = in_process(*asked, "--data", data, *words)
     assert (code, out) == (2, ""), err

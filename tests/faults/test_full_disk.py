@@ -21,10 +21,11 @@ from iobench.data.dataset import load_manifest
 from iobench.data.generator import generate, target
 from iobench.data.generator.pool import run_tasks
 from iobench.data.verify import verify
+from iobench.runner import serving
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
-from tests.processes import PATIENCE_S, tmpfs
+from tests.processes import PATIENCE_S, in_process, tmpfs
 
 
 @pytest.fixture
@@ -159,3 +160,27 @@ def test_a_worker_that_dies_between_two_tasks_is_one_line() -> None:
     victim.join(PATIENCE_S)
     with pytest.raises(WorkerError, match="killed by signal 9"):
         list(found)
+
+
+def test_a_log_that_fills_its_disk_ends_the_run_in_one_line(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else takes the room after it was looked for."""
+    monkeypatch.setattr(serving, "_check_room", lambda *about: None)
+    generate(spec(), LocalStorage(tmp_path / "data"), workers=0)
+    scenario = tmp_path / "mine.yaml"
+    scenario.write_text("{name: mine, dataset: t, limit: 20s, step_time: 1ms, cache: any}")
+    places = (
+        "--data",
+        tmp_path / "data",
+        "--log",
+        small_disk / "logs",
+        "--results",
+        tmp_path / "r",
+    )
+    asked = ("--rate", 60, "--set", "log.record=1MiB", "--duration", "500ms", "--quiet")
+    code, out, err = in_process("serve", scenario, *places, *asked)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "No space left on device" in err
+    assert not list(small_disk.rglob("*.log"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from iobench.serve import logs
 from iobench.serve.logs import Log, Logged
 from iobench.settings.scenario import LogSpec
 from iobench.storage.base import Buffer, Sink, StorageTraits
+from iobench.storage.local import sinks
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 
@@ -82,6 +84,22 @@ def test_every_record_is_committed_as_it_was_asked_for(tmp_path: Path, name: str
     assert (found.commits, found.objects, found.bytes) == (commits, files, 30_000)
     assert (len(sizes), sum(sizes)) == (files, 30_000)
     assert (found.logged_ns - ready >= STEP_S * 1e9).all()
+
+
+def test_a_record_is_committed_after_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sync sees how many records are in the file, and as many are committed afterwards."""
+    synced, sync = list[int](), os.fdatasync
+
+    def counted(fd: int) -> None:
+        sync(fd)
+        synced.append(os.fstat(fd).st_size // 500)
+
+    monkeypatch.setattr(sinks.os, "fdatasync", counted)
+    found, _ = written(make(LocalStorage(tmp_path), commit="group", group_records=20))
+    assert len(synced) == found.commits
+    assert synced[-1] == 60
 
 
 @pytest.mark.parametrize("name", COMMITS)

@@ -85,9 +85,9 @@ class Settings:
 def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> Settings:
     """The settings under ``change``. Raises UsageError for a value that is not valid."""
     before = judge(doc).evidence
-    workers = _whole(change.workers, before.workers / doc.job.accelerators, "workers", 0)
-    ranks = _whole(change.accelerators, doc.job.accelerators, "accelerators", 1)
-    concurrency = _whole(
+    workers = whole(change.workers, before.workers / doc.job.accelerators, "workers", 0)
+    ranks = whole(change.accelerators, doc.job.accelerators, "accelerators", 1)
+    concurrency = whole(
         change.concurrency, before.job.workload.reader.concurrency, "reads in flight", 1
     )
     asked = doc.job.workload
@@ -140,7 +140,8 @@ def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> S
     )
 
 
-def _whole(change: Quantity | None, recorded: float, what: str, least: int) -> int:
+def whole(change: Quantity | None, recorded: float, what: str, least: int) -> int:
+    """A changed number, which is at least ``least``. Raises UsageError."""
     if change is None:
         return int(recorded)
     value = change.of(recorded, what)
