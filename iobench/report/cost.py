@@ -19,7 +19,7 @@ from .cost_words import (
     times,
     title,
 )
-from .figures import MAX_BARS, TableOf, ends, facts, listed, picture
+from .figures import MAX_BARS, TableOf, facts, listed, picture, with_interval
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Value, Where, joined
 
 _DATA = (
@@ -76,7 +76,7 @@ def _first(one: Ranking, name: str) -> FirstScreen:
         state=f"{counted(len(one.options), 'way')} to pay" if one.options else "no price",
         sentences=sentences(one),
         gauges=tuple(gauges),
-        picture=picture(_TITLE, _bars(one)[:MAX_BARS]),
+        picture=picture(_TITLE, [*_bars(one)][:MAX_BARS]),
     )
 
 
@@ -115,10 +115,14 @@ def _samples(option: Option) -> Cell:
 
 
 def _million(option: Option) -> Cell:
+    """USD for a million samples; at least so much where interruptions are not known."""
     paid = option.figures
-    low, high = _usd(paid.samples_per_usd_high), _usd(paid.samples_per_usd_low)
-    text = _text(option) if paid.usd_per_million_samples else ""
-    return Cell(value=paid.usd_per_million_samples, text=text, low=low, high=high)
+    if not paid.usd_per_million_samples:
+        return Cell(value=paid.usd_per_million_samples)
+    ends = (paid.samples_per_usd_high, paid.samples_per_usd_low)
+    low, high = (1e6 / end if end else None for end in ends)
+    cell = with_interval(paid.usd_per_million_samples, low, high, _four)
+    return replace(cell, text=f"at least {cell.text}") if paid.never_interrupted else cell
 
 
 def _samples_per_s(option: Option) -> Cell:
@@ -166,9 +170,6 @@ def _missed(option: Option) -> str:
     return " and ".join(["TOO LATE"] * late + ["OVER the budget"] * dear)
 
 
-MILLION = 1e6
-
-
 def cost_charts(one: Ranking) -> Iterator[Chart]:
     """USD for a million samples of each way to pay, and USD over time.
 
@@ -198,32 +199,15 @@ def cost_charts(one: Ranking) -> Iterator[Chart]:
             better=("less", "less"),
         )
     else:
-        yield replace(
-            over, x="samples_per_s", title=title % "a million samples", better=("more", "less")
-        )
+        over = replace(over, title=title % "a million samples", better=("more", "less"))
+        yield replace(over, x="samples_per_s")
 
 
-def _bars(one: Ranking) -> list[tuple[str, float | None, str, str]]:
+def _bars(one: Ranking) -> Iterator[tuple[str, float | None, str, str]]:
     """The bars of the first screen."""
-    rows: list[tuple[str, float | None, str, str]] = []
     for number, option in enumerate(one.options):
         paid = option.figures
         if paid.usd_per_million_samples:
             mark = "best known" if not number and not paid.never_interrupted else ""
-            rows.append((_label(option), paid.usd_per_million_samples, _text(option), mark))
-    return rows
-
-
-def _label(option: Option) -> str:
-    return f"{option.figures.kind}, {option.machine}"
-
-
-def _usd(samples_per_usd: float | None) -> float | None:
-    return MILLION / samples_per_usd if samples_per_usd else None
-
-
-def _text(option: Option) -> str:
-    least = "at least " if option.figures.never_interrupted else ""
-    low, high = _usd(option.figures.samples_per_usd_high), _usd(option.figures.samples_per_usd_low)
-    interval = "" if low is None or high is None else f" {ends(low, high, _four)}"
-    return f"{least}{option.figures.usd_per_million_samples:.4g}{interval}"
+            cell = _million(option)
+            yield f"{paid.kind}, {option.machine}", paid.usd_per_million_samples, cell.text, mark

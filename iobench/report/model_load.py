@@ -60,14 +60,8 @@ def sections(doc: ModelLoadRecord) -> list[Section]:
 
 
 def _best(job: ModelLoadRun) -> LoadFigures | None:
-    return next(
-        (
-            each
-            for each in job.figures
-            if each.loader == job.best and each.replicas == least(job) and not each.one_read
-        ),
-        None,
-    )
+    few = (each for each in job.figures if each.replicas == least(job) and not each.one_read)
+    return next((each for each in few if each.loader == job.best), None)
 
 
 def _first(doc: ModelLoadRecord, job: ModelLoadRun) -> FirstScreen:

@@ -115,42 +115,27 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
     ranks, files = counted(plan.ranks, "rank"), counted(plan.files, "file")
     restore = ""
     if plan.restore_s is not None:
-        restore = (
-            f"{format_duration(plan.restore_s)} at least: {format_bytes(plan.restored_bytes)} "
-        )
-        restore += "at the storage's stated limit"
-    gauges = [
-        KeyFigure("checkpoint", size, f"in {files}, {each} by each rank"),
-        *(
-            KeyFigure(
-                f"to stall {one.stall_budget * 100:g} %",
-                format_rate(one.write_bytes_per_s),
-                _budget(plan, one),
-            )
-            for one in plan.budgets
-        ),
-        KeyFigure("free space", _room(plan)),
+        least, read = format_duration(plan.restore_s), format_bytes(plan.restored_bytes)
+        restore = f"{least} at least: {read} at the storage's stated limit"
+    rates = [
+        (f"to stall {one.stall_budget * 100:g} %", one.write_bytes_per_s, _budget(plan, one))
+        for one in plan.budgets
     ]
-    first = FirstScreen(
-        job=f"Checkpoint of {plan.model}, {ranks}", state=size, gauges=tuple(gauges)
+    gauges = (
+        KeyFigure("checkpoint", size, f"in {files}, {each} by each rank"),
+        *(KeyFigure(label, format_rate(rate), told) for label, rate, told in rates),
+        KeyFigure("free space", _room(plan)),
     )
-    many = counted(plan.accelerators, "accelerator")
+    first = FirstScreen(job=f"Checkpoint of {plan.model}, {ranks}", state=size, gauges=gauges)
+    many, parameters = counted(plan.accelerators, "accelerator"), format_count(plan.parameters)
+    held, state = format_bytes(plan.model_bytes), format_bytes(plan.optimizer_bytes)
+    memory = f"{size} of {known(plan.memory_available_bytes)} available"
     told = [
-        (
-            "model",
-            f"{plan.model} ({plan.summary}): {format_count(plan.parameters)} parameters{scaled}",
-        ),
-        (
-            "bytes",
-            f"parameters {format_bytes(plan.model_bytes)}, optimizer "
-            f"{format_bytes(plan.optimizer_bytes)}",
-        ),
+        ("model", f"{plan.model} ({plan.summary}): {parameters} parameters{scaled}"),
+        ("bytes", f"parameters {held}, optimizer {state}"),
         ("ranks", f"{format_count(plan.ranks)} ({cut})"),
         ("tensors", format_count(plan.tensors)),
-        (
-            "memory",
-            f"all ranks on this host: {size} of {known(plan.memory_available_bytes)} available",
-        ),
+        ("memory", f"all ranks on this host: {memory}"),
         ("failures", f"every {format_duration(plan.mtbf_s)} on {many}, {how}"),
         ("restore", restore),
     ]
