@@ -14,6 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -275,20 +276,11 @@ def _timeline(section: Timeline) -> str:
     """The data of a timeline, which the script draws with uPlot, and buttons to move in it."""
     name = f"{section.id}-data"
     panes: tuple[Timeline | Pane, ...] = (section, *section.panes)
-    data = {
-        "panes": [
-            {
-                "title": pane.title,
-                "unit": pane.unit,
-                "tracks": [
-                    {"label": each.label, "at": each.at, "low": each.low, "high": each.high}
-                    for each in pane.tracks
-                ],
-            }
-            for pane in panes
-        ],
-        "marks": [{"at": each.at, "label": each.label} for each in section.marks],
-    }
+    shown = [
+        {"title": pane.title, "unit": pane.unit, "tracks": [asdict(each) for each in pane.tracks]}
+        for pane in panes
+    ]
+    data = {"panes": shown, "marks": [asdict(each) for each in section.marks]}
     buttons = "".join(
         f'<button type="button" data-move="{move}" hidden>{label}</button>'
         for move, label in MOVES.items()
