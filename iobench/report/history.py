@@ -125,6 +125,8 @@ def _chart(one: History, points: Mapping[int, ChangePoint]) -> Chart:
 
 def _sentences(one: History) -> list[str]:
     found = [_drift(one.drift)]
+    if one.after_fill:
+        found.append("A budget cut some runs: rates leave out the start of each epoch.")
     if one.drift is not None and any(not point.changed for point in one.points):
         found.append("Changes at which no setting and no version changed are a part of that.")
     varied = dict.fromkeys(

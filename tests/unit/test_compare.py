@@ -15,6 +15,7 @@ import pytest
 
 from iobench.ask.compare.comparison import compare
 from iobench.ask.compare.drift import combined
+from iobench.ask.compare.history import history
 from iobench.ask.compare.runs import Group, collect
 from iobench.base.errors import UsageError
 from iobench.cli.main import main
@@ -107,6 +108,22 @@ def test_runs_that_a_budget_cut_are_compared_without_the_start_of_their_epochs()
     assert middles["accelerator_utilization_sustained"] == pytest.approx((1.0, 1.0))
     assert "cpu_s" not in middles
     assert any(line.startswith("cpu_s ") for line in found.missing)
+
+
+def test_a_history_of_such_runs_has_no_change_where_their_length_changed() -> None:
+    """The rate of the whole repetitions rises by a half after the tenth run."""
+    docs = []
+    for number in range(20):
+        doc = cut_run(100.0 + number % 3, steps=25 if number < 10 else 250)
+        created = f"2026-01-{number + 1:02}T00:00:00+00:00"
+        docs.append(doc.model_copy(update={"run_id": f"r{number}", "created": created}))
+    found = history("w", docs, "samples_per_s")
+    assert found.after_fill
+    assert found.answer == "no change"
+    assert found.medians == pytest.approx([100.0 + number % 3 for number in range(20)])
+    assert [day.median for day in found.days] == pytest.approx(found.medians)
+    assert found.drift is not None
+    assert found.drift.sd < 0.02
 
 
 def test_whole_runs_are_compared_with_the_start_of_their_epochs() -> None:

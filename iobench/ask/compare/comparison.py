@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ...base.documents import UNPRINTED
-from ...judge.judged import cut_by_budget
 from ...judge.statistics import NOISE
 from ...record.ab import Claim, Drift
 from ...record.metrics import COMPARED, Metric
-from ...record.run import RunRecord, TrainingRecord
+from ...record.run import TrainingRecord
 from .claims import Sides, claim, claims_at_once
 from .identity import identity, role_of
-from .runs import PRIMARY, Group, RunValue, allowed
+from .runs import PRIMARY, Group, RunValue, allowed, any_cut
 from .sequential import verdict
 
 OF_WHOLE_RUNS = ("cpu_s",)
@@ -94,7 +93,7 @@ def compare(
     a larger part of a shorter run.
     """
     obstacles, changes = _differences(baseline, candidate, tuple(across))
-    drifts, after_fill = drifts or {}, any(map(_is_cut, (*baseline.runs, *candidate.runs)))
+    drifts, after_fill = drifts or {}, any_cut((*baseline.runs, *candidate.runs))
     sums = OF_WHOLE_RUNS if after_fill and _differ_in_length(baseline, candidate) else ()
     measured: dict[str, tuple[list[RunValue], list[RunValue]]] = {}
     missing: list[str] = []
@@ -175,10 +174,6 @@ def best_first(compared: Sequence[Comparison]) -> list[Comparison]:
         return position, False, -ratio.value if more else ratio.value
 
     return sorted(compared, key=order)
-
-
-def _is_cut(doc: RunRecord) -> bool:
-    return isinstance(doc, TrainingRecord) and cut_by_budget(doc)
 
 
 def _differ_in_length(*groups: Group) -> bool:

@@ -16,7 +16,7 @@ from ...record.ab import Drift
 from ...record.run import RunRecord
 from .claims import MIN_RUNS, spread_of
 from .identity import identity, place, role_of
-from .runs import Group, question, values_of
+from .runs import Group, any_cut, question, values_of
 
 MIN_DRIFT_RUNS = 4
 """Smallest number of runs that a drift is computed from."""
@@ -33,9 +33,9 @@ class Day:
     high: float
 
 
-def median_of(doc: RunRecord, metric: str) -> float | None:
+def median_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> float | None:
     """The run's value of a metric: the median of its repetitions; None if it has none."""
-    values = values_of(doc, metric)
+    values = values_of(doc, metric, after_fill=after_fill)
     return median(values) if values else None
 
 
@@ -50,10 +50,12 @@ def drift_of(runs: Sequence[RunRecord], metric: str) -> Drift | None:
     versions of software count as equal, which makes the drift larger rather than smaller. None if
     these are too few, too. INVALID runs and medians of 0 do not count.
     """
+    cut = any_cut(runs)
+    valid = [doc for doc in runs if doc.validity != "invalid"]
     counted = [
         (doc.created, value, identity(doc))
-        for doc in sorted(runs, key=lambda doc: (doc.created, doc.run_id))
-        if doc.validity != "invalid" and (value := median_of(doc, metric)) is not None and value > 0
+        for doc in sorted(valid, key=lambda doc: (doc.created, doc.run_id))
+        if (value := median_of(doc, metric, after_fill=cut)) is not None and value > 0
     ]
     for ignored in (frozenset[str](), frozenset({"version"})):
         groups: dict[tuple[tuple[str, str], ...], list[tuple[str, float]]] = {}
@@ -91,8 +93,9 @@ def like(doc: RunRecord, runs: Iterable[RunRecord]) -> list[RunRecord]:
 def calendar(runs: Sequence[RunRecord], metric: str) -> tuple[Day, ...]:
     """The medians of each day's runs, the oldest day first. INVALID runs do not count."""
     days: dict[str, list[float]] = {}
-    for doc in sorted(runs, key=lambda doc: doc.created):
-        if doc.validity != "invalid" and (value := median_of(doc, metric)) is not None:
+    cut, valid = any_cut(runs), [doc for doc in runs if doc.validity != "invalid"]
+    for doc in sorted(valid, key=lambda doc: doc.created):
+        if (value := median_of(doc, metric, after_fill=cut)) is not None:
             days.setdefault(doc.created[:10], []).append(value)
     return tuple(
         Day(date, len(values), median(values), min(values), max(values))

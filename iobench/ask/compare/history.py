@@ -29,7 +29,7 @@ from .claims import MIN_DEGREES, spread_of
 from .drift import Day, calendar, drift_of
 from .identity import differences, identity, settings_of, workload_of
 from .identity import place as place_facts
-from .runs import collect, question, values_of
+from .runs import AFTER_FILL, any_cut, collect, question, values_of
 
 MIN_GAP_DAYS = 7
 """A time without runs is shown if it is at least as long."""
@@ -89,6 +89,7 @@ class History:
     gap_days: float | None  # the longest time without a run; None: less than MIN_GAP_DAYS
     gap_until: str  # when the first run after it was made
     medians: tuple[float, ...]  # of each entry
+    after_fill: bool  # rates leave out the start of epochs, since a budget cut some of the runs
 
 
 _USUAL = {"checkpoint": "blocked_s", "load": "ready_s"}
@@ -97,15 +98,17 @@ _USUAL = {"checkpoint": "blocked_s", "load": "ready_s"}
 
 def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
     """The history of runs of one workload at one place (``identity.place``), in any order."""
+    cut = any_cut(runs)
+    valued = {id(doc): tuple(values_of(doc, metric, after_fill=cut)) for doc in runs}
     ordered = sorted(
-        (doc for doc in runs if values_of(doc, metric)), key=lambda doc: (doc.created, doc.run_id)
+        (doc for doc in runs if valued[id(doc)]), key=lambda doc: (doc.created, doc.run_id)
     )
     facts = [identity(doc) for doc in ordered]
     entries = tuple(
         RunEntry(
             doc.run_id,
             doc.created,
-            tuple(values_of(doc, metric)),
+            valued[id(doc)],
             doc.validity,
             differences(facts[index - 1], facts[index]) if index else (),
         )
@@ -159,6 +162,7 @@ def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
         gap_days=gap_days,
         gap_until=gap_until,
         medians=tuple(entry.median for entry in entries),
+        after_fill=cut and metric in AFTER_FILL,
     )
 
 

@@ -10,7 +10,7 @@ comparison is about, and it is reported. Runs of one side have the same identity
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -18,6 +18,7 @@ from statistics import median
 from ...base.errors import IobenchError, UsageError
 from ...judge.checkpoint.study import values_of_study
 from ...judge.figures.ranktime import shares_of
+from ...judge.judged import cut_by_budget
 from ...judge.model_load import values_of_loads
 from ...judge.serving.figures import SUMMARISED
 from ...record.metrics import BY_NAME, COMPARED
@@ -179,6 +180,11 @@ class Group:
 
 AFTER_FILL = ("samples_per_s", "read_bytes_per_s", "accelerator_utilization_sustained")
 """Metrics of a repetition that are lower the larger a part of it is the start of its epochs."""
+
+
+def any_cut(runs: Iterable[RunRecord]) -> bool:
+    """Whether a budget cut some of the runs: the start of epochs is a larger part of these."""
+    return any(isinstance(doc, TrainingRecord) and cut_by_budget(doc) for doc in runs)
 
 
 def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[float]:
