@@ -2,55 +2,49 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..base.errors import UsageError
 from ..checkpoint import asynchronous_version
 from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
 from ..runner.hosts.control import Control
-from ..runner.hosts.hosts import Hosts
-from ..runner.hosts.job import JobHosts, same_of_study
+from ..runner.hosts.job import same_of_study
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.member import Member
 from ..runner.options import StudyOptions
 from ..settings.base import apply_overrides, build
-from .hosts import launched, on_all_hosts
+from .hosts import HostPart, hosts_of, on_all_hosts
 from .live import Live
 from .printing import finish
 from .verbs import CheckpointRequest
 
 
 def run(request: CheckpointRequest) -> int:
-    launch = launched(request)
-    here = ranks_here(request, 1 if launch is None else launch.hosts)
-
-    def planned(ranks: int, own: range | None = None) -> StudyPlan:
-        asked = request.given(CheckpointSpec) | {"ranks": ranks, "count": request.repeat}
+    def planned(part: HostPart) -> StudyPlan:
+        asked = request.given(CheckpointSpec) | {"ranks": part.ranks, "count": request.repeat}
         if request.asynchronous:
             asked["writer"] = asynchronous_version(request.writer)
         spec = build(CheckpointSpec, apply_overrides(asked, request.overrides), where="checkpoint")
-        return make_study_plan(spec, request.to, asked_training(request), own)
+        return make_study_plan(spec, request.to, asked_training(request), part.own)
 
-    def measured(plan: StudyPlan, hosts: Hosts | None = None) -> int:
+    def lead(control: Control | None, plan: StudyPlan) -> int:
         options = request.made(StudyOptions)
         with Live(quiet=request.quiet) as live:
-            doc, directory = run_study(plan, options, observer=live, hosts=hosts)
+            doc, directory = run_study(plan, options, observer=live, hosts=hosts_of(control))
         return finish(request, doc, directory, fail_on=request.fail_on)
-
-    if launch is None:
-        return measured(planned(here))
-
-    def of_all(meeting: Meeting) -> StudyPlan:
-        return planned(meeting.accelerators, meeting.here)
-
-    def lead(control: Control, plan: StudyPlan) -> int:
-        return measured(plan, JobHosts(control))
 
     def join(meeting: Meeting, plan: StudyPlan) -> Member:
         return Member(meeting, request.results, saves=plan)
 
     return on_all_hosts(
-        launch, request, of_all, same_of_study, lead=lead, join=join, accelerators=here
+        request,
+        planned,
+        same_of_study,
+        lead=lead,
+        join=join,
+        accelerators=partial(ranks_here, request),
     )
 
 

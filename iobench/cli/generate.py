@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ..base.errors import UsageError
 from ..base.memory import total_bytes
@@ -15,8 +14,8 @@ from ..data.generator.engine import marker_hash, write_share
 from ..data.generator.target import dataset_id
 from ..data.generator.writer import UnitResult
 from ..runner.hosts.control import Control
-from ..runner.hosts.launch import Launch
 from ..runner.hosts.meeting import Meeting
+from ..runner.hosts.plans import Same
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
 from ..serve.generate import generate_weights
@@ -24,7 +23,7 @@ from ..serve.models import find_served_model
 from ..settings.dataset import DatasetSpec, resized
 from ..storage import open_storage
 from ..storage.base import Guarded, Storage
-from .hosts import host_lines, hosts_document, launched, on_all_hosts
+from .hosts import host_lines, hosts_document, on_all_hosts
 from .live import progress_bar
 from .terminal import show_lines
 from .verbs import GenerateQuestion, GenerateRequest
@@ -42,12 +41,44 @@ def run(request: GenerateRequest) -> int:
             "dataset",
             remedy="leave them out, or name weights (iobench list served-models)",
         )
-    launch = launched(request)
-    if launch is not None:
-        return _on_all_hosts(launch, request, lambda: prepared(request))
-    spec, storage = prepared(request)
-    _print(request, _generated(request, spec, storage), storage.url)
-    return 0
+
+    def same(plan: tuple[DatasetSpec, Storage]) -> Same:
+        spec, storage = plan
+        return {"to": storage.url, "spec": dataset_id(spec)}
+
+    # Each host writes a share of the units; the first one claims the place, and completes it.
+
+    def lead(control: Control | None, plan: tuple[DatasetSpec, Storage]) -> int:
+        spec, storage = plan
+        shared = SharedTasks(
+            control,
+            UnitResult,
+            weigh=lambda result: int(result.shard_size.sum()),
+            seen=lambda: marker_hash(storage),
+        )
+        with progress_bar("generating", quiet=request.quiet) as tell:
+            report = generate(
+                spec,
+                storage,
+                workers=request.workers,
+                progress=tell,
+                break_lock=request.break_lock,
+                run=shared,
+            )
+        _print(request, report, storage.url, shared.hosts)
+        return 0
+
+    def join(meeting: Meeting, plan: tuple[DatasetSpec, Storage]) -> Serving:
+        spec, storage = plan
+        return Sharing(
+            meeting,
+            UnitResult,
+            lambda tasks, seen, check: write_share(
+                spec, storage, tasks, marker=seen, workers=request.workers, check=check
+            ),
+        )
+
+    return on_all_hosts(request, lambda _: prepared(request), same, lead=lead, join=join)
 
 
 def _weights(request: GenerateRequest) -> int:
@@ -95,56 +126,6 @@ def _weights(request: GenerateRequest) -> int:
     line = f"generated {there}, after {format_duration(wall_s)}: {storage.url}"
     show_lines(document, [line], json=request.json)
     return 0
-
-
-def _generated(
-    request: GenerateRequest, spec: DatasetSpec, storage: Storage, **more: Any
-) -> GenerateReport:
-
-    with progress_bar("generating", quiet=request.quiet) as tell:
-        return generate(
-            spec,
-            storage,
-            workers=request.workers,
-            progress=tell,
-            break_lock=request.break_lock,
-            **more,
-        )
-
-
-def _on_all_hosts(
-    launch: Launch,
-    request: GenerateRequest,
-    prepared: Callable[[], tuple[DatasetSpec, Storage]],
-) -> int:
-    """Each host writes a share of the units; the first one claims the place, and completes it."""
-
-    def same(plan: tuple[DatasetSpec, Storage]) -> dict[str, str]:
-        spec, storage = plan
-        return {"to": storage.url, "spec": dataset_id(spec)}
-
-    def lead(control: Control, plan: tuple[DatasetSpec, Storage]) -> int:
-        spec, storage = plan
-        shared = SharedTasks(
-            control,
-            UnitResult,
-            weigh=lambda result: int(result.shard_size.sum()),
-            seen=lambda: marker_hash(storage),
-        )
-        _print(request, _generated(request, spec, storage, run=shared), storage.url, shared.hosts)
-        return 0
-
-    def join(meeting: Meeting, plan: tuple[DatasetSpec, Storage]) -> Serving:
-        spec, storage = plan
-        return Sharing(
-            meeting,
-            UnitResult,
-            lambda tasks, seen, check: write_share(
-                spec, storage, tasks, marker=seen, workers=request.workers, check=check
-            ),
-        )
-
-    return on_all_hosts(launch, request, lambda _: prepared(), same, lead=lead, join=join)
 
 
 def _print(

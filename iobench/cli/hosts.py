@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import UsageError
@@ -81,24 +81,41 @@ def accelerators_here(request: MeasuringRequest, hosts: int) -> int:
     return request.accelerators_per_host
 
 
+@dataclass(frozen=True)
+class HostPart:
+    """The part of this host in a job: whether it is the first one, and its ``own`` ranks.
+
+    ``ranks``: of all hosts. ``own``: None if this host has all of them.
+    """
+
+    leads: bool
+    ranks: int
+    own: range | None = None
+
+
 def on_all_hosts(
-    launch: Launch,
     request: HostsRequest,
-    make: Callable[[Meeting], T],
+    make: Callable[[HostPart], T],
     same: Callable[[T], Same],
     *,
-    lead: Callable[[Control, T], int],
+    lead: Callable[[Control | None, T], int],
     join: Callable[[Meeting, T], Serving],
-    accelerators: int = 1,
+    accelerators: Callable[[int], int] = lambda hosts: 1,
 ) -> int:
-    """Do something together with the other hosts of the job; return the exit code of all of them.
+    """Do something on this host, or on all hosts of a job; return the exit code of all of them.
 
     ``make``: this host's plan, and ``same`` what of it must be equal on all hosts (``_WHAT``).
-    ``accelerators``: the ranks of this host. ``lead`` does it as the controller, and returns the
-    exit code; ``join`` makes what serves the controller on another host.
+    ``accelerators``: the ranks of this host, by the number of hosts. ``lead`` does it as the first
+    host, whose ``Control`` has the others (None: there are none), and returns the exit code;
+    ``join`` makes what serves the first host on another one.
     """
+    launch = launched(request)
+    if launch is None:
+        return lead(None, make(HostPart(leads=True, ranks=accelerators(1))))
+    here = accelerators(launch.hosts)
     note(f"host {launch.index} of {launch.hosts} waits for the others", quiet=request.quiet)
-    meeting = meet(launch, accelerators=accelerators, within_s=request.join_within)
+    meeting = meet(launch, accelerators=here, within_s=request.join_within)
+    part = HostPart(meeting.is_controller, meeting.accelerators, meeting.here)
 
     def named_same(plan: T) -> Same:
         return {"verb": f"iobench {request.verb}", **same(plan)}
@@ -107,15 +124,27 @@ def on_all_hosts(
         control = Control(meeting)
 
         def act() -> int:
-            plan = make(meeting)
+            plan = make(part)
             check_same(control, named_same(plan), (peer.answer(Same) for peer in control.peers))
             return lead(control, plan)
 
         return led(control, act)
-    code = join(meeting, say_same(meeting, lambda: make(meeting), named_same)).serve()
+    code = join(meeting, say_same(meeting, lambda: make(part), named_same)).serve()
     first = meeting.hosts[0].label
     note(f"the run has ended; its results are on {first}", quiet=request.quiet)
     return code
+
+
+def hosts_of(control: Control | None) -> Hosts:
+    """The hosts that measure."""
+    # Imported late, since what measures imports torch.
+    if control is None:
+        from ..runner.hosts.hosts import Hosts
+
+        return Hosts()
+    from ..runner.hosts.job import JobHosts
+
+    return JobHosts(control)
 
 
 def trials(
@@ -131,29 +160,26 @@ def trials(
     ``workloads``, ``overrides`` and ``places`` (of data) are those that the command names; the
     first host may ask for no others.
     """
-    from ..runner.hosts.hosts import Hosts
 
-    launch = launched(request)
-    if launch is None:
-        return measure(Hosts())
-    from ..runner.hosts.job import JobHosts
-    from ..runner.hosts.member import Member
+    def permitted(part: HostPart) -> Permitted:
+        if part.leads:
+            return Permitted()
+        return Permitted.by(
+            [read_yaml(find_spec("workload", name)) for name in workloads if name is not None],
+            overrides,
+            [place for place in places if place is not None],
+        )
 
-    permitted = Permitted.by(
-        [read_yaml(find_spec("workload", name)) for name in workloads if name is not None],
-        overrides,
-        [place for place in places if place is not None],
-    )
+    def join(meeting: Meeting, permitted: Permitted) -> Serving:
+        from ..runner.hosts.member import Member
 
-    def join(meeting: Meeting, same: Same) -> Serving:
         return Member(meeting, request.results, permitted=permitted, command=request.command)
 
     return on_all_hosts(
-        launch,
         request,
+        permitted,
         lambda _: _words(request),
-        lambda same: same,
-        lead=lambda control, _: measure(JobHosts(control)),
+        lead=lambda control, _: measure(hosts_of(control)),
         join=join,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,13 +14,10 @@ from ..runner.curve.story import (
 )
 from ..runner.curve.target import Target, open_target
 from ..runner.hosts.control import Control
-from ..runner.hosts.hosts import Hosts
-from ..runner.hosts.job import JobHosts
-from ..runner.hosts.launch import Launch
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.member import Member
-from ..runner.hosts.serving import Serving
-from .hosts import launched, on_all_hosts
+from ..runner.hosts.plans import Same
+from .hosts import HostPart, hosts_of, on_all_hosts
 from .live import Live
 from .printing import print_report
 from .terminal import note
@@ -31,22 +27,24 @@ from .verbs import ProbeRequest
 def run(request: ProbeRequest) -> int:
     requests = parse_requests(request.request) if request.request is not None else []
     least = min(requests, default=DEFAULT_REQUEST)
-    launch = launched(request)
-    holds = launch is None or launch.index == 0
     with ExitStack() as held:
 
-        def prepared() -> Target:
+        def prepared(part: HostPart) -> Target:
             return held.enter_context(
-                open_target(request.url, origin=request.origin, least_bytes=least, hold=holds)
+                open_target(request.url, origin=request.origin, least_bytes=least, hold=part.leads)
             )
 
-        def measure(target: Target, hosts: Hosts | None = None) -> int:
+        def same(target: Target) -> Same:
+            return {"data": target.storage.url, "objects": target.fingerprint()}
+
+        def lead(control: Control | None, target: Target) -> int:
+            hosts = hosts_of(control)
             plan = plan_probe(
                 target,
                 requests,
                 max_in_flight=request.max_in_flight,
                 budget_s=request.budget_s,
-                hosts=hosts.count if hosts else 1,
+                hosts=hosts.count,
             )
             note(plan.announcement(), quiet=request.quiet)
             with Live(quiet=request.quiet) as live:
@@ -55,27 +53,7 @@ def run(request: ProbeRequest) -> int:
             print_report(request, probe, sections(probe))
             return 0
 
-        if launch is None:
-            return measure(prepared())
-        return _on_all_hosts(launch, request, prepared, measure, held)
+        def join(meeting: Meeting, target: Target) -> Member:
+            return Member(meeting, Path(), storage=target.storage)
 
-
-def _on_all_hosts(
-    launch: Launch,
-    request: ProbeRequest,
-    prepared: Callable[[], Target],
-    measure: Callable[[Target, Hosts], int],
-    held: ExitStack,
-) -> int:
-    """All hosts read at the same time, as the first one says."""
-
-    def same(target: Target) -> dict[str, str]:
-        return {"data": target.storage.url, "objects": target.fingerprint()}
-
-    def lead(control: Control, target: Target) -> int:
-        return measure(target, JobHosts(control))
-
-    def join(meeting: Meeting, target: Target) -> Serving:
-        return Member(meeting, Path(), storage=target.storage)
-
-    return on_all_hosts(launch, request, lambda _: prepared(), same, lead=lead, join=join)
+        return on_all_hosts(request, prepared, same, lead=lead, join=join)

@@ -6,6 +6,7 @@ import secrets
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -18,12 +19,12 @@ from ..record.checkpoint import CheckpointSpec, Training
 from ..record.manifest import MANIFEST, MARKER
 from ..runner.budget import Budget, Given
 from ..runner.checkpoint_plan import make_study_plan
-from ..runner.hosts.plans import Permitted
+from ..runner.hosts.plans import Permitted, Same
 from ..runner.plan import Plan, make_plan
 from ..settings.base import build
 from ..settings.workload import Workload, load_workload
 from ..storage import is_local, open_storage
-from .hosts import accelerators_here, launched, on_all_hosts
+from .hosts import accelerators_here, hosts_of, launched, on_all_hosts
 from .live import Live, progress_bar
 from .printing import finish
 from .terminal import note, say, show_json
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ..runner.hosts.control import Control
     from ..runner.hosts.hosts import Hosts
     from ..runner.hosts.meeting import Meeting
+    from ..runner.hosts.serving import Serving
     from ..runner.options import Mixed, Options
 
 Planned = tuple[Plan, "Mixed | None"]
@@ -53,23 +55,22 @@ def measure(
 
     ``bound_only``: only find how much faster any loader could make it.
     """
-    launch = launched(request)
     use_allocator(workload.accelerator.allocator, request.command[1:])
 
-    def measured(plan: Plan, mixed: Mixed | None, hosts: Hosts | None = None) -> int:
+    def same(planned: Planned) -> Same:
+        from ..runner.hosts.job import same_of_run
+
+        return same_of_run(*planned)
+
+    def lead(control: Control | None, planned: Planned) -> int:
+        plan, mixed = planned
         if bound_only:
-            return tell_headspace(plan, request, calibration_of(request), hosts)
-        return _measured(request, plan, mixed, hosts)
+            return tell_headspace(plan, request, calibration_of(request), hosts_of(control))
+        return _measured(request, plan, mixed, hosts_of(control))
 
-    if launch is None:
-        return measured(*planned(workload, request, accelerators_here(request, 1)))
-    from ..runner.hosts.job import JobHosts, same_of_run
-    from ..runner.hosts.member import Member
+    def join(meeting: Meeting, planned: Planned) -> Serving:
+        from ..runner.hosts.member import Member
 
-    def lead(control: Control, planned: Planned) -> int:
-        return measured(*planned, JobHosts(control))
-
-    def join(meeting: Meeting, planned: Planned) -> Member:
         plan, mixed = planned
         return Member(
             meeting,
@@ -82,13 +83,12 @@ def measure(
         )
 
     return on_all_hosts(
-        launch,
         request,
-        lambda met: planned(workload, request, met.accelerators, met.here),
-        lambda both: same_of_run(*both),
+        lambda part: planned(workload, request, part.ranks, part.own),
+        same,
         lead=lead,
         join=join,
-        accelerators=accelerators_here(request, launch.hosts),
+        accelerators=partial(accelerators_here, request),
     )
 
 
@@ -142,7 +142,7 @@ def options_of(request: RunOrTrain, mixed: Mixed | None, *, whole: bool = False)
 
 
 def _measured(
-    request: RunRequest | TrainRequest, plan: Plan, mixed: Mixed | None, hosts: Hosts | None = None
+    request: RunRequest | TrainRequest, plan: Plan, mixed: Mixed | None, hosts: Hosts
 ) -> int:
     """Run the plan on this host, or on those of a job, and print the report."""
     # These import torch, which takes seconds: only once the plan is known to be right.
@@ -150,7 +150,7 @@ def _measured(
     from .telling import RunTold
 
     train = isinstance(request, TrainRequest)
-    options = options_of(request, mixed, whole=train or hosts is not None)
+    options = options_of(request, mixed, whole=train or hosts.count > 1)
     with RunTold(plan, options, quiet=request.quiet) as live:
         if not options.budget.limited:
             live.announce()
@@ -242,7 +242,7 @@ def scan_first(request: RunRequest) -> RunRequest:
 
 
 def tell_headspace(
-    plan: Plan, request: MeasuringRequest, calibration_s: float, hosts: Hosts | None = None
+    plan: Plan, request: MeasuringRequest, calibration_s: float, hosts: Hosts
 ) -> int:
     """Measure the headspace and print it; return the exit code."""
     from ..runner.confirm import headspace

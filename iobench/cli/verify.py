@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..base.errors import DatasetError, MissingObjectError, StorageError, UnreadableError
 from ..base.units import counted, format_bytes, format_rate
@@ -14,14 +14,14 @@ from ..data.verify import VerifyReport, check_share, verify
 from ..data.verify.report import PartialReport
 from ..record.manifest import Manifest, hash_bytes
 from ..runner.hosts.control import Control
-from ..runner.hosts.launch import Launch
 from ..runner.hosts.meeting import Meeting
+from ..runner.hosts.plans import Same
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.locks.lock import reading
-from .hosts import host_lines, hosts_document, launched, on_all_hosts
+from .hosts import HostPart, host_lines, hosts_document, on_all_hosts
 from .live import progress_bar
 from .terminal import show_lines
 from .verbs import VerifyRequest
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 
 
 def run(request: VerifyRequest) -> int:
-    launch = launched(request)
     with ExitStack() as held:
 
-        def prepared() -> Found:
+        def prepared(part: HostPart) -> Found:
             manifest, place = _found(request)
             home = open_storage(request.dir)
             held.enter_context(
@@ -43,16 +42,32 @@ def run(request: VerifyRequest) -> int:
             )
             return manifest, home, open_storage(place)
 
-        def report(found: Found, hosts: Sequence[HostShare] = (), **more: Any) -> int:
+        def same(found: Found) -> Same:
+            manifest, home, storage = found
+            header = hash_bytes(manifest.header.model_dump_json().encode())
+            return {"data": f"{home.url} at {storage.url}", "dataset": header}
 
+        # Each host compares a share of the shards; the first one reports what all have found.
+
+        def lead(control: Control | None, found: Found) -> int:
             manifest, _, storage = found
+            shared = SharedTasks(control, PartialReport, weigh=lambda part: part.bytes_read)
             with progress_bar("verifying", quiet=request.quiet) as tell:
-                done = verify(storage, manifest, workers=request.workers, progress=tell, **more)
-            return _print(request, manifest, storage, done, hosts)
+                done = verify(storage, manifest, workers=request.workers, progress=tell, run=shared)
+            return _print(request, manifest, storage, done, shared.hosts)
 
-        if launch is not None:
-            return _on_all_hosts(launch, request, prepared, report)
-        return report(prepared())
+        def join(meeting: Meeting, found: Found) -> Serving:
+            manifest, _, storage = found
+            name = meeting.hosts[meeting.launch.index].label
+            return Sharing(
+                meeting,
+                PartialReport,
+                lambda tasks, _, check: check_share(
+                    storage, manifest, tasks, host=name, workers=request.workers, check=check
+                ),
+            )
+
+        return on_all_hosts(request, prepared, same, lead=lead, join=join)
 
 
 def _found(request: VerifyRequest) -> tuple[Manifest, str]:
@@ -63,37 +78,6 @@ def _found(request: VerifyRequest) -> tuple[Manifest, str]:
         raise  # without one of its tables it is not a dataset
     except StorageError as error:
         raise UnreadableError(error.what, remedy=error.remedy) from error
-
-
-def _on_all_hosts(
-    launch: Launch,
-    request: VerifyRequest,
-    prepared: Callable[[], Found],
-    report: Callable[..., int],
-) -> int:
-    """Each host compares a share of the shards; the first one reports what all have found."""
-
-    def same(found: Found) -> dict[str, str]:
-        manifest, home, storage = found
-        header = hash_bytes(manifest.header.model_dump_json().encode())
-        return {"data": f"{home.url} at {storage.url}", "dataset": header}
-
-    def lead(control: Control, found: Found) -> int:
-        shared = SharedTasks(control, PartialReport, weigh=lambda part: part.bytes_read)
-        return report(found, shared.hosts, run=shared)
-
-    def join(meeting: Meeting, found: Found) -> Serving:
-        manifest, _, storage = found
-        name = meeting.hosts[meeting.launch.index].label
-        return Sharing(
-            meeting,
-            PartialReport,
-            lambda tasks, _, check: check_share(
-                storage, manifest, tasks, host=name, workers=request.workers, check=check
-            ),
-        )
-
-    return on_all_hosts(launch, request, lambda _: prepared(), same, lead=lead, join=join)
 
 
 def _print(

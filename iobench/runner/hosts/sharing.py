@@ -39,21 +39,24 @@ class HostShare:
 
 
 class SharedTasks:
-    """``run_tasks`` over all hosts: see there.
+    """``run_tasks`` over all hosts: see there. ``control``: of the others; None: there are none.
 
-    ``kind``: of the results, and ``weigh`` their bytes. ``seen`` is sent with the order: what the
-    other hosts need to see at the same place before they begin.
+    ``hosts``: what each did, where there are several. ``kind``: of the results, and ``weigh`` their
+    bytes. ``seen`` is sent with the order: what the other hosts need to see at the same place
+    before they begin.
     """
 
     def __init__(
         self,
-        control: Control,
+        control: Control | None,
         kind: type[Any],
         weigh: Callable[[Any], int],
         seen: Callable[[], str] = lambda: "",
     ) -> None:
-        self.control, self.kind, self.weigh, self.seen = control, kind, weigh, seen
-        self.hosts = [HostShare(name=host.label) for host in control.meeting.hosts]
+        self.peers = control.peers if control is not None else []
+        self.kind, self.weigh, self.seen = kind, weigh, seen
+        hosts = control.meeting.hosts if control is not None else []
+        self.hosts = [HostShare(name=host.label) for host in hosts]
         self._began = 0.0
 
     def __call__(
@@ -66,7 +69,10 @@ class SharedTasks:
         check: Callable[[], None] = lambda: None,
     ) -> Iterator[T]:
         """Also raises HostLostError, and the error of a task of another host with its name."""
-        peers, count = self.control.peers, len(self.hosts)
+        peers, count = self.peers, len(self.hosts)
+        if not peers:
+            yield from run_tasks(tasks, make, workers=workers, remedy=remedy, check=check)
+            return
         self._began = time.monotonic()
         seen = self.seen()
         for peer in peers:
