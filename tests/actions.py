@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -26,9 +28,15 @@ class Ended:
 
 
 def run_action(
-    folder: Path, inputs: dict[str, str], *, skip: tuple[str, ...] = (), path: str = ""
+    folder: Path,
+    inputs: dict[str, str],
+    *,
+    skip: tuple[str, ...] = (),
+    only: str = "",
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Ended:
     """Run the action in ``folder`` as a job would. ``skip``: names of steps that are left out.
+    ``only``: the only step that is run. ``variables``: of the job, beside GitHub's.
 
     An action that a step uses is not run; what would be uploaded is in ``kept``.
     """
@@ -42,12 +50,12 @@ def run_action(
         **{f"GITHUB_{name}": str(file) for name, file in files.items()},
         "GITHUB_ACTION_PATH": str(ROOT),
         "RUNNER_TEMP": str(folder),
-        "PATH": f"{path}{os.pathsep}{os.environ['PATH']}" if path else os.environ["PATH"],
+        **variables,
     }
     ended = Ended()
     files["STEP_SUMMARY"].touch()
     for step in action["runs"]["steps"]:
-        if step["name"] in skip:
+        if step["name"] in skip or step["name"] != (only or step["name"]):
             continue
         if "uses" in step:
             ended.kept.append(filled(step["with"]["path"], values))

@@ -47,6 +47,7 @@ TIER_OF = {
     "e2e/test_hosts_verbs.py": NIGHTLY,
     # The reference workloads, packages, and examples of the documents, whole.
     "e2e/test_packages.py": NIGHTLY,
+    "e2e/test_stranger.py": NIGHTLY,
     "e2e/test_workloads.py": NIGHTLY,
     # Mistakes, terminals, and each operation that can fail.
     "e2e/test_bad_input.py": SLOW,
@@ -129,7 +130,8 @@ TOUCHED = {
         "e2e/test_every_verb.py::test_every_verb[s3]",
         "faults/test_s3.py",
     ),
-    "pyproject.toml": ("e2e/test_packages.py",),
+    "action.yml": ("e2e/test_stranger.py",),
+    "pyproject.toml": ("e2e/test_packages.py", "e2e/test_stranger.py"),
     "workloads": ("e2e/test_workloads.py",),
 }
 """For each folder or file: nightly tests that also run when it, or a file in it, has changed."""

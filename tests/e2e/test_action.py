@@ -13,7 +13,7 @@ import pytest
 from tests.actions import ACTION, Ended, run_action
 from tests.conftest import MakeDataset
 
-BIN = str(Path(sys.executable).parent)
+HERE = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 QUICK = "--repeat 4 --calibration 0s --no-ablations --quiet"
 
 
@@ -21,7 +21,9 @@ def act(folder: Path, command: str, **inputs: str) -> Ended:
     """The action after its installation, in an empty folder."""
     folder.mkdir(exist_ok=True)
     named = {name.replace("_", "-"): value for name, value in inputs.items()}
-    return run_action(folder, {"command": command, **named}, skip=("Install iobench",), path=BIN)
+    return run_action(
+        folder, {"command": command, **named}, skip=("Install iobench",), variables=HERE
+    )
 
 
 @pytest.fixture(scope="module")

@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
-from collections.abc import Iterable, Iterator
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.environments import empty_environment, run
+
 ROOT = Path(__file__).resolve().parents[2]
-
-TIME_LIMIT_S = 500
-"""Of one command. The limit of pytest is not far above."""
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    """Standard output of a command in an environment that knows nothing of this checkout."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "IOBENCH", "VIRTUAL_ENV"))
-    }
-    ended = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=kept,
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT_S,
-        check=False,
-    )
-    assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
-    return ended.stdout
 
 
 @pytest.fixture(scope="module")
@@ -124,34 +98,10 @@ def test_what_the_container_installs_is_there() -> None:
     assert set(extras.split(",")) <= known
 
 
-def needed(name: str, extras: Iterable[str] = ()) -> Iterator[Distribution]:
-    """The distribution of this environment, and all that it says that it needs."""
-    found = distribution(name)
-    yield found
-    for text in found.requires or ():
-        wanted = Requirement(text)
-        if wanted.marker is None or any(
-            wanted.marker.evaluate({"extra": extra}) for extra in ("", *extras)
-        ):
-            yield from needed(wanted.name, wanted.extras)
-
-
 def test_the_demo_runs_with_the_stated_dependencies_alone(
     packages: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Of what is installed here, the new environment has what the wheel's metadata names.
-
-    It is linked: "make setup" has installed it with pip, which takes a minute for torch.
-    """
-    venv.create(tmp_path / "env", with_pip=True)
-    commands = tmp_path / "env/bin"
-    (site,) = (tmp_path / "env/lib").glob("*/site-packages")
-    dependencies = {each.name: each for each in needed("iobench") if each.name != "iobench"}
-    assert {"torch", "numpy", "typing_extensions"} <= dependencies.keys()
-    for each in dependencies.values():
-        for top in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
-            if not (site / top).exists():
-                (site / top).symlink_to(Path(str(each.locate_file(top))))
+    commands = empty_environment(tmp_path / "env")
     run(commands / "pip", "install", "-q", "--no-index", packages[1], cwd=tmp_path)
     run(commands / "pip", "check", cwd=tmp_path)
     place = run(
