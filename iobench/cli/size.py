@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..ask.capacity.loads import load_need
 from ..ask.capacity.requirement import Demand, Requirement, requirement, together
 from ..ask.capacity.traffic import PRECISIONS, Saves
 from ..base.errors import UsageError
 from ..record.packing import Layout
-from ..record.run import load_training
+from ..record.run import ModelLoadRecord, load_run, load_training
 from ..report.size import sections
+from ..report.size_loads import load_sections
 from ..report.size_rates import together_sections
 from ..settings.dataset import DatasetSpec, load_dataset_spec, resized
-from ..settings.instances import Instance, find_instance
+from ..settings.instances import Instance, find_instance, network_of
 from ..settings.workload import load_workload
 from .printing import print_report
 from .verbs import SizeRequest
@@ -27,6 +29,13 @@ OF_ONE = (
 
 def run(request: SizeRequest) -> int:
     names = request.workload
+    if request.replicas is not None:
+        return _loads(request, request.replicas)
+    if not request.accelerators:
+        raise UsageError(
+            "the number of accelerators is not known",
+            remedy="add e.g. --accelerators 8, or name weights and --replicas",
+        )
     if len(names) > 1:
         _refuse_single(request)
     instance = None
@@ -45,6 +54,39 @@ def run(request: SizeRequest) -> int:
     document = {"together": whole, "jobs": found, "instance": instance}
     shown = [(each, sections(each)) for each in found]
     print_report(request, document, together_sections(whole, shown))
+    return 0
+
+
+def _loads(request: SizeRequest, replicas: int) -> int:
+    """What so many replicas of a model need."""
+    from ..serve.models import find_served_model
+
+    ready_s, of_training = request.ready_s, ("accelerators", "hosts", *OF_ONE[1:], "overrides")
+    if ready_s is None:
+        raise UsageError("--replicas needs the time to be ready in", remedy="add e.g. --ready 60s")
+    if flag := request.first_of(of_training):
+        raise UsageError(f"{flag} is about a training", remedy=f"leave out {flag}, or --replicas")
+    if len(request.workload) != 1:
+        raise UsageError("--replicas is about one model", remedy="name one model")
+    doc = None if request.run_directory is None else load_run(Path(request.run_directory))
+    if doc is not None and not isinstance(doc, ModelLoadRecord):
+        raise UsageError(
+            f"{request.run_directory} is a {doc.job.kind} run, which loaded no model",
+            remedy="name a run of 'iobench load'",
+        )
+    model, network = find_served_model(request.workload[0]), None
+    if request.instance is not None:
+        network = network_of(request.instance, instead="no --instance")
+    found = load_need(
+        model.name,
+        sum(tensor.nbytes for tensor in model.tensors()),
+        replicas=replicas,
+        ready_s=ready_s,
+        engine_start_s=request.engine_start_s or 0.0,
+        run=None if doc is None else doc.job,
+        network_bytes_per_s=network,
+    )
+    print_report(request, found, load_sections(found))
     return 0
 
 

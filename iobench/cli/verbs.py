@@ -213,15 +213,23 @@ class SizeRequest(ReportedRequest):
           --json
       iobench size resnet50-h100 --accelerators 32 --hosts 4 --parameters 25.6M \\
           --gradient-precision fp32
+      iobench size llama3-70b-weights --replicas 64 --ready 60s
     """
 
     format: Pages = "text"
     workload: Annotated[tuple[str, ...], named("workload")] = field(kw_only=False)
     """name of a workload (iobench list workloads) or YAML file; several are trained on one
     storage at the same time, and what they need is added up"""
-    accelerators: Counts
+    accelerators: Counts = ()
     """number of accelerators on all hosts together; of several workloads, that of each, or one
     for each: 16,8"""
+    replicas: Annotated[Count | None, WEIGHTS, at_least(1)] = None
+    """replicas of a model that start at one instant, each on a host of its own: then the model is
+    named instead of a workload, e.g. llama3-70b-weights (iobench list served-models)"""
+    ready_s: Annotated[Time | None, WEIGHTS, above(0), needs("replicas")] = None
+    """time in which all replicas are to be ready, e.g. 60s"""
+    engine_start_s: Annotated[Time | None, WEIGHTS, above(0), needs("replicas")] = None
+    """what the engine needs of that beside the weights, e.g. 45s"""
     hosts: Counts = (1,)
     """number of hosts with these accelerators, or one for each workload (default: 1)"""
     run_directory: Annotated[str | None, Parameter(metavar="RUN_DIR")] = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from ..ask.capacity.ceilings import Change
 from ..ask.capacity.hosts import HostsChange
+from ..ask.capacity.loads import loads_at
 from ..ask.capacity.requests import served_if
 from ..ask.capacity.scaling import Barrier
 from ..ask.capacity.whatif import what_if
@@ -16,10 +18,19 @@ from ..judge.figures.events import Events
 from ..judge.rebuild import conclude, rebuild
 from ..judge.serving.again import served_again
 from ..judge.serving.figures import Rows
-from ..record.run import EVENTS_FILE, ServingRecord, TrainingRecord, load_run, load_training
+from ..record.run import (
+    EVENTS_FILE,
+    ModelLoadRecord,
+    ServingRecord,
+    TrainingRecord,
+    load_run,
+    load_training,
+)
 from ..report.serving import what_if_sections as served_sections
+from ..report.size_loads import loads_at_sections
 from ..report.whatif import sections
 from ..settings.instances import network_of
+from .flags import ReportedRequest
 from .printing import print_report
 from .verbs import WhatifRequest
 
@@ -27,13 +38,16 @@ from .verbs import WhatifRequest
 def run(request: WhatifRequest) -> int:
     if request.hosts is None:
         _refuse_several(request)
+        named = _existing(Path(request.directories[0]))
+        doc = load_run(named)
+        if isinstance(doc, ModelLoadRecord):
+            return _loads(request, doc)
         change = _change(request)
-        served = _served(Path(request.directories[0]))
-        if served is not None:
-            predicted = served_if(*served, change)
+        if isinstance(doc, ServingRecord):
+            predicted = served_if(*_served(named, doc), change)
             print_report(request, predicted, served_sections(predicted))
             return 0
-        runs: list[tuple[TrainingRecord, Events]] = [(_recorded(Path(request.directories[0])), {})]
+        runs: list[tuple[TrainingRecord, Events]] = [(_recorded(named), {})]
     else:
         change = Change(more=_more_hosts(request, request.hosts))
         runs = [_with_events(Path(each)) for each in request.directories]
@@ -80,23 +94,40 @@ def _more_hosts(request: WhatifRequest, hosts: int) -> HostsChange:
     )
 
 
-def _served(named: Path) -> tuple[ServingRecord, Rows] | None:
-    """A run that served requests, with its events; None for any other."""
-    doc = load_run(named) if named.exists() else None
-    if not isinstance(doc, ServingRecord):
-        return None
+def _served(named: Path, doc: ServingRecord) -> tuple[ServingRecord, Rows]:
+    """A run that served requests, and its events."""
     events = (named.parent if named.is_file() else named) / EVENTS_FILE
     rows = read_requests(events)
     return served_again(doc, rows), rows
 
 
-def _recorded(named: Path) -> TrainingRecord:
+def _loads(request: WhatifRequest, doc: ModelLoadRecord) -> int:
+    """Loads of a model with another bandwidth of their storage."""
+    bandwidth = request.storage_bandwidth
+    own = {each.name for each in fields(request)} - {each.name for each in fields(ReportedRequest)}
+    others = own - {"directories", "storage_bandwidth"}
+    if bandwidth is None or (flag := request.first_of(sorted(others))):
+        raise UsageError(
+            "of loads of a model, the bandwidth of the storage can change"
+            + ("" if bandwidth is None else f", and {flag} can't"),
+            remedy="use --storage-bandwidth alone, e.g. --storage-bandwidth 2x",
+        )
+    found = loads_at(conclude(doc).job, bandwidth)
+    print_report(request, found, loads_at_sections(found))
+    return 0
+
+
+def _existing(named: Path) -> Path:
     if not named.exists():
         raise UsageError(
             f"{named}: no such file or directory",
             remedy="name a run directory, e.g. results/<run>",
         )
-    return load_training(named)
+    return named
+
+
+def _recorded(named: Path) -> TrainingRecord:
+    return load_training(_existing(named))
 
 
 def _with_events(named: Path) -> tuple[TrainingRecord, Events]:

@@ -1,0 +1,144 @@
+"""What loads of a model's weights demand of storage, and how long they take on another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...base.errors import UsageError
+from ...base.units import Quantity
+from ...judge.model_load import least, storage_rate
+from ...record.model_load import LoadFigures, ModelLoadRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadNeed:
+    """Replicas of a model, each on a host of its own, that start at one instant.
+
+    ``host_bytes_per_s`` is also what a storage has to deliver whose bytes are read once, and are
+    passed on between the hosts.
+
+    ``rest_s``: what a load of these weights takes without the storage, by a recorded run; 0 without
+    one. Rates are in bytes/s, and None where ``rest_s`` and ``engine_start_s`` leave no time.
+    ``measured``: what the storage of that run delivered to plain reads; ``measured_ready_s``: when
+    the replicas would be ready there.
+    """
+
+    model: str
+    bytes: int
+    replicas: int
+    ready_s: float
+    engine_start_s: float
+    rest_s: float
+    storage_bytes_per_s: float | None
+    host_bytes_per_s: float | None
+    measured_bytes_per_s: float | None = None
+    measured_ready_s: float | None = None
+    network_bytes_per_s: float | None = None
+
+
+def load_need(
+    model: str,
+    nbytes: int,
+    *,
+    replicas: int,
+    ready_s: float,
+    engine_start_s: float = 0.0,
+    run: ModelLoadRun | None = None,
+    network_bytes_per_s: float | None = None,
+) -> LoadNeed:
+    """What storage must deliver so that all replicas are ready in time.
+
+    Each of them reads ``nbytes`` once. A load of other weights than those of ``run`` is taken to
+    cost as much beside the storage for each byte.
+    """
+    rest_s = rest_of(run) * nbytes / max(1, run.bytes) if run is not None else 0.0
+    left_s = ready_s - engine_start_s - rest_s
+    rate = storage_rate(run) if run is not None else None
+    host = nbytes / left_s if left_s > 0 else None
+    there = None
+    if rate is not None and rate.value > 0:
+        there = engine_start_s + rest_s + replicas * nbytes / rate.value
+    return LoadNeed(
+        model=model,
+        bytes=nbytes,
+        replicas=replicas,
+        ready_s=ready_s,
+        engine_start_s=engine_start_s,
+        rest_s=rest_s,
+        storage_bytes_per_s=None if host is None else replicas * host,
+        host_bytes_per_s=host,
+        measured_bytes_per_s=None if rate is None else rate.value,
+        measured_ready_s=there,
+        network_bytes_per_s=network_bytes_per_s,
+    )
+
+
+def rest_of(run: ModelLoadRun) -> float:
+    """Seconds that a load by the best loader takes without the storage; 0 where unknown."""
+    for each in run.figures:
+        if (each.loader, each.replicas, each.one_read) == (run.best, least(run), False):
+            return without_storage(each) or 0.0
+    return 0.0
+
+
+def without_storage(figures: LoadFigures) -> float | None:
+    """Seconds of a load whose storage takes no time; None where that was not measured."""
+    gain = figures.gains.get("storage")
+    return None if gain is None else figures.ready_s / max(gain.value, 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadGuess:
+    """A loader's recorded time, and the one on another storage."""
+
+    loader: str
+    replicas: int
+    one_read: bool
+    ready_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadWhatIf:
+    """Loads of a run on a storage with another bandwidth, in bytes/s."""
+
+    model: str
+    bandwidth: float
+    was: float
+    loads: Sequence[LoadGuess]
+
+
+def loads_at(run: ModelLoadRun, bandwidth: Quantity) -> LoadWhatIf:
+    """Predict each loader and number of replicas with another bandwidth of the storage.
+
+    What a load takes without the storage stays, and the rest changes with the bandwidth. It is
+    known of the fewest replicas, and taken to be the same for more of them. A loader of which it is
+    not known is left out. Raises UsageError where nothing can be predicted.
+    """
+    rate = storage_rate(run)
+    if rate is None or rate.value <= 0:
+        raise UsageError("the run did not measure what its storage delivers")
+    to = max(bandwidth.of(rate.value, "bandwidth"), 1.0)
+    rest = {
+        each.loader: without_storage(each)
+        for each in run.figures
+        if each.replicas == least(run) and not each.one_read
+    }
+    found = [
+        LoadGuess(
+            loader=each.loader,
+            replicas=each.replicas,
+            one_read=each.one_read,
+            ready_s=each.ready_s,
+            predicted_s=kept + max(0.0, each.ready_s - kept) * rate.value / to,
+        )
+        for each in run.figures
+        if (kept := rest.get(each.loader)) is not None
+    ]
+    if not found:
+        raise UsageError(
+            "the run does not tell what its loads take without the storage",
+            remedy="measure a loader that can leave it out, such as direct",
+        )
+    return LoadWhatIf(model=run.model, bandwidth=to, was=rate.value, loads=found)

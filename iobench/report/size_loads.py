@@ -1,0 +1,104 @@
+"""Loads of a model's weights: the storage that replicas need, and another storage for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ask.capacity.loads import LoadGuess, LoadNeed, LoadWhatIf
+from ..base.units import counted, format_bytes, format_duration, format_percent, format_rate
+from .figures import TableOf, facts, figure, picture, word
+from .sections import Cell, FirstScreen, KeyFigure, Section
+
+
+def load_sections(need: LoadNeed) -> list[Section]:
+    buy = need.storage_bytes_per_s
+    many = counted(need.replicas, "replica")
+    first = FirstScreen(
+        job=f"{many} of {need.model} ready in {format_duration(need.ready_s)}",
+        state="no rate is enough" if buy is None else f"{format_rate(buy)} to buy",
+        sentences=tuple(_sentences(need)),
+        gauges=tuple(_gauges(need)),
+    )
+    rows = [
+        ("weights", f"{format_bytes(need.bytes)}, read once by each replica, on a host of its own"),
+        ("engine start", f"{format_duration(need.engine_start_s)}, as given"),
+        ("without storage", f"{format_duration(need.rest_s)} of a load, by the run of --from"),
+        ("rate", "replicas x weights / (ready - engine start - without storage)"),
+    ]
+    shown = [row for row in rows if not row[1].startswith(format_duration(0.0))]
+    return [first, facts("requirement", "How it was computed", shown)]
+
+
+def _sentences(need: LoadNeed) -> Iterator[str]:
+    buy, one = need.storage_bytes_per_s, need.host_bytes_per_s
+    ready = format_duration(need.ready_s)
+    if buy is None or one is None:
+        fixed = format_duration(need.engine_start_s + need.rest_s)
+        yield f"No storage is fast enough: {fixed} pass without it, and {ready} are allowed."
+        return
+    yield (
+        f"To have {counted(need.replicas, 'replica')} ready in {ready}, buy storage that sustains "
+        f"{format_rate(buy)} of uncached reads for all hosts together."
+    )
+    if need.replicas > 1:
+        yield f"If the weights are read once and passed on between hosts, {format_rate(one)} do."
+
+
+def _gauges(need: LoadNeed) -> Iterator[KeyFigure]:
+    host, network = need.host_bytes_per_s, need.network_bytes_per_s
+    if host is not None:
+        beside = ""
+        if network is not None:
+            enough = "is enough" if network >= host else "is too slow"
+            beside = f"its network, {format_rate(network)}, {enough}"
+        yield KeyFigure("each host", format_rate(host), beside)
+    if need.measured_bytes_per_s is not None and need.measured_ready_s is not None:
+        by = f"all ready after {format_duration(need.measured_ready_s)}"
+        if need.storage_bytes_per_s:
+            share = need.measured_bytes_per_s / need.storage_bytes_per_s
+            by = f"{format_percent(share)} of it: {by}"
+        yield KeyFigure("measured", format_rate(need.measured_bytes_per_s), by)
+
+
+def loads_at_sections(found: LoadWhatIf) -> list[Section]:
+    """The loads of a run on a storage with another bandwidth."""
+    best = min(found.loads, key=lambda each: each.predicted_s)
+    rows = [
+        (_name(each), each.predicted_s, format_duration(each.predicted_s), _was(each))
+        for each in found.loads
+    ]
+    to = format_rate(found.bandwidth)
+    first = FirstScreen(
+        job=f"Load of {found.model} from a storage of {to}",
+        state=f"{format_duration(best.predicted_s)} predicted",
+        sentences=(
+            f"With {to} instead of {format_rate(found.was)}, the weights are there after "
+            f"{format_duration(best.predicted_s)} by the loader {best.loader}, not after "
+            f"{format_duration(best.ready_s)}.",
+        ),
+        picture=picture("Seconds until the slowest replica has its weights", rows),
+    )
+    table = TableOf(found.loads)
+    table.add("loader", "loader")
+    table.add("replicas", "replicas", of=_replicas)
+    table.add("ready_s", "recorded", "s", lambda each: figure(each.ready_s, format_duration))
+    table.add("predicted_s", "predicted", "s", _predicted)
+    note = "what a load takes without the storage stays; the rest changes with the bandwidth"
+    return [first, table.made("loads", "Loads", notes=[note])]
+
+
+def _name(each: LoadGuess) -> str:
+    return f"{each.loader}, {_replicas(each).text}"
+
+
+def _replicas(each: LoadGuess) -> Cell:
+    text = f"{counted(each.replicas, 'replica')}{', one read' if each.one_read else ''}"
+    return word(text, each.replicas)
+
+
+def _was(each: LoadGuess) -> str:
+    return f"{format_duration(each.ready_s)} recorded"
+
+
+def _predicted(each: LoadGuess) -> Cell:
+    return figure(each.predicted_s, format_duration)
