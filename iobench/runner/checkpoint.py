@@ -15,17 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..base.errors import IobenchError, kept_in
-from ..base.interrupts import defer_interrupts
+from ..base.errors import IobenchError
 from ..checkpoint.catalog import CheckpointRoot
-from ..judge.rebuild import conclude
 from ..record.checkpoint import CheckpointRun, Study
 from ..record.run import CheckpointRecord, Finding
 from ..storage.locks.lock import Lease
 from .budget import Budget
 from .checkpoint_plan import StudyPlan
 from .conductor import Script
-from .facts import failures_recorded, new_directory, new_record, storage_facts, write_document
+from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .hosts.hosts import Hosts
 from .options import Mixed, StudyOptions
 from .phase import Saving
@@ -101,11 +99,7 @@ class _Study:
             self.observer.phase("building the state")
             self.job.run(self._script())
         self.hosts.end(doc, self.plan.spec.ranks)
-        with defer_interrupts(discard=ending.failure is not None):
-            doc = conclude(doc)
-            write_document(self.directory, doc)
-        if ending.failure is not None:
-            raise kept_in(with_leftovers(ending.failure, root), self.directory)
+        doc = ending.write(doc, self.directory, explain=lambda error: with_leftovers(error, root))
         if self.options.keep_data:
             root.keep(1, above=self.before)
         else:

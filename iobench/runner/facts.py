@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from ..base.errors import InterruptedRun, IobenchError
+from ..base.errors import InterruptedRun, IobenchError, kept_in
+from ..base.interrupts import defer_interrupts
 from ..base.processes import in_own_process
 from ..data.dataset import ResolvedSpec, cheaper_codecs
 from ..judge.figures.events import Events
 from ..judge.figures.metrics import repetition_metrics, uncounted_reads
+from ..judge.rebuild import conclude
 from ..judge.statistics import of_all
 from ..load import make_reader, offered, planned_ahead
 from ..load.choose import reads_ahead
@@ -23,7 +25,7 @@ from ..record.host import Host, StorageFacts
 from ..record.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..record.manifest import Manifest
 from ..record.resources import ModelWork
-from ..record.run import RUN_FILE, Finding, Job, RunRecord, TrainingRecord
+from ..record.run import RUN_FILE, FileDigest, Finding, Job, RunRecord, TrainingRecord
 from ..record.training import FittedFacts, Repetition, TrainingRun
 from ..settings.base import fitting, head, save_record
 from ..settings.subject import Subject
@@ -182,9 +184,31 @@ def new_record(
 
 @dataclass
 class Ending:
-    """How a run ended. ``failure`` is to be raised when its document is written."""
+    """How a run ended. ``failure`` is raised when its document is written."""
 
     failure: IobenchError | None = None
+
+    def write(
+        self,
+        doc: R,
+        directory: Path,
+        *,
+        files: Callable[[], dict[str, FileDigest]] | None = None,
+        explain: Callable[[IobenchError], IobenchError] = lambda failure: failure,
+    ) -> R:
+        """Conclude the record, and write it after the ``files`` that it names; return it.
+
+        After a failure a further interrupt is dropped, and the failure is raised with what
+        ``explain`` adds to it.
+        """
+        with defer_interrupts(discard=self.failure is not None):
+            doc = conclude(doc)
+            if files is not None:
+                doc.files = files()
+            write_document(directory, doc)
+        if self.failure is not None:
+            raise kept_in(explain(self.failure), directory)
+        return doc
 
 
 @contextmanager

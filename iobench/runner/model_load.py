@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from ..base.errors import DatasetError, IobenchError, kept_in
-from ..base.interrupts import defer_interrupts
+from ..base.errors import DatasetError, IobenchError
 from ..base.units import counted, format_bytes
 from ..host import nfs
 from ..judge.model_load import first_trials, least
-from ..judge.rebuild import conclude
 from ..record.model_load import (
     LoadStage,
     LoadTrial,
@@ -43,7 +41,7 @@ from .conductor import Script, Scripted, conduct
 from .copied_files import CopiedFiles
 from .crew import ForkedCrew
 from .curve.reader import HostReader
-from .facts import failures_recorded, new_directory, new_record, storage_facts, write_document
+from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .messages import CheckLoaded, LoadNow, PartLoaded
 from .model_load_plan import LoadPlan, memory_needed, options_of
 from .options import LoadOptions
@@ -148,12 +146,7 @@ class _Loads:
             )
             if not first_trials(self.job) and self.failure is not None:
                 raise self.failure
-        with defer_interrupts(discard=ending.failure is not None):
-            doc = conclude(doc)
-            write_document(self.directory, doc)
-        if ending.failure is not None:
-            raise kept_in(ending.failure, self.directory)
-        return doc
+        return ending.write(doc, self.directory)
 
     def _prepare(self) -> None:
         """Learn what the tensors must hold, and how the bytes of the storage are counted."""

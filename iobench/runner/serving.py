@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.errors import IobenchError, StorageError, UsageError, kept_in
-from ..base.interrupts import defer_interrupts
+from ..base.errors import IobenchError, StorageError, UsageError
 from ..base.units import format_bytes, format_count, format_duration
 from ..host.requests import RequestColumns, write_requests
-from ..judge.rebuild import conclude
 from ..judge.serving.figures import with_figures
 from ..judge.serving.queue import Accelerators
 from ..judge.serving.search import RateSearch
@@ -47,7 +45,6 @@ from .facts import (
     new_directory,
     new_record,
     storage_facts,
-    write_document,
 )
 from .options import VerbOptions
 from .plan import Plan, make_plan
@@ -247,13 +244,10 @@ class _Serving:
                 self._repeat()
         self._leave_log(ending.failure)
         doc.findings += self.others.findings()
-        with defer_interrupts(discard=ending.failure is not None):
-            doc = conclude(doc)
-            doc.files = {EVENTS_FILE: write_requests(self.directory / EVENTS_FILE, self.windows)}
-            write_document(self.directory, doc)
-        if ending.failure is not None:
-            raise kept_in(ending.failure, self.directory)
-        return doc
+        events = self.directory / EVENTS_FILE
+        return ending.write(
+            doc, self.directory, files=lambda: {EVENTS_FILE: write_requests(events, self.windows)}
+        )
 
     def _leave_log(self, failure: IobenchError | None) -> None:
         """Remove what is left of the log. A failure there is no news after another one."""

@@ -267,7 +267,7 @@ class _Trials:
             max((each.seconds[0] for each in self.sweep.points if each.seconds), default=0.0)
         ]
         first = self.pace_s * point.dataset_bytes if generating else 0.0
-        return first + known[0] >= self.budget.left_s
+        return not (self.budget.left_s and self.budget.fits(first + known[0]))
 
     def _left_s(self) -> float | None:
         """Seconds of the trials to come, each as long as those so far, within the budget.
