@@ -11,13 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
 
 from ..base.errors import UsageError
 from ..base.units import parse_duration
-from ..runner.progress import Observer
 from .flags import (
     CHECKPOINT,
     MAX_HOSTS,
@@ -76,6 +75,11 @@ from .flags import (
     value,
     without,
 )
+
+if TYPE_CHECKING:
+    from ..runner.progress import Observer
+else:  # a report is made without what measures, and cyclopts needs a type only
+    Observer = object
 
 OF_A_RUN = group("of a run")
 ONE_CHECKPOINT = group("checkpoints, of one workload")
