@@ -3,7 +3,7 @@
 ``python -m tools.serving_table --folder DIR``. The storages are those of tools.budget_table, so NFS
 is best a server that exports DIR, named by ``IOBENCH_NFS``. The page cache of this host holds the
 data of servers on it. For each scenario the largest rate is searched, and then each kind of commit
-is measured at a tenth of it: some 3 minutes for each scenario and storage, on a quiet host.
+is measured at ``--log-rate``: some 4 minutes for each storage, on a host that does nothing else.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from iobench.settings.workload import load_workload
 from tools.budget_table import STORAGES, measured, served, written
 
 SCENARIOS, WORKLOADS = ("resnet50-server", "bert-server"), ("resnet50-offline",)
-SHARE = 0.1
-"""Of the largest rate, at which logs are written: a sync for each record is slow everywhere."""
-
-COMMITS = ("record", "group", "rotation")
+COMMITS = {"resnet50-server": ("record", "group", "rotation"), "bert-server": ("group",)}
 
 HEAD = (
     *("job", "storage", "log", "rate", "p99", "the log adds to p99", "records/s", "commit, p99"),
@@ -98,7 +95,7 @@ def run(words: Sequence[str], results: Path) -> Path | None:
 
 
 def rows(
-    name: str, storage: str, folder: Path, results: Path, *, data: int, seconds: str, budget: str
+    name: str, storage: str, folder: Path, results: Path, *, data: int, log_rate: str, budget: str
 ) -> Iterator[tuple[str, ...]]:
     """The rows of a scenario or of a workload on one storage."""
     offline = name in WORKLOADS
@@ -114,18 +111,18 @@ def rows(
             if isinstance(doc, TrainingRecord):
                 yield of_offline(doc, storage)
             return
-        asked = ["serve", name, "--data", place, "--duration", seconds, "--repeat", "3"]
-        found = run([*asked, "--find-max"], results)
+        asked = ["serve", name, "--data", place]
+        search = ["--find-max", "--duration", "1500ms", "--repeat", "2"]
+        found = run([*asked, *search], results)
         doc = load_run(found) if found is not None else None
         if not isinstance(doc, ServingRecord):
             return
         yield of_requests(doc, storage, "none")
-        if not doc.job.rate:
-            return
-        for commit in COMMITS:
+        for commit in COMMITS[name]:
             log = ["--log", url(f"log-{commit}"), "--set", f"log.commit={commit}"]
-            log += ["--set", "log.rotate_bytes=100kB"] if commit == "rotation" else []
-            found = run([*asked, "--rate", f"{SHARE * doc.job.rate:g}", *log], results)
+            log += ["--set", "log.rotate_bytes=20kB"] if commit == "rotation" else []
+            rate = ["--rate", log_rate, "--duration", "2s", "--repeat", "3"]
+            found = run([*asked, *rate, *log], results)
             logged = load_run(found) if found is not None else None
             if isinstance(logged, ServingRecord):
                 yield of_requests(logged, storage, commit)
@@ -137,9 +134,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Scenarios on each storage, with logs.")
     parser.add_argument("--only", action="append", choices=usual, metavar="NAME")
     parser.add_argument("--storage", action="append", choices=STORAGES)
-    parser.add_argument("--seconds", default="3s", metavar="TIME", help="of each window")
-    parser.add_argument("--budget", default="1min", metavar="TIME", help="of an offline run")
-    parser.add_argument("--data", default="300MB", metavar="SIZE")
+    parser.add_argument("--log-rate", default="100", metavar="REQUESTS/S", help="with a log")
+    parser.add_argument("--budget", default="30s", metavar="TIME", help="of an offline run")
+    parser.add_argument("--data", default="100MB", metavar="SIZE")
     parser.add_argument("--folder", type=Path, required=True, help="where the data lies")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the rows in this file, too")
     args = parser.parse_args(words)
@@ -156,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> int:
                     Path(folder),
                     results,
                     data=parse_size(args.data),
-                    seconds=args.seconds,
+                    log_rate=args.log_rate,
                     budget=args.budget,
                 ):
                     print(f"| {' | '.join(row)} |", flush=True)

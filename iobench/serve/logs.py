@@ -249,7 +249,7 @@ class Log:
 
     def _look(self) -> None:
         """Ask, again and again, how many records of answers a crash would lose now."""
-        for look in range(1, LOOKS + 1):
+        for look in range(1, LOOKS + 1 if self.sizes else 0):
             while (left_s := self.seconds * look / LOOKS - self.now_ns() / 1e9) > 0:
                 if self._stop.wait(min(left_s, _NAP_S)):
                     return

@@ -144,6 +144,12 @@ def test_records_that_were_not_committed_in_time_are_left_out(tmp_path: Path) ->
     assert (found.logged_ns < 0).any()
 
 
+def test_a_window_without_requests_has_an_empty_log(tmp_path: Path) -> None:
+    found, _ = written(make(LocalStorage(tmp_path), number=0), 0)
+    assert (found.commits, found.bytes, found.at_risk) == (0, 0, 0)
+    assert not list(tmp_path.iterdir())
+
+
 FAULTS = {"the first write": 1, "a later one": 30}
 
 
