@@ -14,7 +14,7 @@ from ..report.size import sections
 from ..report.size_loads import load_sections
 from ..report.size_rates import together_sections
 from ..settings.dataset import DatasetSpec, load_dataset_spec, resized
-from ..settings.instances import Instance, find_instance, network_of
+from ..settings.instances import Instance, find_instance
 from ..settings.workload import load_workload
 from .printing import print_report
 from .verbs import SizeRequest
@@ -74,9 +74,7 @@ def _loads(request: SizeRequest, replicas: int) -> int:
             f"{request.run_directory} is a {doc.job.kind} run, which loaded no model",
             remedy="name a run of 'iobench load'",
         )
-    model, network = find_served_model(request.workload[0]), None
-    if request.instance is not None:
-        network = network_of(request.instance, instead="no --instance")
+    model = find_served_model(request.workload[0])
     found = load_need(
         model.name,
         sum(tensor.nbytes for tensor in model.tensors()),
@@ -84,7 +82,7 @@ def _loads(request: SizeRequest, replicas: int) -> int:
         ready_s=ready_s,
         engine_start_s=request.engine_start_s or 0.0,
         run=None if doc is None else doc.job,
-        network_bytes_per_s=network,
+        instance=None if request.instance is None else find_instance(request.instance),
     )
     print_report(request, found, load_sections(found))
     return 0

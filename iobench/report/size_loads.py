@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..ask.capacity.loads import LoadGuess, LoadNeed, LoadWhatIf
 from ..base.units import counted, format_bytes, format_duration, format_percent, format_rate
+from .cost_words import plain_usd
 from .figures import TableOf, facts, figure, picture, word
 from .sections import Cell, FirstScreen, KeyFigure, Section
 
@@ -52,6 +53,9 @@ def _gauges(need: LoadNeed) -> Iterator[KeyFigure]:
             enough = "is enough" if network >= host else "is too slow"
             beside = f"its network, {format_rate(network)}, {enough}"
         yield KeyFigure("each host", format_rate(host), beside)
+    if need.loading_usd is not None:
+        hosts = f"{counted(need.replicas, 'host')} at ${need.host_usd_per_hour:.2f} an hour"
+        yield KeyFigure("while loading", f"${plain_usd(need.loading_usd)}", f"a start, {hosts}")
     if need.measured_bytes_per_s is not None and need.measured_ready_s is not None:
         by = f"all ready after {format_duration(need.measured_ready_s)}"
         if need.storage_bytes_per_s:

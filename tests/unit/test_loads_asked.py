@@ -10,6 +10,7 @@ from iobench.ask.capacity.loads import load_need, loads_at
 from iobench.base.errors import UsageError
 from iobench.base.units import Quantity
 from iobench.record.run import RUN_FILE, ModelLoadRecord
+from iobench.settings.instances import Instance
 from tests.processes import document, printed, refused
 from tests.unit.test_model_load import GB, each_round, plain, record
 
@@ -37,6 +38,16 @@ def test_what_a_load_takes_besides_is_taken_from_the_time() -> None:
     assert need.storage_bytes_per_s == pytest.approx(8 * 2e9 / 4)
     assert need.measured_bytes_per_s == RATE
     assert need.measured_ready_s == pytest.approx(4 + 2 + 8 * 2e9 / RATE)
+
+
+def test_the_hosts_cost_what_their_hours_cost() -> None:
+    instance = Instance(type="x", usd_per_hour=36, network_baseline_gbps=8)
+    need = load_need("m", 10 * GB, replicas=8, ready_s=20, instance=instance)
+    assert need.loading_usd == pytest.approx(8 * 36 * 20 / 3600)
+    assert need.network_bytes_per_s == 1e9
+    assert (
+        load_need("m", GB, replicas=8, ready_s=20, instance=Instance(type="y")).loading_usd is None
+    )
 
 
 @pytest.mark.parametrize("ready_s", [5.0, 6.0])

@@ -9,6 +9,7 @@ from ...base.errors import UsageError
 from ...base.units import Quantity
 from ...judge.model_load import least, storage_rate
 from ...record.model_load import LoadFigures, ModelLoadRun
+from ...settings.instances import Instance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,8 @@ class LoadNeed:
     ``rest_s``: what a load of these weights takes without the storage, by a recorded run; 0 without
     one. Rates are in bytes/s, and None where ``rest_s`` and ``engine_start_s`` leave no time.
     ``measured``: what the storage of that run delivered to plain reads; ``measured_ready_s``: when
-    the replicas would be ready there.
+    the replicas would be ready there. ``loading_usd``: what the hosts cost on demand for
+    ``ready_s``, of a known instance type; ``host_usd_per_hour``: of one host.
     """
 
     model: str
@@ -35,6 +37,8 @@ class LoadNeed:
     measured_bytes_per_s: float | None = None
     measured_ready_s: float | None = None
     network_bytes_per_s: float | None = None
+    host_usd_per_hour: float | None = None
+    loading_usd: float | None = None
 
 
 def load_need(
@@ -45,7 +49,7 @@ def load_need(
     ready_s: float,
     engine_start_s: float = 0.0,
     run: ModelLoadRun | None = None,
-    network_bytes_per_s: float | None = None,
+    instance: Instance | None = None,
 ) -> LoadNeed:
     """What storage must deliver so that all replicas are ready in time.
 
@@ -56,7 +60,7 @@ def load_need(
     left_s = ready_s - engine_start_s - rest_s
     rate = storage_rate(run) if run is not None else None
     host = nbytes / left_s if left_s > 0 else None
-    there = None
+    there, usd = None, None if instance is None else instance.usd_per_hour
     if rate is not None and rate.value > 0:
         there = engine_start_s + rest_s + replicas * nbytes / rate.value
     return LoadNeed(
@@ -70,7 +74,9 @@ def load_need(
         host_bytes_per_s=host,
         measured_bytes_per_s=None if rate is None else rate.value,
         measured_ready_s=there,
-        network_bytes_per_s=network_bytes_per_s,
+        network_bytes_per_s=None if instance is None else instance.network_bytes_per_s,
+        host_usd_per_hour=usd,
+        loading_usd=None if usd is None else replicas * usd * ready_s / 3600,
     )
 
 
