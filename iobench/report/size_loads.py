@@ -54,8 +54,8 @@ def _gauges(need: LoadNeed) -> Iterator[KeyFigure]:
             beside = f"its network, {format_rate(network)}, {enough}"
         yield KeyFigure("each host", format_rate(host), beside)
     if need.loading_usd is not None:
-        hosts = f"{counted(need.replicas, 'host')} at ${need.host_usd_per_hour:.2f} an hour"
-        yield KeyFigure("while loading", f"${plain_usd(need.loading_usd)}", f"a start, {hosts}")
+        hosts = f"{counted(need.replicas, 'host')} at {need.host_usd_per_hour:.2f} USD an hour"
+        yield KeyFigure("while loading", f"{plain_usd(need.loading_usd)} USD", f"a start, {hosts}")
     if need.measured_bytes_per_s is not None and need.measured_ready_s is not None:
         by = f"all ready after {format_duration(need.measured_ready_s)}"
         if need.storage_bytes_per_s:
