@@ -58,13 +58,16 @@ def of_requests(doc: ServingRecord, storage: str, log: str) -> tuple[str, ...]:
             return ""
         return "unknown" if value is None else str(show(value))  # type: ignore[operator]
 
-    largest = job.found is not None and job.found.low is not None
     rate = f"{format_count(job.rate)}/s" if job.rate else "none"
+    if job.found is not None and job.found.low is not None:
+        held = {True: "", False: ", not held when repeated", None: ", inconclusive when repeated"}
+        rate += ", the largest" if job.found.high is not None else ", the largest tried"
+        rate += held[job.verdict.holds if job.verdict is not None else None]
     return (
         job.scenario.name,
         storage,
         log,
-        f"{rate}, the largest" if largest else rate,
+        rate,
         cell("latency_p99_s", format_duration),
         _interval(job.verdict.log_adds_s if job.verdict is not None else None),
         cell("log_records_per_s"),

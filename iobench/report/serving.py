@@ -100,7 +100,8 @@ def _first(doc: ServingRecord) -> FirstScreen:
         if name in doc.metrics:
             found = doc.metrics[name]
             gauges.append(KeyFigure(label, summary(found, format_duration).text))
-    gauges.append(KeyFigure("largest rate", _largest(job.found), _why(job.found)))
+    held = verdict is None or verdict.holds is not False
+    gauges.append(KeyFigure("largest rate", _largest(job.found), _why(job.found, held=held)))
     state = "no rate was measured"
     sentences: list[str] = []
     if verdict is not None:
@@ -126,9 +127,12 @@ def _largest(found: FoundRate | None) -> str:
     return f"{format_count(found.low)} requests/s"
 
 
-def _why(found: FoundRate | None) -> str:
+def _why(found: FoundRate | None, *, held: bool) -> str:
+    """``held``: the repetitions at the largest rate did not break the limit."""
     if found is None:
         return "(--find-max looks for it)"
+    if found.low is not None and not held:
+        return "held the limit in the search, and not when it was repeated"
     if found.high is not None and found.low is not None:
         return f"hold the limit, {format_count(found.high)} do not"
     return found.bound

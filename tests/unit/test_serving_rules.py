@@ -12,6 +12,8 @@ from iobench.judge.validity import SERVING_RULES, value_of
 from iobench.record.host import StorageFacts
 from iobench.record.run import CHANGED, ServingRecord
 from iobench.record.serving import FoundRate
+from iobench.report.record import sections
+from iobench.report.render_text import render_text
 from iobench.settings.scenario import ArrivalSpec, LogSpec, Scenario
 from tests.requests import SCENARIO, build_serving, build_trial
 
@@ -189,6 +191,13 @@ def test_a_run_that_found_no_rate_has_no_verdict() -> None:
     trial = build_trial("find-max", read_s=0.018)
     doc = build_serving([trial], found=FoundRate(high=400.0, bound="even 400 do not"))
     assert (doc.job.verdict, broken(doc)) == (None, {"serve.incomplete": "warning"})
+
+
+def test_a_rate_that_is_not_held_again_is_no_largest_rate() -> None:
+    rate = FoundRate(low=400.0, bound="no rate above it was tried")
+    held, broken_again = build_serving(found=rate), build_serving(read_s=0.018, found=rate)
+    assert "no rate above it was tried" in render_text(sections(held))
+    assert "when it was repeated" in render_text(sections(broken_again))
 
 
 def test_conditions_read_the_medians() -> None:
