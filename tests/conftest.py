@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.util
 import os
 import re
 import signal
@@ -37,6 +38,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 MakeDataset = Callable[..., tuple[Manifest, Path]]
 ENGINES = ("threads", "io_uring")
 """The values of ``reader.engine`` that name an engine."""
+
+
+def pytest_sessionstart() -> None:
+    """Decide where the sockets of forked loader workers lie, before any test moves ``tempfile``.
+
+    The path of such a socket may have 107 bytes. The temporary folder of a test is longer on a
+    worker of xdist, and a loader worker that can't make its socket sends no batch, ever.
+    """
+    multiprocessing.util.get_temp_dir()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

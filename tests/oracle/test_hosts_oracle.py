@@ -59,9 +59,9 @@ class Cluster:
     runs: int = field(default=0)
 
     def run(
-        self, *words: object, by_torchrun: bool = False, first: int = 0, **of: Any
+        self, *words: object, by_torchrun: bool = False, code: int = 0, **of: Any
     ) -> TrainingRecord:
-        """One run on ``count`` hosts of ``net``; ``first``: the exit code of the first host."""
+        """One run on ``count`` hosts of ``net``, each of which ends with ``code``."""
         self.runs += 1
         results = self.folder / f"results-{self.runs}"
         whole = ("run", "demo", "--data", self.url, *QUICK, *PLAIN, *self.more, *words)
@@ -70,8 +70,7 @@ class Cluster:
             ended = self.net.torchrun(*whole, **of).wait()
         else:
             ended = [command.wait() for command in self.net.forked(*whole, **of)]
-        codes = [first, *[0] * (len(ended) - 1)]
-        assert [each.code for each in ended] == codes, errors_of(ended)
+        assert {each.code for each in ended} == {code}, errors_of(ended)
         assert not self.net.left()
         return record_in(results)
 
@@ -209,7 +208,7 @@ def test_one_warm_host_among_cold_ones_makes_the_run_invalid(
             if number == warm:
                 stack.enter_context(kept_in_memory(copy))
         doc = Cluster(net, str(place), tmp_path).run(
-            *("--repeat", 2), by_torchrun=True, first=0 if warm is None else 1
+            *("--repeat", 2), by_torchrun=True, code=0 if warm is None else 1
         )  # torchrun ends with 1, whatever the code of iobench is
     found = {each.rule: each for each in doc.findings}.get("cache.cold-residency")
     if warm is None:
