@@ -177,11 +177,14 @@ def _figure(
 ) -> tuple[str, str]:
     """``48.1 %`` and ``after the first batch, 30.1 % [29.4 %, 31.0 %] in all``.
 
-    ``lasting``: what the verdict rests on, which differs where a budget cut the repetitions.
+    ``lasting``: what the verdict rests on, which differs where a budget cut the repetitions, and
+    may then be unknown.
     """
     several = f" {ends(whole.min, whole.max, show)}" if whole.n > 1 else ""
     if lasting is not None and (since := _since(whole, lasting, evidence, show)):
         return show(lasting), f"{since.strip()}, {show(whole.median)}{several} in all"
+    if lasting is None and evidence.drained:
+        return show(whole.median), f"{several} with the first batch, not known after it".strip()
     return show(whole.median), several.strip() or "in the only repetition"
 
 

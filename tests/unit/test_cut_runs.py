@@ -86,3 +86,12 @@ def test_the_first_screen_has_the_figures_of_the_verdict(cut: Cut) -> None:
     assert utilization.text.startswith("80.0 % after the first batch, 36.0 %")
     assert (utilization.share, samples.value) == (pytest.approx(0.8), "800")
     assert screen.picture.rows[-1].cells[1].value == pytest.approx(800)
+
+
+def test_a_utilization_that_is_not_known_after_the_first_batch_says_so(cut: Cut) -> None:
+    """It is far below what is required, beside a sentence that says that no change is needed."""
+    doc = cut(busy=0.98, steps=16, rates={"prep": 1200})
+    screen = answer(doc)
+    assert doc.job.verdict.bottleneck == "accelerator"
+    told = "44.1 % [44.1 %, 44.1 %] with the first batch, not known after it; 90 % required"
+    assert screen.gauges[0].text == told
