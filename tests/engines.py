@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
-
 from iobench.load.engines.base import ReadEngine
 from iobench.load.engines.threads import ThreadEngine
 from iobench.load.engines.uring import UringEngine
@@ -29,9 +26,3 @@ def end(engine: ReadEngine) -> None:
     engine.settle()
     engine.close()
     engine.storage.close()
-
-
-def descriptors() -> int:
-    """How many descriptors this process has open."""
-    gc.collect()  # those of earlier tests may go at any time
-    return len(os.listdir("/proc/self/fd"))

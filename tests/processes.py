@@ -5,6 +5,7 @@ Neither needs to import everything anew, which is most of what a command costs.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import json
@@ -42,6 +43,18 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+
+
+def descriptors() -> set[str]:
+    """What this process has open. Compare two of them as sets: what earlier tests have left may
+    be closed meanwhile, and only what is new was left by this one.
+    """
+    gc.collect()
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.add(f"{descriptor} {os.readlink(f'/proc/self/fd/{descriptor}')}")
+    return found
 
 
 def family(pid: int | None = None) -> list[psutil.Process]:

@@ -45,7 +45,7 @@ from iobench.storage.locks.objects import (
     reader_key,
 )
 from iobench.storage.simulated.memory import MemoryStorage
-from tests.processes import check_ended, family, wait_until
+from tests.processes import check_ended, descriptors, family, wait_until
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment, swift_s3
 
@@ -289,11 +289,11 @@ class TestFiles:
         refused(hold, storage, "not a regular file", error=TargetRefusedError)
 
     def test_the_lock_ends_with_the_block_whatever_is_raised(self, storage: LocalStorage) -> None:
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt), exclusive(storage, MARKER, verb="clean"):
                 raise KeyboardInterrupt
-        assert len(os.listdir("/proc/self/fd")) <= before
+        assert descriptors() <= before
 
     def test_a_lock_object_of_another_kind_of_client_counts(self, storage: LocalStorage) -> None:
         storage.replace(LOCK, another_host().dump())

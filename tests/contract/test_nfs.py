@@ -4,9 +4,7 @@ way, and a server that goes away.
 
 from __future__ import annotations
 
-import gc
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +28,7 @@ from iobench.storage.nfs import write as nfs_write
 from iobench.storage.nfs.storage import NfsStorage
 from iobench.testing.storage import StorageContract, content, put, read
 from tests.checkpoints import save
+from tests.processes import descriptors
 from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs
 
 __all__ = ["nfs_server"]
@@ -131,8 +130,7 @@ def test_a_replaced_file_is_read_anew(nfs: Any) -> None:
 def test_connections_are_bounded_and_closed(nfs: Any) -> None:
     put(nfs, "x", content(100_000))
     nfs.close()
-    gc.collect()  # what other tests have left is closed before descriptors are counted
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     gate = threading.Barrier(8)
 
     def work() -> None:
@@ -145,9 +143,9 @@ def test_connections_are_bounded_and_closed(nfs: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert 1 <= len(os.listdir("/proc/self/fd")) - before <= 8
+    assert 1 <= len(descriptors() - before) <= 8
     nfs.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() <= before
 
 
 def test_more_files_than_handles(nfs: Any) -> None:

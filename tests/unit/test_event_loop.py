@@ -4,7 +4,6 @@ plain good answer.
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import signal
@@ -27,7 +26,7 @@ from iobench.load.engines.threads import ThreadEngine
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
-from tests.processes import wait_until
+from tests.processes import descriptors, wait_until
 from tests.servers.listener import Accepting
 
 CONTENT = np.random.default_rng(5).bytes(200_000)
@@ -343,14 +342,10 @@ def test_a_forked_process_has_a_loop_of_its_own(
 
 
 def test_nothing_is_left_behind(server: Server) -> None:
-    def open_files() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))
-
     def loops() -> list[threading.Thread]:
         return [one for one in threading.enumerate() if one.name.startswith("iobench-loop")]
 
-    before = open_files()
+    before = descriptors()
     for close in (True, False):
         reading: Any = EventLoopEngine(storage_on(server), concurrency=4, block_size=1 << 20)
         reading.read(extents(*FEW), memoryview(bytearray(len(TEXT))))
@@ -359,7 +354,7 @@ def test_nothing_is_left_behind(server: Server) -> None:
         del reading  # without a word: it ends its loop as well
         wait_until(lambda: not loops(), "its threads have ended")
         server.hang_up()
-        wait_until(lambda: open_files() <= before, "its connections are closed")
+        wait_until(lambda: descriptors() <= before, "its connections are closed")
 
 
 def test_only_s3_has_an_event_loop(make_dataset: Any, server: Server) -> None:
