@@ -30,13 +30,14 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 STEP_S = {
     ("unet3d", "h100"): 0.323,
     ("unet3d", "a100"): 0.636,
+    ("unet3d", "b200"): 0.162,
     ("resnet", "h100"): 0.224,
     ("resnet", "a100"): 0.435,
     ("cosmoflow", "h100"): 0.0035,
     ("cosmoflow", "a100"): 0.00551,
 }
 BATCH = {"unet3d": 7, "resnet": 400, "cosmoflow": 1}
-"""Of MLPerf Storage v1.0: the workloads' configuration files."""
+"""Of MLPerf Storage v1.0 and v3.0 (B200): the workloads' configuration files."""
 
 RANKS_OF_A_HOST = 3
 COSMOFLOW = Barrier(0.000734, 0.000173)
@@ -74,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One row of ``mlperf-storage-v1.0.csv``."""
+    """One row of ``mlperf-storage-v1.0.csv`` or ``mlperf-storage-v3.0.csv``."""
 
     organisation: str
     system: str
@@ -96,9 +97,9 @@ class Published:
         return self.samples_per_s * self.step_s / (BATCH[self.model] * self.accelerators)
 
 
-def mlperf() -> list[Published]:
+def mlperf(edition: str = "v1.0") -> list[Published]:
     """The rows whose workload and accelerator are known."""
-    with (PUBLISHED / "mlperf-storage-v1.0.csv").open(newline="") as file:
+    with (PUBLISHED / f"mlperf-storage-{edition}.csv").open(newline="") as file:
         return [
             Published(
                 organisation=row["organisation"],
@@ -355,6 +356,24 @@ def many_hosts() -> list[Row]:
     return found
 
 
+def more_clients() -> list[Row]:
+    """V3.0: the rate gives the utilization, and the fewest clients give the rate of more."""
+    rows = mlperf("v3.0")
+    base = rows[0]
+    found = [
+        _share(
+            f"{counted(row.hosts, 'client')}: utilization from samples/s", row.identity, row.au, 1.0
+        )
+        for row in rows
+    ]
+    for row in rows[1:]:
+        point = HostsModel([_job(base)]).point(row.hosts, row.accelerators / row.hosts)
+        case = f"{row.hosts} clients from {base.hosts}, if each gets as much"
+        rate = point.samples_per_s.high
+        found.append(_figure(case, rate, row.samples_per_s, None, "samples/s"))
+    return found
+
+
 def knees() -> list[Row]:
     """V4: DLRM over step times. The capacity is the mean of the two shortest ones."""
     rows = loaders("dlrm")
@@ -447,6 +466,12 @@ SUBJECTS: tuple[tuple[str, str, Callable[[], list[Row]]], ...] = (
         "From one row with one host, if the storage gives each host as much. Without "
         "`--storage-limit` this is the upper end of the interval, and the verdict is undecided.",
         many_hosts,
+    ),
+    (
+        "More clients and nodes: v3.0",
+        "MLPerf Storage v3.0, UNet3D on B200: AIStore on 3, 6 and 12 nodes, one accelerator on "
+        "each client. One run of each.",
+        more_clients,
     ),
     ("The knee: DLRM over step times", "One host, Parquet from S3.", knees),
     ("Ranks of one host", "One host with 28 virtual CPUs, S3.", scalings),

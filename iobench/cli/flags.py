@@ -376,6 +376,7 @@ _NAMED = {
     "budget_usd": "max-cost",
     "overrides": "set",
     "print_lines": "print",
+    "print_tool": "print",
     "run_directory": "from",
     "samples_per_s": "samples-per-s",
     "host_write_bytes_per_s": "host-write",

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..base.errors import UnknownNameError, UsageError, nearest
+from ..base.memory import total_bytes
 from ..checkpoint.models import MODELS
+from ..data.dataset import load_dataset_spec
 from ..record.checkpoint import CheckpointSpec, Training
+from ..report.export_mlpstorage import Clients, checkpoint_lines, training_lines
 from ..report.plan import checkpoint_sections, sections
 from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
 from ..runner.plan import make_plan
@@ -15,6 +18,7 @@ from ..settings.base import build, known_specs
 from ..settings.workload import load_workload
 from .flags import CHECKPOINT, fields_of
 from .printing import print_report
+from .terminal import show_data
 from .verbs import OF_A_RUN, PlanRequest
 
 
@@ -42,11 +46,23 @@ def run(request: PlanRequest) -> int:
     accelerators = 1 if request.accelerators is None else request.accelerators
     plan = describe_plan(
         workload,
-        request.data,
+        None if request.print_tool else request.data,
         origin=request.origin,
         accelerators=accelerators,
         repetitions=request.repeat,
     )
+    if request.print_tool:
+        show_data(
+            training_lines(
+                plan,
+                workload,
+                load_dataset_spec(workload.dataset),
+                clients=clients(request),
+                data=request.data,
+                overrides=request.overrides,
+            )
+        )
+        return 0
     if request.probe:
         if not plan.generated or request.data is None:
             raise UsageError(
@@ -80,5 +96,18 @@ def show_plan(request: PlanRequest, model: str) -> int:
         training=build(Training, request.given(Training), where=where),
         budgets=request.stall_budgets or STALL_BUDGETS,
     )
-    print_report(request, plan, checkpoint_sections(plan))
+    if request.print_tool:
+        show_data(checkpoint_lines(plan, clients=clients(request)))
+    else:
+        print_report(request, plan, checkpoint_sections(plan))
     return 0
+
+
+def clients(request: PlanRequest) -> Clients:
+    """The hosts of a submission. Raises UsageError if their memory is not known."""
+    memory = request.host_memory or total_bytes()
+    if memory is None:
+        raise UsageError(
+            "the memory of this host is not known", remedy="name that of each host: --host-memory"
+        )
+    return Clients(hosts=request.hosts, memory_bytes=memory)

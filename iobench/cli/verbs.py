@@ -82,6 +82,7 @@ else:  # a report is made without what measures, and cyclopts needs a type only
     Observer = object
 
 OF_A_RUN = group("of a run")
+SUBMISSION = group("of a submission to MLPerf Storage")
 ONE_CHECKPOINT = group("checkpoints, of one workload")
 GRADIENTS = group("gradients, of one workload")
 STORAGE = group("storage")
@@ -163,6 +164,7 @@ class PlanRequest(SharedStorage):
           --stall-budget 2%
       iobench plan llama3-405b --hosts-writing 64 --storage-write-limit 100GB/s
       iobench plan llama3-8b --to /mnt/ckpt --ranks 2 --scale 1/64
+      iobench plan unet3d-b200 --data /mnt/fast --accelerators 8 --print mlpstorage
     """
 
     format: Pages = "text"
@@ -195,6 +197,12 @@ class PlanRequest(SharedStorage):
     rate and the number of accelerators)"""
     interval_s: Annotated[Time | None, CHECKPOINT, MORE, above(0)] = None
     """time between two checkpoints, e.g. 30min (default: the best for each stall budget)"""
+    print_tool: Annotated[Literal["mlpstorage"] | None, SUBMISSION, without("probe")] = None
+    """print the commands of MLPerf Storage's own tool for this, and what its validation asks"""
+    hosts: Annotated[Count, SUBMISSION, at_least(1, MAX_HOSTS), needs("print_tool")] = 1
+    """with --print: hosts with these accelerators (default: 1)"""
+    host_memory: Annotated[Size | None, SUBMISSION, above(0), needs("print_tool")] = None
+    """with --print: memory of each host, e.g. 512GiB (default: that of this host)"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,238 @@
+"""The commands of MLPerf Storage's own tool for what was planned, and what its validation asks.
+
+A result of iobench can't be submitted. What it knows before a run is the size of the data, and
+what the rules ask of the place of the results and of the cache.
+
+Sources: README.md, ManPage.md and Rules.md (edition 3.0, whose numbers the lines have) of
+https://github.com/mlcommons/storage. There GB are 2^30 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ask.capacity.sizing import mlperf_minimum_samples
+from ..base.errors import UsageError
+from ..base.text import quoted
+from ..base.units import counted, format_bytes, format_count
+from ..judge.rules_cache import MEMORY_MULTIPLE
+from ..judge.rules_data import MIN_STEPS
+from ..record.plan import CheckpointPlanFigures, PlanFigures
+from ..settings.dataset import DatasetSpec
+from ..settings.workload import Workload
+
+TRAININGS = {
+    "unet3d": {"b200": "closed", "a100": "whatif"},
+    "retinanet": {"b200": "closed", "mi355": "closed"},
+    "cosmoflow": {"a100": "whatif", "h100": "whatif"},
+    "resnet50": {"a100": "whatif", "h100": "whatif"},
+    "dlrm": {"b200": "whatif", "mi355": "whatif"},
+    "flux": {"b200": "whatif", "mi355": "whatif"},
+}
+"""The mode of each model and accelerator (ManPage.md). What is only ``whatif`` can't be submitted.
+"""
+
+PARAMETERS = {"loader.workers": "reader.read_threads", "reader.direct": "reader.odirect"}
+"""Settings that CLOSED allows (3.6.2), and their names there."""
+
+RUNS = 6
+SAVES = 10
+CACHE_MULTIPLE = 3
+ACCELERATOR_MEMORY_BYTES = {"b200": 180e9, "mi355": 288e9}
+"""Table 3 of the rules, of the accelerators of CLOSED."""
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clients:
+    """The hosts of a submission. ``memory_bytes``: of each of them."""
+
+    hosts: int
+    memory_bytes: int
+
+    @property
+    def told(self) -> str:
+        return f"{counted(self.hosts, 'host')} with {self.memory_bytes / _GIB:.1f} GiB of memory"
+
+    @property
+    def flags(self) -> str:
+        memory = f"--client-host-memory-in-gb {self.memory_bytes / _GIB:.4g}"
+        return f'--hosts "$HOSTS" {memory} --num-client-hosts {self.hosts}'
+
+
+def training_lines(
+    plan: PlanFigures,
+    workload: Workload,
+    dataset: DatasetSpec,
+    *,
+    clients: Clients,
+    data: str | None,
+    overrides: Sequence[str] = (),
+) -> str:
+    """The commands for a training, and what validation asks of it, as a script for a shell.
+
+    Raises UsageError for a workload that the tool does not have, for settings that CLOSED does not
+    allow, and for accelerators that the hosts can't share equally.
+    """
+    model, _, accelerator = workload.name.rpartition("-")
+    mode = TRAININGS.get(model, {}).get(accelerator)
+    if mode is None:
+        known = (f"{name}-{each}" for name, found in TRAININGS.items() for each in found)
+        raise UsageError(
+            f"mlpstorage (v3.0) has no workload {workload.name}",
+            remedy=f"name one of {', '.join(known)}",
+        )
+    accelerators = plan.accelerators
+    if accelerators % clients.hosts:
+        raise UsageError(
+            f"{counted(clients.hosts, 'host')} can't have equally many of "
+            f"{counted(accelerators, 'accelerator')} (3.3.6)",
+            remedy=f"name a multiple of {clients.hosts} with --accelerators",
+        )
+    record_bytes = dataset.sample_size.mean or plan.sample_bytes_mean
+    samples = mlperf_minimum_samples(
+        batch_size=workload.batch_size,
+        accelerators=accelerators,
+        memory_bytes=clients.memory_bytes,
+        hosts=clients.hosts,
+        record_bytes=record_bytes,
+    )
+    files = math.ceil(samples / round(plan.samples / plan.shards))
+    by_steps = MIN_STEPS * workload.batch_size * accelerators
+    why = f"{MIN_STEPS} steps" if by_steps >= samples else f"{MEMORY_MULTIPLE} x all memory"
+    place = "object" if (data or "").startswith("s3://") else "file"
+    training = f"mlpstorage {mode} training {model}"
+    results = '--results-dir "$RESULTS" --systemname "$SYSTEM"'
+    params = " ".join(_params(overrides, model))
+    number = '--params dataset.num_files_train="$FILES"'
+    return "\n".join(
+        [
+            *_head(f"{workload.name}, {counted(accelerators, 'accelerator')}", clients, mode),
+            f"DATA={quoted(data or '/mnt/storage-under-test')}",
+            f"FILES={files}  # {format_bytes(samples * record_bytes)}: {why}, as in 3.1.2",
+            "",
+            'mlpstorage init "$ORG" "$RESULTS"',
+            f"{training} datasize --accelerator-type {accelerator} "
+            f"--max-accelerators {accelerators} {clients.flags} {results}",
+            f'{training} datagen {place} --num-processes {accelerators} --hosts "$HOSTS" '
+            f'--data-dir "$DATA" {results} {number}',
+            f"for run in $(seq {RUNS}); do",
+            f"  {training} run {place} --accelerator-type {accelerator} "
+            f'--num-accelerators {accelerators} {clients.flags} --data-dir "$DATA" {results} '
+            f"{number}{params and ' '}{params}",
+            "done",
+            *_tail(mode),
+            f"#   3.1.2  the runs have exactly the number of files of datasize; if that is not "
+            f"{files}, take it.",
+            *(
+                ["#   3.4.2  $RESULTS is on another file system than $DATA."]
+                if place == "file"
+                else []
+            ),
+            f"#   3.3.2  utilization is at least {workload.required_accelerator_utilization:.0%} "
+            "in each run.",
+            f"#   3.3.6  each host has equally many accelerators: {accelerators // clients.hosts}.",
+            f"#   2.1.17 {RUNS} runs one after the other; the first one warms up and is not "
+            "counted.",
+            "#   3.6.2  no other parameter than those of the table differs.",
+            "",
+        ]
+    )
+
+
+def _params(overrides: Sequence[str], model: str) -> list[str]:
+    found = []
+    for each in overrides:
+        key, _, value = each.partition("=")
+        if key not in PARAMETERS or (key == "reader.direct" and model != "unet3d"):
+            raise UsageError(
+                f"--set {each} is no setting that CLOSED allows {model} (3.6.2)",
+                remedy=f"leave it out; {' and '.join(PARAMETERS)} (unet3d) are allowed",
+            )
+        found.append(quoted(f"{PARAMETERS[key]}={value.capitalize()}"))
+    return found
+
+
+def checkpoint_lines(plan: CheckpointPlanFigures, *, clients: Clients) -> str:
+    """The commands for the checkpoints of a model, as ``training_lines``.
+
+    Raises UsageError for a model that the tool does not have, and for a part of one.
+    """
+    if plan.bytes != plan.full_bytes or not plan.model.startswith("llama3-"):
+        raise UsageError(
+            f"mlpstorage saves whole models, and only llama3-8b, -70b, -405b and -1t: "
+            f"{plan.model}, {format_bytes(plan.bytes)}",
+            remedy="name one of them, without --scale",
+        )
+    each = SAVES * plan.bytes / clients.hosts
+    cached = each <= CACHE_MULTIPLE * clients.memory_bytes
+    needed = plan.bytes / plan.ranks
+    accelerator = next(
+        name for name, memory in ACCELERATOR_MEMORY_BYTES.items() if memory >= needed
+    )
+    place = "object" if (plan.target or "").startswith("s3://") else "file"
+    run = (
+        f"mlpstorage closed checkpointing {plan.model} run {place} --accelerator-type "
+        f"{accelerator} --num-processes {plan.ranks} {clients.flags} "
+        '--checkpoint-folder "$CHECKPOINTS" --results-dir "$RESULTS" --systemname "$SYSTEM"'
+    )
+    parts = [f"{run} --num-checkpoints-write {SAVES} --num-checkpoints-read {SAVES}"]
+    if cached:
+        parts = [
+            f"{run} --num-checkpoints-write {SAVES} --num-checkpoints-read 0",
+            'for host in $(echo "$HOSTS" | tr , " "); do',
+            "  ssh \"$host\" 'sync; echo 3 | sudo tee /proc/sys/vm/drop_caches'",
+            "done",
+            f"{run} --num-checkpoints-write 0 --num-checkpoints-read {SAVES}",
+        ]
+    size = f"{format_bytes(each)} are written by each host, and {CACHE_MULTIPLE} x its memory are "
+    size += format_bytes(CACHE_MULTIPLE * clients.memory_bytes)
+    ranks = counted(plan.ranks, "process", "processes")
+    return "\n".join(
+        [
+            *_head(f"{plan.model}, {ranks}", clients, "closed"),
+            f"CHECKPOINTS={quoted(plan.target or '/mnt/storage-under-test')}",
+            "",
+            'mlpstorage init "$ORG" "$RESULTS"',
+            *parts,
+            *_tail("closed"),
+            f"#   4.3.1  {size}:",
+            "#          "
+            + ("the cache is cleared between saves and restores." if cached else "that is enough."),
+            f"#   4.3.4  {counted(plan.ranks, 'accelerator')} hold {format_bytes(plan.bytes)}: "
+            f"{accelerator} has {format_bytes(ACCELERATOR_MEMORY_BYTES[accelerator])} each.",
+            f"#   4.3.5  {plan.model} is saved by {format_count(plan.ranks)} processes.",
+            *(
+                ["#   4.4.2  $RESULTS is on another file system than $CHECKPOINTS."]
+                if place == "file"
+                else []
+            ),
+            f"#   4.7.1  {SAVES} saves and {SAVES} restores, at most 30 s apart.",
+            "",
+        ]
+    )
+
+
+def _head(what: str, clients: Clients, mode: str) -> list[str]:
+    division = "CLOSED" if mode == "closed" else "what-if, which can't be submitted"
+    hosts = ",".join(f"host{number + 1}" for number in range(min(clients.hosts, 3)))
+    more = ",..." if clients.hosts > 3 else ""
+    return [
+        f"# MLPerf Storage v3.0, {division}: {what} on {clients.told}.",
+        "# These names are yours:",
+        "ORG=organisation SYSTEM=system RESULTS=/srv/mlperf-results",
+        f"HOSTS={hosts}{more}",
+    ]
+
+
+def _tail(mode: str) -> list[str]:
+    return [
+        'mlpstorage reports reportgen --results-dir "$RESULTS" --systemname "$SYSTEM"',
+        *(['mlpstorage validate "$RESULTS"'] if mode == "closed" else []),
+        "",
+        "# What its validation asks (Rules.md, edition 3.0):",
+        "#   2.1.7  a .yaml and a .pdf describe the system.",
+    ]
