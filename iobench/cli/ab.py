@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..ask.compare.sequential import METRICS, MIN_ROUNDS, primary, verdict
+from ..ask.compare.sequential import MIN_ROUNDS, metrics_like, primary, verdict
 from ..base.errors import UnknownNameError, UsageError
 from ..judge.statistics import NOISE
 from ..record.ab import AB_FILE, AbRecord, AbVariant
 from ..record.job import DatasetFacts
-from ..record.run import RUN_FILE, TrainingRecord, load_training
+from ..record.run import RUN_FILE, ModelLoadRecord, RunRecord, load_run
 from ..record.sweep import SWEEP_FILE
 from ..report.ab import answer, planned_line, round_line
 from ..runner.ab import VariantAsked, are_same, compare_in_turns, naming, shortest_s
-from ..runner.earlier import Asked, asked_again, check_same_data
+from ..runner.earlier import asked_again, recorded_of
 from ..runner.options import AbOptions
-from ..runner.plan import make_plan
-from ..settings.workload import load_workload
+from ..runner.repeated import Asked, check_same_data, data_of, name_of, plan_of, record_of
+from ..settings.any_workload import load_any_workload
 from .hosts import trials
 from .live import Live
 from .printing import finish_ab, status_of
@@ -40,11 +41,12 @@ def run(request: AbRequest) -> int:
 
 
 def _compare(request: AbRequest, hosts: Hosts) -> int:
-    names = [metric.name for metric in METRICS]
-    if request.metric not in names:
-        raise UnknownNameError("metric", request.metric, names)
-    options = request.made(AbOptions, threshold=_threshold(request))
     a, b = variants_of(request, hosts.count)
+    headline = record_of(a.plan).headline
+    metric, names = request.metric or headline, [each.name for each in metrics_like(headline)]
+    if metric not in names:
+        raise UnknownNameError("metric", metric, names)
+    options = request.made(AbOptions, metric=metric, threshold=_threshold(request))
     with ShownRounds(quiet=request.quiet) as told:
         told.announce(a, b, options.max_rounds)
         record, directory = compare_in_turns(a, b, options, told, hosts)
@@ -93,7 +95,7 @@ class ShownRounds(Live):
 
         for name, variant in (("A", a), ("B", b)):
             given = f", {', '.join(variant.settings)}" if variant.settings else ""
-            self.note(f"{name}: {variant.plan.workload.name} on {variant.plan.data}{given}")
+            self.note(f"{name}: {name_of(variant.plan)} on {data_of(variant.plan)}{given}")
         if are_same(a.plan, b.plan):
             self.note("A and B are the same: a difference would be a false alarm")
         least = shortest_s(a.plan, b.plan)
@@ -156,16 +158,16 @@ def variants_of(request: AbRequest, hosts: int = 1) -> tuple[VariantAsked, Varia
         with naming(name):
             found.append(_variant(request, name.lower(), place, doc, known, hosts))
     a, b = found
-    if a.plan.workload.name != b.plan.workload.name:
+    if name_of(a.plan) != name_of(b.plan):
         raise UsageError(
-            f"A runs the workload '{a.plan.workload.name}', but B '{b.plan.workload.name}', so "
-            "that their rates can't be compared",
+            f"A runs the workload '{name_of(a.plan)}', but B '{name_of(b.plan)}', so "
+            "that their figures can't be compared",
             remedy="name two runs of one workload, or two datasets and --workload",
         )
     return a, b
 
 
-def _run_of(place: str) -> TrainingRecord | None:
+def _run_of(place: str) -> RunRecord | None:
     """The record of a run directory; None for a dataset."""
     path = Path(place)
     for file, kind in ((AB_FILE, "comparison in turns"), (SWEEP_FILE, "sweep")):
@@ -174,16 +176,16 @@ def _run_of(place: str) -> TrainingRecord | None:
                 f"{place} is a {kind}, not one run", remedy="name the directory of a run below it"
             )
     if path.name == RUN_FILE and path.is_file():
-        return load_training(path)
-    return load_training(path) if (path / RUN_FILE).is_file() else None
+        return load_run(path)
+    return load_run(path) if (path / RUN_FILE).is_file() else None
 
 
 def _variant(
     request: AbRequest,
     name: str,
     place: str,
-    doc: TrainingRecord | None,
-    known: TrainingRecord | None,
+    doc: RunRecord | None,
+    known: RunRecord | None,
     hosts: int,
 ) -> VariantAsked:
     """The plan of a variant: of a run (``doc``), or of a dataset with a workload.
@@ -198,29 +200,22 @@ def _variant(
         asked = asked_again(doc, data=request.data, origin=origin, overrides=overrides)
     elif request.workload is None:
         assert known is not None  # or ``variants_of`` has refused it
-        elsewhere = known.with_job(dataset=DatasetFacts(location=None))
+        elsewhere = known
+        if not isinstance(known, ModelLoadRecord):
+            elsewhere = known.with_job(dataset=DatasetFacts(location=None))
         asked = asked_again(elsewhere, data=place, origin=origin, overrides=overrides)
     else:
         asked = Asked(
-            workload=load_workload(request.workload, overrides),
+            workload=load_any_workload(request.workload, overrides),
             data=place,
             origin=origin,
-            accelerators=known.job.accelerators if known is not None else ACCELERATORS,
-            seed=SEED,
+            accelerators=ACCELERATORS if known is None else recorded_of(known).accelerators,
         )
-    seed = SEED
-    if request.seed is not None:
-        seed = request.seed
-    elif known is not None and known.job.repetitions:
-        seed = known.job.repetitions[0].seed
-    plan = make_plan(
-        asked.workload,
-        asked.data,
-        origin=asked.origin,
-        accelerators=max(request.accelerators or asked.accelerators, hosts),
-        repetitions=request.max_rounds,
-        seed=seed,
-    )
+    seed = request.seed
+    if seed is None:
+        seed = SEED if known is None else recorded_of(known).seed
+    ranks = max(request.accelerators or asked.accelerators, hosts)
+    plan = plan_of(replace(asked, accelerators=ranks, seed=seed), repetitions=request.max_rounds)
     if doc is not None and request.data is None:
         check_same_data(doc, plan)
     return VariantAsked(plan=plan, settings=own, repeats=doc.run_id if doc is not None else "")

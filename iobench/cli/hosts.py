@@ -17,8 +17,7 @@ from ..runner.hosts.meeting import Meeting, meet
 from ..runner.hosts.plans import Permitted, Same
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare
-from ..settings.base import find_spec
-from ..settings.yamlfile import read_yaml
+from ..settings.any_workload import read_any_workload
 from .flags import HostsRequest, RecordingRequest, TrialsRequest, names_of
 from .terminal import note, show_data
 from .verbs import MeasuringRequest
@@ -165,7 +164,7 @@ def trials(
         if part.leads:
             return Permitted()
         return Permitted.by(
-            [read_yaml(find_spec("workload", name)) for name in workloads if name is not None],
+            [read_any_workload(name) for name in workloads if name is not None],
             overrides,
             [place for place in places if place is not None],
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..record.model_load import LoadSpec
 from ..runner.model_load import run_loads
 from ..runner.model_load_plan import make_load_plan
 from ..runner.options import LoadOptions
+from ..settings.model_load import LoadSpec
 from .live import Live
 from .printing import finish
 from .verbs import LoadRequest

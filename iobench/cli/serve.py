@@ -14,6 +14,10 @@ from .verbs import ServeRequest
 
 def run(request: ServeRequest) -> int:
     overrides = [*request.overrides]
+    for key, value in (("arrivals.rate", request.rate), ("duration", request.duration_s)):
+        overrides += [] if value is None else [f"{key}={value}"]
+    if request.log is not None:
+        overrides.append(f"log.to={json.dumps(request.log)}")
     if request.limit_s is not None:
         overrides.append(f"limit={request.limit_s}")
     if request.trace is not None:
@@ -22,13 +26,10 @@ def run(request: ServeRequest) -> int:
     plan = make_serving_plan(
         load_scenario(request.scenario, overrides),
         request.data,
-        rate=request.rate,
         find_max=request.find_max,
-        seconds=request.duration_s,
         repetitions=request.repeat,
         seed=request.seed,
         origin=request.origin,
-        log=request.log,
     )
     with Live(quiet=request.quiet) as live:
         doc, directory = run_serving(plan, request.made(VerbOptions), observer=live)

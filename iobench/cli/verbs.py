@@ -602,7 +602,7 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     log: Dir | None = None
     """write a record of each request to this new or empty directory or URL, and tell what that adds
     (keys: log.commit, log.record ...); nothing of it stays"""
-    duration_s: Annotated[Time, above(0), at_most(24 * 3600)] = 10.0
+    duration_s: Annotated[Time | None, above(0), at_most(24 * 3600)] = None
     """for how long requests arrive in a repetition, and in each try of --find-max (default: 10s)"""
     repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 5
     """number of repetitions, each in turns with one without storage (default: 5)"""
@@ -821,19 +821,23 @@ class AbRequest(GateRequest, ScannedRequest, RuledRequest, TrialsRequest, Lockin
           --budget 10m
       iobench ab /mnt/fast/resnet50 --workload resnet50-h100 \\
           --set-b reader.concurrency=16
+      iobench ab /mnt/fast/resnet50 /mnt/slow/resnet50 --workload resnet50-server \\
+          --set arrivals.rate=400
+      iobench ab /mnt/fast/llama3-8b --workload model-load --set-a loaders=mmap \\
+          --set-b loaders=direct
       iobench ab results/<run> --set-b loader.workers=8
       iobench ab results/<run> /mnt/slow/resnet50 --fail-on 5% \\
           --if-inconclusive warn
     """
 
     a: str = field(kw_only=False)
-    """the baseline: directory or URL of a dataset, or the directory of a run, whose workload,
-    data and settings are repeated"""
+    """the baseline: directory or URL of a dataset or of weights, or the directory of a run, whose
+    workload, data and settings are repeated"""
     b: str | None = field(kw_only=False, default=None)
     """the candidate, likewise (default: the same as A)"""
     workload: Name | None = None
-    """name of a workload (iobench list workloads) or YAML file; without it, that of the run
-    that A or B names"""
+    """name of a workload (iobench list workloads), of a scenario (iobench list scenarios) or YAML
+    file; or model-load; without it, that of the run that A or B names"""
     overrides: Overrides = ()
     set_a: Annotated[Settings, MORE] = ()
     """override a key for A alone; repeatable"""
@@ -848,8 +852,8 @@ class AbRequest(GateRequest, ScannedRequest, RuledRequest, TrialsRequest, Lockin
     """the same for B alone"""
     accelerators: Annotated[Count | None, at_least(1)] = None
     """number of ranks (default: as in the run that is repeated, or 1)"""
-    metric: Name = "samples_per_s"
-    """metric that decides (default: samples_per_s)"""
+    metric: Name | None = None
+    """metric that decides (default: samples_per_s; of requests latency_p99_s, of loads ready_s)"""
     threshold: Change | None = None
     """largest change that counts as equal (default: 5%)"""
     max_rounds: Annotated[Count, MORE, at_least(4, 200)] = 20

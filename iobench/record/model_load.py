@@ -11,38 +11,14 @@ no tensor is made of them.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from ..settings.base import Record
-from ..settings.numbers import Count, Duration, Few, Figure, Ranks, Share
+from ..settings.model_load import LoadSpec
+from ..settings.numbers import Count, Duration, Figure, Ranks, Share
 from .verdict import Estimate
 
 LoadStage = Literal["storage", "assembly", "device"]
-Bytes = Annotated[int, Field(ge=4096, le=1 << 30)]
-
-
-class LoadSpec(Record):
-    """What was asked.
-
-    ``loaders`` take turns, each with every number of ``replicas``. ``share``: what each rank of a
-    replica reads: ``all``, its ``sliced`` part, or an equal part that it then ``exchange``s.
-    ``state``: of the page cache before a trial. ``engine_start_s``: what an engine needs beside the
-    weights, as the user said; nothing measures it. ``block_size`` (bytes of a read) and
-    ``concurrency`` (reads in flight in each process): None is the loader's own.
-    """
-
-    loaders: list[str] = []
-    replicas: list[Ranks] = []
-    tensor_parallel: Ranks = 1
-    share: Literal["all", "sliced", "exchange"] = "all"
-    state: Literal["cold", "warm"] = "cold"
-    repetitions: Few = 3
-    device: Literal["cpu", "cuda"] = "cpu"
-    engine_start_s: Duration | None = None
-    block_size: Bytes | None = None
-    concurrency: Annotated[int, Field(ge=1, le=1024)] | None = None
 
 
 class TensorClass(Record):
@@ -122,6 +98,8 @@ class ModelLoadRun(Record):
 
     kind: Literal["model-load"] = "model-load"
     model: str
+    # Of the files, with its wrappers; absolute for a local path.
+    location: str | None = None
     bytes: Count
     tensors: Count
     shards: Count

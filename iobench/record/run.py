@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -96,6 +96,9 @@ class RunRecord(RecordHead):
     storage: StorageFacts
     job: Job
 
+    # The metric by which runs and repetitions of this kind are compared.
+    headline: ClassVar[str] = ""
+
     # What is not as it was recorded; found when the record is loaded and computed again.
     _changed: tuple[str, ...] = PrivateAttr(default=())
 
@@ -143,6 +146,7 @@ class RunRecord(RecordHead):
 class TrainingRecord(RunRecord):
     """A run that loaded data."""
 
+    headline = "samples_per_s"
     job: TrainingRun
 
     @property
@@ -153,6 +157,7 @@ class TrainingRecord(RunRecord):
 class CheckpointRecord(RunRecord):
     """A checkpoint study alone."""
 
+    headline = "blocked_s"
     job: CheckpointRun
 
     @property
@@ -163,12 +168,14 @@ class CheckpointRecord(RunRecord):
 class ModelLoadRecord(RunRecord):
     """Loads of a model's weights."""
 
+    headline = "ready_s"
     job: ModelLoadRun
 
 
 class ServingRecord(RunRecord):
     """A run that answered requests."""
 
+    headline = "latency_p99_s"
     job: ServingRun
 
 

@@ -12,45 +12,43 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ..ask.compare.identity import identity
-from ..ask.compare.sequential import MIN_ROUNDS, claims_of, figures_of, logs_of, sequential_of
+from ..ask.compare.sequential import MIN_ROUNDS, claims_of, logs_of, metrics_like, sequential_of
 from ..base.errors import InterruptedRun, IobenchError, UsageError
 from ..base.interrupts import defer_interrupts
 from ..base.text import printable
 from ..base.units import counted
-from ..load import make_reader
-from ..record.ab import MAX_ROUNDS, AbRecord, AbRound, AbTrial, AbVariant, Name, save_ab
+from ..record.ab import AbRecord, AbRound, AbTrial, AbVariant, Name, save_ab
 from ..record.metrics import BY_NAME
-from ..record.training import Repetition
+from ..record.run import RunRecord
 from ..settings.base import head
-from ..storage.locks.lock import reading
 from .budget import Budget
-from .cache import Others
-from .estimate import expected_repetition_s
-from .experiment import RunBegun
-from .facts import add_changes, add_loader_facts, make_directory, new_directory
+from .facts import make_directory, new_directory
 from .hosts.hosts import Hosts
 from .options import AbOptions
-from .plan import Plan
 from .progress import Observer, timed
-from .repetition import measure, repetition_phase
+from .repeated import (
+    AnyPlan,
+    Repeated,
+    data_of,
+    expected_s,
+    hold,
+    name_of,
+    seed_of_plan,
+    work_of,
+)
 from .trials import take_turns
-
-NO_ABLATIONS = "two variants in turns leave no stage out"
-
-_WARM_UP_SEED = MAX_ROUNDS
-"""Added to the seed for the warm-up, so that no round reads in the same order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantAsked:
     """One variant: its plan, and how the user has named it."""
 
-    plan: Plan
+    plan: AnyPlan
     settings: tuple[str, ...] = ()  # that were given for this variant alone
     repeats: str = ""  # the id of the run that is repeated
 
@@ -65,50 +63,37 @@ def naming(variant: str) -> Iterator[None]:
         raise
 
 
-class MeasuredVariant(RunBegun):
-    """One variant while it is measured: its run directory, and the record of its run."""
+class MeasuredVariant:
+    """One variant while it is measured: the run that is repeated, and what is recorded of it."""
 
     def __init__(
-        self,
-        name: Name,
-        asked: VariantAsked,
-        others: Others,
-        directory: Path,
-        options: AbOptions,
-        observer: Observer,
-        held: ExitStack,
-        hosts: Hosts,
+        self, name: Name, asked: VariantAsked, run: Repeated, place: Path, observer: Observer
     ) -> None:
-        own, plan = directory / name.lower(), asked.plan
-        make_directory(own)
-        number = f"{directory.name}-{own.name}"
-        super().__init__(plan, own, options, others, observer, held, hosts, run_id=number)
+        plan = asked.plan
         self.name: Name = name
-        self.doc.job.no_ablations = NO_ABLATIONS
+        self.run, self.observer, self.seed = run, observer, seed_of_plan(plan)
         self.record = AbVariant(
             name=name,
-            run=own.name,
-            data=plan.data,
-            workload=plan.workload.name,
+            run=place.name,
+            data=data_of(plan),
+            workload=name_of(plan),
             settings=list(asked.settings),
             repeats=asked.repeats,
         )
         self.began = ""  # of the last round
         self.last = AbTrial(seconds=0.0, figures={})
 
+    @property
+    def doc(self) -> RunRecord:
+        return self.run.doc
+
     def warm_up(self) -> None:
-        """Prepare what the loader needs, and run a repetition that is not counted."""
-        bench, doc = self.bench, self.doc
+        """Prepare what it needs, and run a repetition that is not counted."""
         with self._failing():
-            self.prepare(proof=True, name=f"variant {self.name}: ")
-            phase = repetition_phase(bench.plan, _WARM_UP_SEED, name="warm-up")
+            self.run.prepare(f"variant {self.name}: ")
             began = time.monotonic()
-            with timed(doc, "warm_up", bench.observer, f"variant {self.name}: warm-up"):
-                kept: list[Repetition] = []
-                outcome = measure(
-                    bench, replace(phase, repetition=0), kept.append, keep_interrupted=False
-                )
-                add_loader_facts(doc, outcome.loader)
+            with timed(self.doc, "warm_up", self.observer, f"variant {self.name}: warm-up"):
+                self.run.warm_up()
             self.record.warm_up_s = time.monotonic() - began
 
     def measure(self, number: int) -> None:
@@ -116,24 +101,17 @@ class MeasuredVariant(RunBegun):
         self.began, began = now(), time.monotonic()
         with self._failing():
             title = f"round {number + 1}, variant {self.name}"
-            with timed(self.doc, "measure", self.bench.observer, title):
-                repetitions = self.doc.job.repetitions
-                phase = repetition_phase(self.bench.plan, number)
-                outcome = measure(self.bench, phase, repetitions.append)
-                self.others.look()
-            if not outcome.complete:
-                raise IobenchError("the repetition delivered no complete epoch")
-            self.last = AbTrial(
-                seconds=time.monotonic() - began, figures=figures_of(repetitions[-1])
-            )
+            with timed(self.doc, "measure", self.observer, title):
+                self.run.measure(number)
+            known = {each.name for each in metrics_like(self.doc.headline)}
+            figures = {name: each for name, each in self.run.figures().items() if name in known}
+            self.last = AbTrial(seconds=time.monotonic() - began, figures=figures)
 
     def finish(self, *, stopped: bool, interrupted: bool) -> None:
         """Write the run, and add what it says of itself to the record of the variant."""
         if interrupted:
             self.doc.status = "interrupted"
-        if not stopped:
-            add_changes(self.doc, self.bench.plan, self.versions)
-        doc = self.end(stopped=stopped)
+        doc = self.run.end(stopped=stopped)
         self.record.validity, self.record.identity = doc.validity, identity(doc)
 
     @contextmanager
@@ -171,16 +149,15 @@ log = logging.getLogger(__name__)
 NAMES: tuple[Name, Name] = ("A", "B")
 
 
-def shortest_s(a: Plan, b: Plan) -> float | None:
+def shortest_s(a: AnyPlan, b: AnyPlan) -> float | None:
     """How long the warm-up takes at least, and as long again each round; None: not known."""
-    known = [expected_repetition_s(a), expected_repetition_s(b)]
+    known = [expected_s(a), expected_s(b)]
     return sum(each for each in known if each is not None) if all(known) else None
 
 
-def are_same(a: Plan, b: Plan) -> bool:
+def are_same(a: AnyPlan, b: AnyPlan) -> bool:
     """Whether both variants would do the same with the same data."""
-    one, other = ((p.workload, p.data, p.origin, p.accelerators, p.seed) for p in (a, b))
-    return one == other
+    return work_of(a) == work_of(b)
 
 
 def compare_in_turns(
@@ -202,21 +179,20 @@ def compare_in_turns(
     if least is not None and not options.budget.fits(2 * least):
         raise _too_short(options.budget, 2 * least)
     with ExitStack() as held:
-        hosts, places = hosts or Hosts(), []
+        hosts, begins = hosts or Hosts(), []
         for name, asked in zip(NAMES, (a, b), strict=True):
             with naming(name):
-                # This refuses what the data can't provide, before anything is written.
-                make_reader(asked.plan.manifest, asked.plan.storage, asked.plan.workload.reader)
-                lease = reading(
-                    asked.plan.home, asked.plan.manifest, verb="ab", break_dead=options.break_lock
+                begins.append(
+                    hold(asked.plan, held, hosts, verb="ab", break_lock=options.break_lock)
                 )
-                others = Others(held.enter_context(lease))
-                places.append((others, hosts.of(asked.plan, held)))
-        directory = new_directory(options.results, f"{a.plan.workload.name}-ab")
-        one, other = (
-            MeasuredVariant(name, asked, others, directory, options, observer, held, there)
-            for name, asked, (others, there) in zip(NAMES, (a, b), places, strict=True)
-        )
+        directory = new_directory(options.results, f"{name_of(a.plan)}-ab")
+        variants = []
+        for name, asked, begin in zip(NAMES, (a, b), begins, strict=True):
+            place = directory / name.lower()
+            make_directory(place)
+            run = begin(place, f"{directory.name}-{place.name}", options, observer)
+            variants.append(MeasuredVariant(name, asked, run, place, observer))
+        one, other = variants
         return _Comparison((one, other), directory, options, observer).run(), directory
 
 
@@ -224,8 +200,8 @@ def _too_short(budget: Budget, least_s: float) -> UsageError:
     return budget.too_short(
         least_s,
         what="the warm-up and one round",
-        other=f", which is not yet an answer: that takes {MIN_ROUNDS} rounds; or take fewer steps "
-        "with --set max_steps=N",
+        other=f", which is not yet an answer: that takes {MIN_ROUNDS} rounds; or make a repetition "
+        "shorter, such as with --set max_steps=N or --set duration=TIME",
     )
 
 
@@ -332,7 +308,7 @@ class _Comparison:
             round=number,
             first=first.name,
             began=first.began,
-            seed=first.bench.plan.seed + number,
+            seed=first.seed + number,
             a=one,
             b=other,
         )

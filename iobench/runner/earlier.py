@@ -10,27 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..base.errors import DatasetError, UsageError
+from ..base.errors import UsageError
 from ..base.text import printable
-from ..record.run import TrainingRecord
+from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
+from ..settings.any_workload import AnyWorkload
 from ..settings.base import apply_overrides, build
 from ..settings.code import Named, check_named, code_in, code_of
+from ..settings.model_load import LoadSpec
+from ..settings.scenario import Scenario
 from ..settings.workload import Workload
 from ..storage import is_local
-from .plan import Plan, make_plan
+from .plan import Plan
+from .repeated import Asked, check_same_data, plan_of
 
-_REMEDY = "add --data with the directory or URL of the run's dataset"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What an earlier run was asked to do, and where its data is."""
-
-    workload: Workload
-    data: str
-    origin: str | None
-    accelerators: int
-    seed: int
+_REMEDY = "add --data with the directory or URL of the run's data"
 
 
 def plan_again(
@@ -56,30 +49,76 @@ def plan_again(
             remedy="run it again, with --confirm",
         )
     asked = asked_again(doc, data=data, origin=origin, storage=storage or {}, code=code)
-    plan = make_plan(
-        asked.workload,
-        asked.data,
-        origin=asked.origin,
-        accelerators=asked.accelerators,
-        repetitions=repetitions,
-        seed=asked.seed,
-    )
+    plan = plan_of(asked, repetitions=repetitions)
+    assert isinstance(plan, Plan)  # as it is that of a training
     check_same_data(doc, plan)
     return plan
 
 
-def check_same_data(doc: TrainingRecord, plan: Plan) -> None:
-    """Raises DatasetError if the plan's dataset is not the one that the run read."""
-    known = doc.job.dataset.id
-    if known is not None and plan.manifest.header.id != known:
-        raise DatasetError(
-            f"{plan.data} holds another dataset than the one that run {doc.run_id} read",
-            remedy=_REMEDY + ", or run the workload on the new one",
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a record says of what was asked for: its settings, and where the data was."""
+
+    kind: type[AnyWorkload]
+    settings: dict[str, object]
+    data: str | None
+    origin: str | None = None
+    accelerators: int = 1
+    seed: int = 0
+
+
+def recorded_of(doc: RunRecord) -> Recorded:
+    """Raises UsageError for a run that can't be repeated from its record."""
+    if isinstance(doc, ModelLoadRecord):
+        return Recorded(
+            kind=LoadSpec, settings=doc.job.spec.model_dump(mode="json"), data=doc.job.location
+        )
+    if isinstance(doc, ServingRecord):
+        settings = doc.job.scenario.model_dump(mode="json")
+        settings["arrivals"]["rate"] = doc.job.rate
+        if settings["log"].pop("to") is not None:
+            raise UsageError(
+                f"run {doc.run_id} wrote a log, and iobench writes nowhere only because a record "
+                "names a place",
+                remedy="name the dataset, the scenario with --workload, and --set log.to=PLACE",
+            )
+        kind: type[AnyWorkload] = Scenario
+    elif isinstance(doc, TrainingRecord):
+        settings, kind = doc.job.workload.model_dump(mode="json"), Workload
+        _refuse_unrepeatable(doc)
+    else:
+        raise UsageError(
+            f"{doc.run_id} is a {doc.job.kind} run, which can't be repeated from its record",
+            remedy="name a run of iobench run, serve or load",
+        )
+    done = doc.job.repetitions
+    return Recorded(
+        kind=kind,
+        settings=settings,
+        data=doc.job.dataset.location,
+        origin=doc.job.dataset.origin,
+        accelerators=doc.job.accelerators if isinstance(doc, TrainingRecord) else 1,
+        seed=done[0].seed if done else 0,
+    )
+
+
+def _refuse_unrepeatable(doc: TrainingRecord) -> None:
+    if doc.job.saves is not None:
+        raise UsageError(
+            f"run {doc.run_id} saved checkpoints while it loaded, which can't be repeated from its "
+            "record",
+            remedy="run the workload again, with --checkpoint",
+        )
+    if doc.job.subject.watched:
+        raise UsageError(
+            f"run {doc.run_id} is a training that was watched, which can't be repeated from its "
+            "record",
+            remedy="measure the same loader with: iobench run --loader MODULE:FUNCTION",
         )
 
 
 def asked_again(
-    doc: TrainingRecord,
+    doc: RunRecord,
     *,
     data: str | None = None,
     origin: str | None = None,
@@ -95,27 +134,16 @@ def asked_again(
     does not have what is needed, or names an address, an option or code that the user did not;
     SpecError.
     """
-    facts = doc.job.dataset
-    if doc.job.saves is not None:
-        raise UsageError(
-            f"run {doc.run_id} saved checkpoints while it loaded, which can't be repeated from its "
-            "record",
-            remedy="run the workload again, with --checkpoint",
-        )
-    if doc.job.subject.watched:
-        raise UsageError(
-            f"run {doc.run_id} is a training that was watched, which can't be repeated from its "
-            "record",
-            remedy="measure the same loader with: iobench run --loader MODULE:FUNCTION",
-        )
-    place = _allowed("data", data, facts.location)
+    then = recorded_of(doc)
+    place = _allowed("data", data, then.data)
     if place is None:
         raise UsageError(
-            f"the record of run {doc.run_id} does not say where its dataset is", remedy=_REMEDY
+            f"the record of run {doc.run_id} does not say where its data is", remedy=_REMEDY
         )
-    settings = doc.job.workload.model_dump(mode="json")
+    settings = then.settings
     if not is_local(place):
-        recorded = settings.get("storage") or {}
+        found = settings.get("storage")
+        recorded = found if isinstance(found, dict) else {}
         own = apply_overrides({}, overrides).get("storage")
         given = dict(own if isinstance(own, dict) else {}) if storage is None else dict(storage)
         if recorded.keys() - given.keys() or (storage is not None and recorded != given):
@@ -125,16 +153,17 @@ def asked_again(
                 remedy="add --set storage.KEY=VALUE as in that run: "
                 + ", ".join(sorted(printable(str(key), 40) for key in {*recorded, *given})),
             )
-        settings["storage"] = given
+        if recorded or given:
+            settings = {**settings, "storage": given}
     asked = apply_overrides(settings, overrides)
     said = {**code_in(overrides), **(code or {})}
     check_named(code_of(asked), said, where=f"the record of run {doc.run_id}")
     return Asked(
-        workload=build(Workload, asked, where=f"the workload of run {doc.run_id}"),
+        workload=build(then.kind, asked, where=f"the workload of run {doc.run_id}"),
         data=place,
-        origin=_allowed("origin", origin, facts.origin),
-        accelerators=doc.job.accelerators,
-        seed=doc.job.repetitions[0].seed if doc.job.repetitions else 0,
+        origin=_allowed("origin", origin, then.origin),
+        accelerators=then.accelerators,
+        seed=then.seed,
     )
 
 

@@ -135,7 +135,7 @@ def begin_record(
         job=TrainingRun(
             accelerators=plan.accelerators,
             workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
-            dataset=dataset_facts(manifest, location=_location(plan), origin=plan.origin),
+            dataset=dataset_facts(manifest, location=location_of(plan), origin=plan.origin),
             loader=LoaderFacts(
                 direct=plan.direct,
                 access="sequential" if plan.sequential else "random",
@@ -290,7 +290,7 @@ def shard_versions(plan: Plan) -> dict[str, str] | str:
     return {key: found.get(key, "") for key in plan.keys}
 
 
-def _location(plan: Plan) -> str:
+def location_of(plan: Plan) -> str:
     """Location of the manifest, which does not depend on the current directory."""
     return rewrapped(plan.data, plan.home.url) if is_local(plan.data) else plan.data
 

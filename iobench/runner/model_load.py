@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from .curve.reader import HostReader
 from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .messages import CheckLoaded, LoadNow, PartLoaded
 from .model_load_plan import LoadPlan, memory_needed, options_of
-from .options import LoadOptions
+from .options import LoadOptions, VerbOptions
 from .progress import Observer
 from .tasks.model_load import LoadPart, ModelLoad
 from .trials import rotated, rounds, take_turns
@@ -76,6 +76,16 @@ class LoadPlace:
         return self.agent.fetch_counter(self.plan.keys, direct=False)
 
 
+@contextmanager
+def weights_held(plan: LoadPlan, *, verb: str) -> Iterator[None]:
+    """Nobody writes or removes the weights meanwhile. Raises TargetHeldError where others do."""
+    if plan.weights.made is None:
+        yield
+        return
+    with shared(plan.storage, WEIGHTS.marker, verb=verb):
+        yield
+
+
 def run_loads(
     plan: LoadPlan, options: LoadOptions, observer: Observer | None = None
 ) -> tuple[ModelLoadRecord, Path]:
@@ -84,31 +94,34 @@ def run_loads(
     Raises InterruptedRun or the failure after the document was written, and TargetHeldError where
     another process writes or removes the weights.
     """
-    made, reading = plan.weights.made, partial(shared, plan.storage, WEIGHTS.marker, verb="load")
-    with (
-        reading() if made else nullcontext(),
-        CopiedFiles.claimed(plan, options.copy_to) as copy,
-    ):
-        run = _Loads(plan, options, observer or Observer(), copy)
-        return run.run(), run.directory
+    with weights_held(plan, verb="load"), CopiedFiles.claimed(plan, options.copy_to) as copy:
+        directory = new_directory(options.results, f"model-load-{plan.model}")
+        begun = LoadsBegun(plan, directory, options, observer or Observer(), copy)
+        return begun.run(), directory
 
 
-class _Loads:
-    """One call of ``run_loads``."""
+class LoadsBegun:
+    """Loads of a model while they are measured.
+
+    ``run_id``: by default the name of the directory.
+    """
 
     def __init__(
         self,
         plan: LoadPlan,
-        options: LoadOptions,
+        directory: Path,
+        options: VerbOptions,
         observer: Observer,
-        copy: CopiedFiles | None,
+        copy: CopiedFiles | None = None,
+        *,
+        run_id: str = "",
     ) -> None:
-        self.plan, self.options, self.observer, self.copy = plan, options, observer, copy
+        self.plan, self.directory, self.observer, self.copy = plan, directory, observer, copy
         self.budget = options.budget
-        self.directory = new_directory(options.results, f"model-load-{plan.model}")
         self.origin = LoadPlace(plan)
         self.job = ModelLoadRun(
             model=plan.model,
+            location=plan.location,
             bytes=plan.weights.nbytes,
             tensors=len(plan.weights.tensors),
             shards=len(plan.weights.shards),
@@ -119,7 +132,7 @@ class _Loads:
         )
         self.doc = new_record(
             ModelLoadRecord,
-            self.directory.name,
+            run_id or directory.name,
             options.command,
             rules=options.rules,
             hosts=self.origin.agent.describe_all(),
@@ -134,7 +147,7 @@ class _Loads:
     def run(self) -> ModelLoadRecord:
         doc = self.doc
         with failures_recorded(doc, self.directory) as ending:
-            self._prepare()
+            self.prepare()
             self.variants = self._variants()
             take_turns(
                 self.variants,
@@ -148,7 +161,7 @@ class _Loads:
                 raise self.failure
         return ending.write(doc, self.directory)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Learn what the tensors must hold, and how the bytes of the storage are counted."""
         plan, spec = self.plan, self.plan.spec
         self.observer.phase(f"checksums of {counted(len(plan.weights.tensors), 'tensor')}")
@@ -162,6 +175,11 @@ class _Loads:
             ranks = range(spec.tensor_parallel)
             shares = [RankShare("sliced", rank, spec.tensor_parallel) for rank in ranks]
             self.checksums = [expected(share) for share in shares]
+
+    def repetition(self, number: int) -> LoadTrial:
+        """One load by the first loader with the fewest replicas. Raises IobenchError."""
+        self._trial(self.plan.spec.loaders[0], least(self.job), number)
+        return first_trials(self.job)[-1]
 
     # What is measured in a round
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from ..base.errors import UsageError
 from ..base.units import counted
-from ..record.model_load import LoadSpec, TensorClass
+from ..record.model_load import TensorClass
 from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_options
 from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
 from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
 from ..serve.weights import SUFFIX, Weights, read_weights, require_room
-from ..storage import open_storage
+from ..settings.model_load import LoadSpec
+from ..storage import is_local, open_storage, rewrapped
 from ..storage.base import Entry, Files, MaybeDirect, Storage
 from ..storage.catalog import innermost, local_root
 from .curve.places import Places, blocks
@@ -51,6 +52,13 @@ class LoadPlan:
         if self.weights.made is not None:
             return self.weights.made.model
         return innermost(self.storage).url.rstrip("/").rpartition("/")[2] or "model"
+
+    @property
+    def location(self) -> str:
+        """Where the files are, whatever the current directory is."""
+        if not is_local(self.url):
+            return self.url
+        return rewrapped(self.url, innermost(self.storage).url)
 
     def read_by(self, loader: str) -> Storage:
         return self.storage if MODEL_LOADERS.load(loader).buffered else self.direct

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the terminal's observer is imported with the help of a verb
     from ..record.ab import AbRecord
-    from ..record.run import TrainingRecord
+    from ..record.run import RunRecord
     from .counters import Counters
     from .options import Options
     from .plan import Plan
@@ -56,7 +56,7 @@ class Observer:
 
 
 @contextmanager
-def timed(doc: TrainingRecord, name: str, observer: Observer, title: str) -> Iterator[None]:
+def timed(doc: RunRecord, name: str, observer: Observer, title: str) -> Iterator[None]:
     """Run the body as a part of the run, and add its time to ``doc.timings``."""
     started = time.monotonic()
     observer.phase(title)

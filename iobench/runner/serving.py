@@ -7,8 +7,8 @@ the way, what was measured until then is written.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -40,8 +40,10 @@ from .cache import Others, prepare_cache
 from .calibration.copies import MAX_COPY_BYTES, choose_shards, copy_to_memory
 from .checkpoint import unlocked
 from .facts import (
+    Ending,
     dataset_facts,
     failures_recorded,
+    location_of,
     new_directory,
     new_record,
     storage_facts,
@@ -53,9 +55,6 @@ from .trials import seed_of, take_turns
 
 MAX_RATE = 50_000.0
 """Requests/s. One process can't issue more, however little it does for each."""
-
-USUAL_S = 10.0
-"""Length of a window."""
 
 DRAIN_S, DRAIN = 2.0, 10.0
 """Requests may wait for a reader for so long after the last arrival, or for so many limits."""
@@ -72,17 +71,19 @@ class ServingPlan:
     """A serving run with all decisions made.
 
     ``rate``: requests/s; None: the largest one that holds the limit, which is to be found.
-    ``seconds``: for which requests arrive in a window.
     """
 
     scenario: Scenario
     plan: Plan
     arrivals: Arrivals
     rate: float | None
-    seconds: float
     repetitions: int
     seed: int
-    log: str | None = None  # where records are written; None: none are
+
+    @property
+    def seconds(self) -> float:
+        """For which requests arrive in a window."""
+        return self.scenario.duration
 
     @property
     def most(self) -> int | None:
@@ -95,27 +96,25 @@ def make_serving_plan(
     scenario: Scenario,
     data: str,
     *,
-    rate: float | None,
-    find_max: bool,
-    seconds: float = USUAL_S,
+    find_max: bool = False,
     repetitions: int = 5,
     seed: int = 42,
     origin: str | None = None,
-    log: str | None = None,
 ) -> ServingPlan:
     """Check that data, scenario and rate fit.
 
     Raises UsageError, also where no rate is known and none is to be found; DatasetError as
     ``make_plan``.
     """
-    arrivals = Arrivals(scenario.arrivals)
-    rate = rate or arrivals.usual_rate()
+    arrivals, seconds = Arrivals(scenario.arrivals), scenario.duration
+    rate = scenario.arrivals.rate or arrivals.usual_rate()
     if find_max:
         rate = None
     elif rate is None:
         raise UsageError(
             "how many requests arrive in a second is not known",
-            remedy="give --rate, or --find-max to look for the largest rate that holds the limit",
+            remedy="give --rate, or --find-max to look for the largest rate that holds the limit; "
+            "where several runs are compared, set arrivals.rate",
         )
     elif not 0 < rate <= MAX_RATE:
         raise UsageError(
@@ -134,17 +133,15 @@ def make_serving_plan(
     )
     if rate is not None:
         arrivals.window(rate, seconds, seed)  # refuses what no record holds
-    if log is not None and rate is not None:
-        _check_room(log, scenario, rate * seconds, plan.manifest.mean_stored_bytes)
+    if scenario.log.to is not None and rate is not None:
+        _check_room(scenario.log.to, scenario, rate * seconds, plan.manifest.mean_stored_bytes)
     return ServingPlan(
         scenario=scenario,
         plan=plan,
         arrivals=arrivals,
         rate=rate,
-        seconds=seconds,
         repetitions=repetitions,
         seed=seed,
-        log=log,
     )
 
 
@@ -176,64 +173,93 @@ def run_serving(
     inner = plan.plan
     with (
         reading(inner.home, inner.manifest, verb="serve", break_dead=options.break_lock) as lease,
-        ExitStack() as held,
+        log_place(plan.scenario, break_lock=options.break_lock) as log,
     ):
-        log = None
-        if plan.log is not None:
-            storage = open_storage(plan.log)
-            place = LOGS.held(storage, "serve", break_lock=options.break_lock)
-            log = _LogPlace(storage, held.enter_context(place))
-        run = _Serving(plan, options, observer or Observer(), Others(lease), log)
-        return run.run(), run.directory
+        directory = new_directory(options.results, plan.scenario.name)
+        begun = ServingBegun(plan, directory, options, observer or Observer(), Others(lease), log)
+        return begun.run(), directory
 
 
-class _LogPlace(NamedTuple):
+class LogPlace(NamedTuple):
     """Where logs are written, which this process holds."""
 
     storage: Storage
     lease: Lease
+    held: Held
 
 
-class _Serving:
-    """One call of ``run_serving``, whose dataset is held."""
+@contextmanager
+def log_place(scenario: Scenario, *, break_lock: bool) -> Iterator[LogPlace | None]:
+    """Hold the place of the scenario's log, if it has one, and leave nothing there.
+
+    Raises TargetHeldError, TargetRefusedError. A failure to remove what is left is raised unless
+    the body has failed.
+    """
+    if scenario.log.to is None:
+        yield None
+        return
+    storage = open_storage(scenario.log.to)
+    with LOGS.held(storage, "serve", break_lock=break_lock) as lease:
+        place = LogPlace(storage, lease, Held(lease))
+        try:
+            yield place
+        except BaseException:
+            with suppress(IobenchError):
+                LOGS.clean(storage, held=place.held)
+            raise
+        LOGS.clean(storage, held=place.held)
+
+
+class ServingBegun:
+    """A serving run while it is measured: its dataset and the place of its log are held.
+
+    ``run_id``: by default the name of the directory.
+    """
 
     def __init__(
         self,
         plan: ServingPlan,
+        directory: Path,
         options: VerbOptions,
         observer: Observer,
         others: Others,
-        log: _LogPlace | None,
+        log: LogPlace | None,
+        *,
+        run_id: str = "",
     ) -> None:
-        self.plan, self.options, self.observer, self.others = plan, options, observer, others
-        self.budget, self.log = options.budget, log
-        self.log_held = Held(log.lease) if log is not None else lambda: None
+        self.plan, self.directory, self.observer, self.others = plan, directory, observer, others
+        self.budget = options.budget
         self.agent = HostAgent(plan.plan.storage)
         self.windows: list[RequestColumns] = []
         self.rate = plan.rate
-        trace = plan.arrivals.trace
+        trace, to = plan.arrivals.trace, plan.scenario.log.to
         hosts, storage = self.agent.describe_all(), storage_facts(plan.plan.storage)
         job = ServingRun(
             scenario=plan.scenario,
             dataset=dataset_facts(
-                plan.plan.manifest, location=plan.plan.data, origin=plan.plan.origin
+                plan.plan.manifest, location=location_of(plan.plan), origin=plan.plan.origin
             ),
             rate=plan.rate,
             direct=plan.plan.direct,
-            log=storage_facts(log.storage) if log is not None else None,
+            log=None if to is None else storage_facts(open_storage(to)),
             arrivals_together=trace.together if trace is not None else None,
         )
-        self.directory = new_directory(options.results, plan.scenario.name)
         self.doc = new_record(
             ServingRecord,
-            self.directory.name,
+            run_id or directory.name,
             options.command,
             rules=options.rules,
             hosts=hosts,
             storage=storage,
-            findings=unlocked(log.lease) if log is not None else [],
             job=job,
         )
+        self.use_log(log)
+
+    def use_log(self, log: LogPlace | None) -> None:
+        """Write logs there from now on, if anywhere."""
+        self.log = log
+        found = [] if log is None else unlocked(log.lease)
+        self.doc.findings += [each for each in found if each not in self.doc.findings]
 
     def run(self) -> ServingRecord:
         doc = self.doc
@@ -242,22 +268,23 @@ class _Serving:
                 self._search()
             if self.rate is not None:
                 self._repeat()
-        self._leave_log(ending.failure)
-        doc.findings += self.others.findings()
+        return self.end(ending)
+
+    def end(self, ending: Ending) -> ServingRecord:
+        """Write the events and the record, and return that; raise the failure that ended it."""
+        self.doc.findings += self.others.findings()
         events = self.directory / EVENTS_FILE
         return ending.write(
-            doc, self.directory, files=lambda: {EVENTS_FILE: write_requests(events, self.windows)}
+            self.doc,
+            self.directory,
+            files=lambda: {EVENTS_FILE: write_requests(events, self.windows)},
         )
 
-    def _leave_log(self, failure: IobenchError | None) -> None:
-        """Remove what is left of the log. A failure there is no news after another one."""
-        if self.log is None:
-            return
-        try:
-            LOGS.clean(self.log.storage, held=self.log_held)
-        except IobenchError:
-            if failure is None:
-                raise
+    def repetition(self, number: int) -> ServedTrial:
+        """A window with storage at the rate of the plan. Raises IobenchError."""
+        assert self.rate is not None
+        seed = seed_of(self.plan.seed, "repetition", number)
+        return self._window("repetition", self.rate, seed, None)
 
     def _repeat(self) -> None:
         """All repetitions, in turns with the same arrivals without storage, and without a log."""
@@ -429,14 +456,15 @@ class _Serving:
     ) -> tuple[Issued, Logged | None]:
         """Issue the requests of a window, and write their records."""
         drain_s = max(DRAIN_S, DRAIN * self.plan.scenario.limit)
-        if log is None:
+        place = self.log
+        if log is None or place is None:
             return issue(instants, samples, readers, drain_s=drain_s, prepare=prepare), None
         try:
             issued = issue(instants, samples, readers, drain_s=drain_s, prepare=prepare, sequel=log)
             return issued, log.end(drain_s)
         finally:
             with suppress(StorageError):  # what stays is removed at the end, or that is said then
-                log.remove(self.log_held)
+                log.remove(place.held)
 
 
 def _drawn(samples: int, count: int, seed: int) -> np.ndarray:

@@ -29,10 +29,12 @@ class ArrivalSpec(Strict):
     but the first there is a pause, that of a tool in ``tool_share`` of the cases and that of a
     person otherwise, exponential with the mean ``tool_pause`` or ``person_pause``. ``trace``: as
     recorded in the file ``path``, of the ``format`` of its writer; with a rate, the time between
-    its requests is stretched.
+    its requests is stretched. ``rate``: requests per second, on average; None: those of the trace,
+    or not known yet.
     """
 
     kind: Literal["poisson", "gamma", "constant", "sessions", "trace"] = "poisson"
+    rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     cv: float = Field(default=1.0, ge=0.01, le=100)
     turns: float = Field(default=8.0, ge=1, le=10_000)
     tool_share: float = Field(default=0.5, ge=0, le=1)
@@ -89,9 +91,11 @@ class LogSpec(Strict):
     first; or at the ``rotation`` of a file alone, which is after ``rotate_bytes`` or
     ``rotate_delay``. On a storage whose objects can't grow, each commit is an object. ``wait``: an
     answer waits for the commit of its record; ``auto``: if each record is committed for itself.
-    ``writers``: each has a file, or an object, of its own.
+    ``writers``: each has a file, or an object, of its own. ``to``: a new or empty directory or URL
+    for the log, of which nothing stays; None: none is written.
     """
 
+    to: str | None = Field(default=None, min_length=1)
     record: Bytes = Field(default=1000, ge=1, le=64 << 20)
     inputs: bool = False
     commit: Literal["record", "group", "rotation"] = "record"
@@ -123,8 +127,8 @@ class Scenario(Strict):
     ``accelerators`` take the samples that were read, in order, in batches of at most
     ``batch_size``. A batch is begun when it is full, or when its first sample has waited for
     ``batch_delay``; it takes ``step_time``, full or not. ``limit``: the longest latency of the
-    share ``quantile`` of the requests. ``log``: of the log, if one is written. ``storage`` has
-    options of the data's storage.
+    share ``quantile`` of the requests. ``log``: of the log, if one is written. ``duration``: for
+    how long requests arrive in a repetition. ``storage`` has options of the data's storage.
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -141,6 +145,7 @@ class Scenario(Strict):
     reader: RequestReader = RequestReader()
     log: LogSpec = LogSpec()
     cache: Literal["cold", "warm", "any"] = "cold"
+    duration: Seconds = Field(default=10.0, gt=0, le=86_400)
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
     @model_validator(mode="after")

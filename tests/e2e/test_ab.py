@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from iobench.record.ab import AbRecord, load_ab
-from iobench.record.run import load_training
-from iobench.runner import ab as side
+from iobench.record.run import ModelLoadRecord, ServingRecord, load_run, load_training
+from iobench.runner import repeated as side
 from iobench.runner.repetition import measure as original
 from tests.conftest import MakeDataset
 from tests.processes import in_process
+from tests.small_models import small_weights
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -160,3 +161,107 @@ def test_what_cannot_be_compared_fails_with_a_record(
     assert (found, err.count("\n")) == (code, 1)
     record, _ = the_record(tmp_path)
     assert (record.status, record.rounds) == ("failed", [])
+
+
+SCENARIO = """
+name: asked
+dataset: demo
+limit: 20s
+step_time: 1ms
+cache: any
+duration: 300ms
+arrivals: {rate: 100}
+reader: {concurrency: 64}
+"""
+
+
+def test_requests_take_turns_and_their_latency_decides(data: Path, tmp_path: Path) -> None:
+    """Of two storages of 4 and 400 ms for a read, which is nearly all of a latency."""
+    scenario, log = tmp_path / "asked.yaml", tmp_path / "log"
+    scenario.write_text(SCENARIO)
+    code, out, err = in_process(
+        "ab", slow(data, "4ms"), slow(data, "400ms"), "--workload", scenario,
+        "--results", tmp_path / "results", "--quiet", "--max-rounds", 4, "--fail-on", "5%",
+        "--set", f"log.to={log}", "--set-b", "log.commit=group", "--json",
+    )  # fmt: skip
+    assert code in (3, 4), err  # a busy machine makes a client late, which is INVALID
+    record, directory = the_record(tmp_path)
+    assert json.loads(out) == record.model_dump(mode="json")
+    assert (record.metric, record.a.workload) == ("latency_p99_s", "asked")
+    claim = record.claims[0]
+    assert (claim.answer, claim.better) == ("different", False)
+    assert claim.ratio.low > 1
+    assert {"latency_p50_s", "requests_per_s"} < {each.metric for each in record.claims}
+    for each, commit in zip(record.variants, ("record", "group"), strict=True):
+        run = load_run(directory / each.run)
+        assert isinstance(run, ServingRecord)
+        assert run.job.scenario.log.commit == commit
+        assert [one.seed for one in run.job.trials] == [taken.seed for taken in record.rounds]
+        assert {one.kind for one in run.job.trials} == {"repetition"}
+        assert (directory / each.run / "events.parquet").is_file()
+    assert not log.exists()
+    for form in ("text", "csv", "markdown", "html"):
+        assert in_process("report", directory, "--format", form)[0] in (0, 3)
+
+
+def test_loads_take_turns_and_the_seconds_until_ready_decide(tmp_path: Path) -> None:
+    """Of two links of 40 and 10 MB/s, with the loader that a variant names."""
+    small_weights(tmp_path / "model")
+    fast, less = (
+        f"throttled+{tmp_path}/model?bandwidth={bandwidth}"
+        for bandwidth in (40_000_000, 10_000_000)
+    )
+    turns = ("--results", tmp_path / "results", "--quiet", "--max-rounds", 4)
+    code, _, err = in_process("ab", fast, less, "--workload", "model-load", *turns)
+    assert (code, err) == (0, "")
+    record, directory = the_record(tmp_path)
+    assert (record.metric, record.a.workload, record.status) == ("ready_s", "model-load", "ok")
+    claim = record.claims[0]
+    assert (claim.answer, claim.better) == ("different", False)
+    assert claim.ratio.value == pytest.approx(4, rel=0.3)
+    run = load_run(directory / "a")
+    assert isinstance(run, ModelLoadRecord)
+    assert (run.job.spec.loaders, run.job.location) == (["direct"], fast)
+    assert run.job.spec.repetitions == len(record.rounds)
+    words = ("--set-b", "concurrency=2", *turns, "--if-inconclusive", "pass")
+    code, _, err = in_process("ab", directory / "a", *words)
+    assert (code, err) == (0, "")
+    last = max((tmp_path / "results").iterdir(), key=lambda place: place.stat().st_mtime)
+    found = load_ab(last)
+    assert found.a.repeats == run.run_id
+    assert [found.a.data, found.b.data] == [fast, fast]
+    assert found.b.identity["concurrency"] == "2"
+
+
+def test_requests_of_an_earlier_run_are_repeated(data: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "asked.yaml"
+    scenario.write_text(SCENARIO)
+    serve = ("serve", scenario, "--data", data, "--repeat", 1, "--results", tmp_path / "runs")
+    assert in_process(*serve, "--rate", 50, "--quiet")[0] in (0, 3)
+    [earlier] = (tmp_path / "runs").iterdir()
+    turns = ("--results", tmp_path / "results", "--quiet", "--max-rounds", 4)
+    code, _, err = in_process("ab", earlier, "--set-b", "step_time=2ms", *turns)
+    assert code in (0, 3), err
+    record, directory = the_record(tmp_path)
+    run = load_run(directory / "a")
+    assert isinstance(run, ServingRecord)
+    assert (run.job.rate, record.a.repeats) == (50, earlier.name)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--workload", "model-laod"), "model-load"),
+        (("--workload", "resnet50-server"), "arrivals.rate"),
+        (("--workload", "model-load", "--set", "loader=mmap"), "loaders"),
+        (("--workload", "demo", "--metric", "latency_p99_s"), "latency_p99_s"),
+    ],
+    ids=["an unknown name", "no rate", "an unknown key", "a metric of another kind"],
+)
+def test_what_is_no_kind_of_work_is_refused_in_one_line(
+    words: tuple[str, ...], named: str, data: Path, tmp_path: Path
+) -> None:
+    code, out, err = in_process("ab", data, *words, "--results", tmp_path / "results", "--quiet")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert named in err
+    assert not (tmp_path / "results").exists()

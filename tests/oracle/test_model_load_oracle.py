@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from iobench.judge.model_load import storage_share
-from iobench.record.model_load import LoadFigures, LoadSpec, ModelLoadRun
+from iobench.record.model_load import LoadFigures, ModelLoadRun
 from iobench.record.run import ModelLoadRecord
 from iobench.runner.model_load import run_loads
 from iobench.runner.model_load_plan import make_load_plan
 from iobench.runner.options import LoadOptions
 from iobench.serve.loaders.direct import DirectLoader
+from iobench.settings.model_load import LoadSpec
 from iobench.storage.scratch import scratch
 from tests.oracle.plants import throttle_for
 from tests.small_models import small_weights

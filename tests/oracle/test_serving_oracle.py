@@ -29,16 +29,10 @@ def answered(
 ) -> tuple[ServingRecord, Path]:  # fmt: skip
     usual = {"name": "planted", "dataset": "demo", "limit": 10.0, "step_time": 0.0001}
     scenario = {name.rstrip("_"): value for name, value in scenario.items()}
-    spec = Scenario.model_validate({**usual, "cache": "any", **scenario})
-    plan = make_serving_plan(
-        spec,
-        str(url),
-        rate=rate,
-        find_max=find_max,
-        seconds=seconds,
-        repetitions=repetitions,
-        log=None if log is None else str(log),
-    )
+    scenario["arrivals"] = {**scenario.get("arrivals", {}), "rate": rate}
+    scenario["log"] = {**scenario.get("log", {}), "to": None if log is None else str(log)}
+    spec = Scenario.model_validate({**usual, "cache": "any", "duration": seconds, **scenario})
+    plan = make_serving_plan(spec, str(url), find_max=find_max, repetitions=repetitions)
     return run_serving(plan, VerbOptions(results=results))
 
 

@@ -185,7 +185,7 @@ def test_a_record_of_somebody_else_is_checked(key: str, value: object, tmp_path:
 class PlantedSide:
     """A variant whose warm-up takes 10 s and whose repetitions take 20 s, on a planted clock."""
 
-    bench = SimpleNamespace(plan=SimpleNamespace(seed=42))
+    seed = 42
     began = "2026-11-22T10:00:00+00:00"
 
     def __init__(self, name: Name, now: list[float]) -> None:

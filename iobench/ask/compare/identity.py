@@ -228,9 +228,11 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
     if isinstance(doc, ServingRecord):
         asked = {"rate": str(doc.job.rate), "dataset.seed": str(doc.job.dataset.asked.get("seed"))}
         scenario = doc.job.scenario.model_dump(mode="json")
+        del scenario["arrivals"]["rate"]  # it may have been found
         if doc.job.log is None:
             del scenario["log"]  # nothing of it was used
         else:
+            del scenario["log"]["to"]
             storage = _facts("storage", doc.job.log.model_dump())
             asked |= {f"log.{key}": text for key, text in storage.items()}
         return flatten(scenario, doc.job.dataset.asked) | asked

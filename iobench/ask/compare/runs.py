@@ -23,6 +23,7 @@ from ...judge.model_load import values_of_loads
 from ...judge.serving.figures import SUMMARISED
 from ...record.metrics import BY_NAME, COMPARED
 from ...record.run import (
+    KINDS,
     RUN_FILE,
     ModelLoadRecord,
     RunRecord,
@@ -142,7 +143,7 @@ def _cannot_read(path: Path, error: OSError) -> str:
     return f"cannot read {path}: {error.strerror or error}"
 
 
-PRIMARY = ("samples_per_s", "blocked_s", "restore_s", "ready_s")
+PRIMARY = (*(kind.headline for kind in KINDS.values()), "restore_s")
 """Metrics that decide whether a candidate is better or worse, in this order, if measured."""
 
 

@@ -51,6 +51,7 @@ from ...base.units import format_share
 from ...judge.statistics import factor_of, t_quantile
 from ...record.ab import MAX_ROUNDS, AbRecord, AbRound, Answer, Claim
 from ...record.metrics import BY_NAME, COMPARED, Metric
+from ...record.run import TrainingRecord
 from ...record.training import Repetition
 from ...record.verdict import Estimate
 from .claims import answer_of
@@ -219,15 +220,18 @@ def _first(start: int, holds: Callable[[int], bool]) -> int | None:
     return next((number for number in rounds if holds(number)), None)
 
 
-METRICS: tuple[Metric, ...] = tuple(each for each in COMPARED.values() if each.of == "repetition")
-"""The metrics of repetitions by which two variants are compared."""
+def metrics_like(metric: str) -> tuple[Metric, ...]:
+    """The metrics of repetitions of the same kind, by which two variants are compared."""
+    return tuple(each for each in COMPARED.values() if each.of == BY_NAME[metric].of)
+
 
 Verdict = Literal["better", "worse", "equal", "inconclusive"]
 
 
 def figures_of(repetition: Repetition) -> dict[str, float]:
     """The metrics of a repetition by which variants are compared, without those it has not."""
-    figures = {metric.name: figure_of(repetition, metric.name) for metric in METRICS}
+    metrics = metrics_like(TrainingRecord.headline)
+    figures = {metric.name: figure_of(repetition, metric.name) for metric in metrics}
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
@@ -250,7 +254,8 @@ def claims_of(record: AbRecord) -> list[Claim]:
     selection.
     """
     test = sequential_of(record)
-    names = [record.metric, *(each.name for each in METRICS if each.name != record.metric)]
+    others = (each.name for each in metrics_like(record.metric) if each.name != record.metric)
+    names = [record.metric, *others]
     claims = []
     for name in names:
         figures: list[Mapping[str, float]] = [

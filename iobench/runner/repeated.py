@@ -1,0 +1,288 @@
+"""Repetitions of any kind of job, one at a time: what takes turns in ``ab``.
+
+A kind of job is a plan and what repeats it: a training loads its epochs, a server answers a window
+of requests, and replicas load a model's weights by one loader. The figure by which repetitions are
+compared is the headline of the kind's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from ..ask.compare.sequential import figures_of
+from ..base.errors import DatasetError, IobenchError, UsageError
+from ..judge.model_load import MEASURED, value_of
+from ..judge.serving.figures import SUMMARISED
+from ..load import make_reader
+from ..record.ab import MAX_ROUNDS
+from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
+from ..settings.any_workload import AnyWorkload
+from ..settings.model_load import MODEL_LOAD, LoadSpec
+from ..settings.scenario import Scenario
+from ..storage.locks.lock import reading
+from .cache import Others
+from .estimate import expected_repetition_s
+from .experiment import RunBegun
+from .facts import Ending, add_changes, add_loader_facts
+from .hosts.hosts import Hosts
+from .model_load import LoadsBegun, weights_held
+from .model_load_plan import LoadPlan, make_load_plan
+from .options import VerbOptions
+from .plan import Plan, make_plan
+from .progress import Observer
+from .repetition import measure, repetition_phase
+from .serving import ServingBegun, ServingPlan, log_place, make_serving_plan
+
+AnyPlan = Plan | LoadPlan | ServingPlan
+
+WARM_UP = MAX_ROUNDS
+"""The number of the repetition that is not counted: none that is counted reads in its order."""
+
+NO_ABLATIONS = "variants in turns leave no stage out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be repeated, and where its data is."""
+
+    workload: AnyWorkload
+    data: str
+    origin: str | None = None
+    accelerators: int = 1
+    seed: int = 0
+
+
+def plan_of(asked: Asked, *, repetitions: int) -> AnyPlan:
+    """Decide what each repetition does.
+
+    Of several loaders or numbers of replicas, it has the first loader and the fewest replicas,
+    whose figures are those of a run. Raises as ``make_plan`` and its like do.
+    """
+    work, data, seed = asked.workload, asked.data, asked.seed
+    if isinstance(work, LoadSpec):
+        known = {"repetitions": repetitions, "replicas": [min(work.replicas, default=1)]}
+        plan = make_load_plan(data, work.model_copy(update=known))
+        one = plan.spec.model_copy(update={"loaders": plan.spec.loaders[:1]})
+        return replace(plan, spec=one)
+    if isinstance(work, Scenario):
+        return make_serving_plan(
+            work, data, repetitions=repetitions, seed=seed, origin=asked.origin
+        )
+    return make_plan(
+        work,
+        data,
+        origin=asked.origin,
+        accelerators=asked.accelerators,
+        repetitions=repetitions,
+        seed=seed,
+    )
+
+
+def name_of(plan: AnyPlan) -> str:
+    """The name of its workload or scenario."""
+    if isinstance(plan, LoadPlan):
+        return MODEL_LOAD
+    return plan.workload.name if isinstance(plan, Plan) else plan.scenario.name
+
+
+def record_of(plan: AnyPlan) -> type[RunRecord]:
+    """The kind of record that a run of the plan writes."""
+    if isinstance(plan, LoadPlan):
+        return ModelLoadRecord
+    return TrainingRecord if isinstance(plan, Plan) else ServingRecord
+
+
+def data_of(plan: AnyPlan) -> str:
+    """Where the data is, as the user wrote it."""
+    if isinstance(plan, LoadPlan):
+        return plan.url
+    return plan.data if isinstance(plan, Plan) else plan.plan.data
+
+
+def seed_of_plan(plan: AnyPlan) -> int:
+    """The seed of its first repetition; loads of a model have no chance in them."""
+    return 0 if isinstance(plan, LoadPlan) else plan.seed
+
+
+def expected_s(plan: AnyPlan) -> float | None:
+    """How long a repetition takes at least; None: not known."""
+    if isinstance(plan, LoadPlan):
+        return None
+    return expected_repetition_s(plan) if isinstance(plan, Plan) else plan.seconds
+
+
+def work_of(plan: AnyPlan) -> tuple[object, ...]:
+    """What the plan does with which data: two plans that have the same do the same."""
+    if isinstance(plan, LoadPlan):
+        return plan.spec, plan.url
+    if isinstance(plan, ServingPlan):
+        return plan.scenario, plan.plan.data, plan.plan.origin, plan.seed
+    return plan.workload, plan.data, plan.origin, plan.accelerators, plan.seed
+
+
+def check_same_data(doc: RunRecord, plan: AnyPlan) -> None:
+    """Raise DatasetError if the plan's data is not what the run read."""
+    if isinstance(plan, LoadPlan):
+        assert isinstance(doc, ModelLoadRecord)
+        same = (doc.job.bytes, doc.job.tensors) == (plan.weights.nbytes, len(plan.weights.tensors))
+    else:
+        assert isinstance(doc, TrainingRecord | ServingRecord)
+        known, inner = doc.job.dataset.id, plan if isinstance(plan, Plan) else plan.plan
+        same = known is None or inner.manifest.header.id == known
+    if not same:
+        raise DatasetError(
+            f"{data_of(plan)} holds other data than what run {doc.run_id} read",
+            remedy="add --data with the directory or URL of the run's data, or measure the new one",
+        )
+
+
+class Repeated(Protocol):
+    """A run of which one repetition after the other is measured."""
+
+    @property
+    def doc(self) -> RunRecord:
+        """Its record, which grows."""
+
+    def prepare(self, title: str) -> None:
+        """What is done once, before the first repetition. ``title``: of the run."""
+
+    def warm_up(self) -> None:
+        """Measure a repetition that is not counted."""
+
+    def measure(self, number: int) -> None:
+        """Measure a repetition. Raises IobenchError if it has not done all it should."""
+
+    def figures(self) -> Mapping[str, float]:
+        """What the last repetition tells, by the names of metrics."""
+
+    def end(self, *, stopped: bool) -> RunRecord:
+        """Write the run, and return its concluded record. ``stopped``: it was cut short."""
+
+
+Begin = Callable[[Path, str, VerbOptions, Observer], Repeated]
+"""Begins a run in a directory, with this id."""
+
+
+def hold(plan: AnyPlan, held: ExitStack, hosts: Hosts, *, verb: str, break_lock: bool) -> Begin:
+    """Hold what the plan reads, together with other readers; return what begins its run.
+
+    Nothing is written yet. Raises UsageError for data that the plan can't read, and for loads and
+    requests on several hosts; TargetHeldError.
+    """
+    if isinstance(plan, Plan):
+        return _training(plan, held, hosts, verb=verb, break_lock=break_lock)
+    if hosts.count > 1:
+        raise UsageError(
+            f"{name_of(plan)} is measured on one host, and this job has {hosts.count}",
+            remedy="start it on one host, or on each of them by itself",
+        )
+    if isinstance(plan, LoadPlan):
+        held.enter_context(weights_held(plan, verb=verb))
+        loads = plan
+        return lambda place, run_id, options, observer: _Loads(
+            LoadsBegun(loads, place, options, observer, run_id=run_id)
+        )
+    requests, inner = plan, plan.plan
+    lease = held.enter_context(
+        reading(inner.home, inner.manifest, verb=verb, break_dead=break_lock)
+    )
+    return lambda place, run_id, options, observer: _Requests(
+        ServingBegun(requests, place, options, observer, Others(lease), None, run_id=run_id),
+        break_lock=break_lock,
+    )
+
+
+def _training(plan: Plan, held: ExitStack, hosts: Hosts, *, verb: str, break_lock: bool) -> Begin:
+    # This refuses what the data can't provide, before anything is written.
+    make_reader(plan.manifest, plan.storage, plan.workload.reader)
+    lease = held.enter_context(reading(plan.home, plan.manifest, verb=verb, break_dead=break_lock))
+    others, there = Others(lease), hosts.of(plan, held)
+    return lambda place, run_id, options, observer: _Training(
+        RunBegun(plan, place, options, others, observer, held, there, run_id=run_id)
+    )
+
+
+class _Training:
+    def __init__(self, begun: RunBegun) -> None:
+        self.begun, self.doc = begun, begun.doc
+        self.doc.job.no_ablations = NO_ABLATIONS
+
+    def prepare(self, title: str) -> None:
+        self.begun.prepare(proof=True, name=title)
+
+    def warm_up(self) -> None:
+        bench = self.begun.bench
+        phase = repetition_phase(bench.plan, WARM_UP, name="warm-up")
+        outcome = measure(
+            bench, replace(phase, repetition=0), lambda _: None, keep_interrupted=False
+        )
+        add_loader_facts(self.doc, outcome.loader)
+
+    def measure(self, number: int) -> None:
+        bench, kept = self.begun.bench, self.doc.job.repetitions
+        outcome = measure(bench, repetition_phase(bench.plan, number), kept.append)
+        self.begun.others.look()
+        if not outcome.complete:
+            raise IobenchError("the repetition delivered no complete epoch")
+
+    def figures(self) -> Mapping[str, float]:
+        return figures_of(self.doc.job.repetitions[-1])
+
+    def end(self, *, stopped: bool) -> RunRecord:
+        if not stopped:
+            add_changes(self.doc, self.begun.bench.plan, self.begun.versions)
+        return self.begun.end(stopped=stopped)
+
+
+class _Loads:
+    def __init__(self, begun: LoadsBegun) -> None:
+        self.begun, self.doc = begun, begun.doc
+
+    def prepare(self, title: str) -> None:
+        self.begun.prepare()
+
+    def warm_up(self) -> None:
+        self.begun.repetition(WARM_UP)
+        self.begun.job.trials.clear()
+
+    def measure(self, number: int) -> None:
+        self.last = self.begun.repetition(number)
+
+    def figures(self) -> Mapping[str, float]:
+        found = {each.name: value_of(self.begun.job, self.last, each) for each in MEASURED}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def end(self, *, stopped: bool) -> RunRecord:
+        made = len({each.round for each in self.begun.job.trials})
+        self.begun.job.spec = self.begun.job.spec.model_copy(update={"repetitions": made})
+        return Ending().write(self.doc, self.begun.directory)
+
+
+class _Requests:
+    def __init__(self, begun: ServingBegun, *, break_lock: bool) -> None:
+        self.begun, self.doc, self.break_lock = begun, begun.doc, break_lock
+
+    def prepare(self, title: str) -> None:
+        pass
+
+    def warm_up(self) -> None:
+        self.measure(WARM_UP)
+        self.doc.job.trials.clear()
+        self.begun.windows.clear()
+
+    def measure(self, number: int) -> None:
+        # Runs that take turns may name one place for their logs.
+        with log_place(self.begun.plan.scenario, break_lock=self.break_lock) as log:
+            self.begun.use_log(log)
+            self.last = self.begun.repetition(number)
+
+    def figures(self) -> Mapping[str, float]:
+        found = {name: getattr(self.last, name) for name in SUMMARISED}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def end(self, *, stopped: bool) -> RunRecord:
+        return self.begun.end(Ending())
