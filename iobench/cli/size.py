@@ -6,15 +6,19 @@ from pathlib import Path
 
 from ..ask.capacity.loads import load_need
 from ..ask.capacity.requirement import Demand, Requirement, requirement, together
+from ..ask.capacity.served_need import SIMULATED, recorded_reads, served_need, stated_reads
 from ..ask.capacity.traffic import PRECISIONS, Saves
 from ..base.errors import UsageError
+from ..host.requests import read_requests
 from ..record.packing import Layout
-from ..record.run import ModelLoadRecord, load_run, load_training
+from ..record.run import EVENTS_FILE, ModelLoadRecord, ServingRecord, load_run, load_training
 from ..report.size import sections
 from ..report.size_loads import load_sections
 from ..report.size_rates import together_sections
-from ..settings.dataset import DatasetSpec, load_dataset_spec, resized
+from ..report.size_requests import request_sections
+from ..settings.dataset import DatasetSpec, expected_stored_bytes, load_dataset_spec, resized
 from ..settings.instances import Instance, find_instance
+from ..settings.scenario import load_scenario
 from ..settings.workload import load_workload
 from .printing import print_report
 from .verbs import SizeRequest
@@ -31,10 +35,13 @@ def run(request: SizeRequest) -> int:
     names = request.workload
     if request.replicas is not None:
         return _loads(request, request.replicas)
+    if request.rate is not None:
+        return _requests(request, request.rate)
     if not request.accelerators:
         raise UsageError(
             "the number of accelerators is not known",
-            remedy="add e.g. --accelerators 8, or name weights and --replicas",
+            remedy="add e.g. --accelerators 8, or name weights and --replicas, or a scenario and "
+            "--rate",
         )
     if len(names) > 1:
         _refuse_single(request)
@@ -85,6 +92,42 @@ def _loads(request: SizeRequest, replicas: int) -> int:
         instance=None if request.instance is None else find_instance(request.instance),
     )
     print_report(request, found, load_sections(found))
+    return 0
+
+
+def _requests(request: SizeRequest, rate: float) -> int:
+    """What so many requests of a scenario need of the storage."""
+    from ..serve.arrivals import Arrivals
+
+    others = ("accelerators", "hosts", *OF_ONE[1:], "alignment", "cache", "instance", "steps")
+    if flag := request.first_of(others):
+        raise UsageError(f"{flag} is about a training", remedy=f"leave out {flag}, or --rate")
+    if len(request.workload) != 1:
+        raise UsageError("--rate is about one scenario", remedy="name one scenario")
+    limit = [] if request.limit_s is None else [f"limit={request.limit_s}"]
+    scenario = load_scenario(request.workload[0], [*request.overrides, *limit])
+    reads, measured = None, None
+    if request.latency_s is not None:
+        reads = stated_reads(request.latency_s, request.latency_p99_s)
+    elif request.run_directory is not None:
+        place = Path(request.run_directory)
+        doc = load_run(place)
+        if not isinstance(doc, ServingRecord):
+            raise UsageError(
+                f"{place} is a {doc.job.kind} run, which served no requests",
+                remedy="name a run of 'iobench serve'",
+            )
+        reads, measured = recorded_reads(doc, read_requests(place / EVENTS_FILE)), doc
+    instants = Arrivals(scenario.arrivals).window(rate, SIMULATED / rate, seed=0)
+    found = served_need(
+        scenario,
+        instants,
+        reads,
+        rate=rate,
+        sample_bytes=expected_stored_bytes(load_dataset_spec(scenario.dataset)),
+        measured=measured,
+    )
+    print_report(request, found, request_sections(found))
     return 0
 
 

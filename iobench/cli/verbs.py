@@ -87,6 +87,7 @@ ONE_CHECKPOINT = group("checkpoints, of one workload")
 GRADIENTS = group("gradients, of one workload")
 STORAGE = group("storage")
 WEIGHTS = group("weights of a model")
+REQUESTS = group("requests that arrive")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +227,7 @@ class SizeRequest(ReportedRequest):
       iobench size resnet50-h100 --accelerators 32 --hosts 4 --parameters 25.6M \\
           --gradient-precision fp32
       iobench size llama3-70b-weights --replicas 64 --ready 60s
+      iobench size resnet50-server --rate 2000 --limit 15ms
     """
 
     format: Pages = "text"
@@ -242,6 +244,12 @@ class SizeRequest(ReportedRequest):
     """time in which all replicas are to be ready, e.g. 60s"""
     engine_start_s: Annotated[Time | None, WEIGHTS, above(0), needs("replicas")] = None
     """what the engine needs of that beside the weights, e.g. 45s"""
+    rate: Annotated[Rate | None, REQUESTS, above(0), without("replicas")] = None
+    """requests of a scenario that arrive in a second: then the scenario is named instead of a
+    workload, e.g. resnet50-server (iobench list scenarios)"""
+    limit_s: Annotated[Time | None, REQUESTS, above(0), needs("rate")] = None
+    """longest latency of the share of requests that the scenario names, e.g. 15ms (default: as in
+    the scenario)"""
     hosts: Counts = (1,)
     """number of hosts with these accelerators, or one for each workload (default: 1)"""
     run_directory: Annotated[str | None, Parameter(metavar="RUN_DIR")] = None

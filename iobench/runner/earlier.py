@@ -56,7 +56,7 @@ def plan_again(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RecordedWork:
     """What a record says of what was asked for: its settings, and where the data was."""
 
     kind: type[AnyWorkload]
@@ -67,10 +67,10 @@ class Recorded:
     seed: int = 0
 
 
-def recorded_of(doc: RunRecord) -> Recorded:
+def recorded_of(doc: RunRecord) -> RecordedWork:
     """Raises UsageError for a run that can't be repeated from its record."""
     if isinstance(doc, ModelLoadRecord):
-        return Recorded(
+        return RecordedWork(
             kind=LoadSpec, settings=doc.job.spec.model_dump(mode="json"), data=doc.job.location
         )
     if isinstance(doc, ServingRecord):
@@ -92,7 +92,7 @@ def recorded_of(doc: RunRecord) -> Recorded:
             remedy="name a run of iobench run, serve or load",
         )
     done = doc.job.repetitions
-    return Recorded(
+    return RecordedWork(
         kind=kind,
         settings=settings,
         data=doc.job.dataset.location,

@@ -183,14 +183,14 @@ def hold(plan: AnyPlan, held: ExitStack, hosts: Hosts, *, verb: str, break_lock:
     if isinstance(plan, LoadPlan):
         held.enter_context(weights_held(plan, verb=verb))
         loads = plan
-        return lambda place, run_id, options, observer: _Loads(
+        return lambda place, run_id, options, observer: _RepeatedLoads(
             LoadsBegun(loads, place, options, observer, run_id=run_id)
         )
     requests, inner = plan, plan.plan
     lease = held.enter_context(
         reading(inner.home, inner.manifest, verb=verb, break_dead=break_lock)
     )
-    return lambda place, run_id, options, observer: _Requests(
+    return lambda place, run_id, options, observer: _RepeatedRequests(
         ServingBegun(requests, place, options, observer, Others(lease), None, run_id=run_id),
         break_lock=break_lock,
     )
@@ -201,12 +201,12 @@ def _training(plan: Plan, held: ExitStack, hosts: Hosts, *, verb: str, break_loc
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
     lease = held.enter_context(reading(plan.home, plan.manifest, verb=verb, break_dead=break_lock))
     others, there = Others(lease), hosts.of(plan, held)
-    return lambda place, run_id, options, observer: _Training(
+    return lambda place, run_id, options, observer: _RepeatedTraining(
         RunBegun(plan, place, options, others, observer, held, there, run_id=run_id)
     )
 
 
-class _Training:
+class _RepeatedTraining:
     def __init__(self, begun: RunBegun) -> None:
         self.begun, self.doc = begun, begun.doc
         self.doc.job.no_ablations = NO_ABLATIONS
@@ -238,7 +238,7 @@ class _Training:
         return self.begun.end(stopped=stopped)
 
 
-class _Loads:
+class _RepeatedLoads:
     def __init__(self, begun: LoadsBegun) -> None:
         self.begun, self.doc = begun, begun.doc
 
@@ -262,7 +262,7 @@ class _Loads:
         return Ending().write(self.doc, self.begun.directory)
 
 
-class _Requests:
+class _RepeatedRequests:
     def __init__(self, begun: ServingBegun, *, break_lock: bool) -> None:
         self.begun, self.doc, self.break_lock = begun, begun.doc, break_lock
 
