@@ -176,7 +176,20 @@ def test_a_host_that_is_killed_while_data_is_generated_ends_the_check(tmp_path: 
 
 @pytest.fixture
 def advised(data: Path, tmp_path: Path) -> Path:
-    """A run of both hosts, with planted ceilings by which more reads in flight are advised."""
+    """A run of both hosts, with planted ceilings by which more reads in flight are advised.
+
+    It is repeated where other work on this machine was what limited it.
+    """
+    for number in range(4):
+        folder = tmp_path / f"try-{number}"
+        folder.mkdir()
+        directory = _with_planted_ceilings(data, folder)
+        if "--set reader.concurrency" in in_process("report", directory)[1]:
+            return directory
+    pytest.fail("no run was limited by the latency of its reads")
+
+
+def _with_planted_ceilings(data: Path, tmp_path: Path) -> Path:
     late = f"throttled+{data}?latency=30ms"
     words = ("run", "demo", "--data", late, *QUICK, "--set", "reader.concurrency=1", "-n", 1)
     ok(start(tmp_path, *words, "--calibration", "0s", "--no-ablations"))

@@ -296,8 +296,9 @@ class _Filling:
         if wanted >= self.least or (wanted >= 2 * size and took_s < _SHORT_S):
             return wanted
         needed = pace * self.least
-        there_are = _STRETCH * self.seconds
-        if needed < left + there_are - self.seconds:
+        spent = self.seconds - left
+        there_are = _STRETCH * self.seconds - spent
+        if needed < there_are:
             return self.least
         rate = format_rate(self.sample_bytes / pace)
         raise UsageError(
@@ -306,7 +307,7 @@ class _Filling:
             f"that takes about {format_duration(needed)}, and there are "
             f"{format_duration(there_are)}",
             remedy="give a larger --budget: at least "
-            f"{needed / (_STRETCH * GENERATE_SHARE) + MIN_BUDGET_S:.0f}s{self._fewer()}",
+            f"{(spent + needed) / (_STRETCH * GENERATE_SHARE) + MIN_BUDGET_S:.0f}s{self._fewer()}",
         )
 
     def _fewer(self) -> str:
