@@ -160,6 +160,7 @@ METRICS: tuple[Metric, ...] = (
     _request("latency_max_s", "s", "latency, longest"),
     _request("storage_p99_s", "s", "read of a sample, p99"),
     _request("requests_per_s", "requests/s", "requests answered", "more", "requests/s"),
+    _request("reads_per_s", "requests/s", "nodes read", "more", "nodes read"),
     _request("log_commit_p99_s", "s", "answer to the commit of its record, p99", short="commit"),
     _request("log_records_per_s", "requests/s", "records committed", "more"),
     _request("log_at_risk", "count", "records that a crash would lose"),

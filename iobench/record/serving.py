@@ -88,6 +88,8 @@ class ServedTrial(Record):
     late_p99_s: Figure | None = None  # what the client adds: late wake-ups of free readers
     cpu_share: Figure | None = None  # of one core, by this process
     bytes: Count = 0
+    reads: Count | None = None  # nodes of an index that were read; None: a request is one sample
+    reads_per_s: Figure | None = None
     read_bytes_per_s: Figure | None = None
     parts: LatencyParts = LatencyParts()
     slow_parts: LatencyParts = LatencyParts()  # of the slowest 1 % of the requests

@@ -100,6 +100,12 @@ def _first(doc: ServingRecord) -> FirstScreen:
         if name in doc.metrics:
             found = doc.metrics[name]
             gauges.append(KeyFigure(label, summary(found, format_duration).text))
+    if spec.walk is not None:
+        read = doc.metrics.get("reads_per_s")
+        rate = summary(read, lambda each: f"{format_count(each)}/s").text if read else ""
+        rounds = counted(spec.walk.rounds, "round")
+        gauges.append(KeyFigure("nodes read", rate, f"{spec.walk.reads} a query, in {rounds}"))
+        gauges.append(KeyFigure("recall", "not measured:", job.not_measured.get("recall", "")))
     held = verdict is None or verdict.holds is not False
     gauges.append(KeyFigure("largest rate", _largest(job.found), _why(job.found, held=held)))
     state = "no rate was measured"
@@ -271,6 +277,8 @@ def _about(doc: ServingRecord) -> list[tuple[str, str]]:
     reads = f"{format_bytes(size)} each, " if size else ""
     reads += f"at most {counted(spec.reader.concurrency, 'read')} in flight"
     reads += ", past the page cache" if job.direct else ""
+    walk = spec.walk
+    reads += f"; a walk of {walk.reads} each, {walk.beam_width} at once" if walk else ""
     step = f"emulated: {format_duration(spec.step_time)} a step{batch}{delay}"
     return [
         ("arrivals", arrivals),

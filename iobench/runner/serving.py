@@ -26,9 +26,10 @@ from ..record.run import EVENTS_FILE, ServingRecord
 from ..record.serving import FoundRate, ServedTrial, ServingRun, TrialKind
 from ..record.training import Epoch
 from ..serve.arrivals import Arrivals, Instants
-from ..serve.client import Issued, Read, issue
+from ..serve.client import Issued
 from ..serve.logs import LOGS, Log, Logged
 from ..serve.sample import SampleReaders
+from ..serve.walk import UNKNOWN_RECALL, Searches, check_index
 from ..settings.scenario import Scenario
 from ..storage import open_storage
 from ..storage.base import Storage
@@ -63,6 +64,10 @@ MAX_LATE_WINDOWS = 3
 """A window that breaks the limit because the client was late tells nothing of the storage, and is
 tried again. After so many of them in a row the search ends."""
 
+FRESH = 0.1
+"""Share of the nodes of an index that the searches of a cold window may read, where the page cache
+could serve a second read: few are read twice then."""
+
 _PART = "window"
 
 
@@ -88,8 +93,10 @@ class ServingPlan:
     @property
     def most(self) -> int | None:
         """Requests of a cold window: one of each sample where the page cache may serve a second."""
-        cold = self.scenario.cache == "cold" and not self.plan.uncached
-        return self.plan.manifest.sample_count if cold else None
+        if self.scenario.cache != "cold" or self.plan.uncached:
+            return None
+        samples, walk = self.plan.manifest.sample_count, self.scenario.walk
+        return samples if walk is None else max(1, int(FRESH * samples / walk.reads))
 
 
 def make_serving_plan(
@@ -131,6 +138,8 @@ def make_serving_plan(
     plan = make_plan(
         workload, data, accelerators=1, repetitions=repetitions, seed=seed, origin=origin
     )
+    if scenario.walk is not None:
+        check_index(plan.manifest)
     if rate is not None:
         arrivals.window(rate, seconds, seed)  # refuses what no record holds
     if scenario.log.to is not None and rate is not None:
@@ -242,6 +251,7 @@ class ServingBegun:
             rate=plan.rate,
             direct=plan.plan.direct,
             log=None if to is None else storage_facts(open_storage(to)),
+            not_measured={"recall": UNKNOWN_RECALL} if plan.scenario.walk is not None else {},
             arrivals_together=trace.together if trace is not None else None,
         )
         self.doc = new_record(
@@ -359,12 +369,7 @@ class ServingBegun:
         with self.budget.trial(_PART):
             self.others.look()
             instants = plan.arrivals.window(rate, plan.seconds, seed, plan.most)
-            storage = inner.storage if copies is None else copies[0]
-            samples = _drawn(inner.manifest.sample_count, len(instants), seed)
-            if copies is not None:
-                samples = copies[1][samples % len(copies[1])]
-            stored = inner.manifest.samples["stored"]
-            largest = int(stored[samples].max()) if len(samples) else 0
+            samples, sizes, readers = self._readers(len(instants), seed, copies)
             state = Epoch(epoch=len(self.windows), residency_how="the bytes come from memory")
 
             def prepare() -> None:
@@ -372,18 +377,9 @@ class ServingBegun:
                 if copies is None:
                     state = prepare_cache(inner, self.agent, state.epoch)
 
-            readers = SampleReaders(
-                inner.manifest,
-                storage,
-                inner.workload.reader,
-                min(scenario.reader.concurrency, max(1, len(instants))),
-                largest,
-            )
             with closing(readers):
-                log = self._log(stored[samples]) if kind != "without-log" else None
-                issued, logged = self._issue(
-                    instants, samples.tolist(), readers.readers, prepare, log
-                )
+                log = self._log(sizes) if kind != "without-log" else None
+                issued, logged = self._issue(readers, instants, samples, prepare, log)
         seconds = plan.seconds
         if len(instants) == plan.most:  # the samples are used up before the time is
             seconds = max(1e-6, int(instants[-1]) / 1e9)
@@ -394,6 +390,7 @@ class ServingBegun:
             seconds=seconds,
             requests=len(instants),
             bytes=issued.bytes,
+            reads=readers.reads,
             cpu_share=issued.cpu_s / issued.wall_s if issued.wall_s > 0 else None,
             residency_before=state.residency_before,
             residency_how=state.residency_how,
@@ -425,6 +422,29 @@ class ServingBegun:
             raise issued.failure
         return trial
 
+    def _readers(
+        self, count: int, seed: int, copies: tuple[Storage, np.ndarray] | None
+    ) -> tuple[np.ndarray, np.ndarray, SampleReaders | Searches]:
+        """What so many requests ask for, the stored bytes of each, and the readers.
+
+        They ask for samples by their numbers, or, of an index, with random queries.
+        """
+        inner, scenario = self.plan.plan, self.plan.scenario
+        manifest, spec = inner.manifest, inner.workload.reader
+        storage = inner.storage if copies is None else copies[0]
+        most = min(scenario.reader.concurrency, max(1, count))
+        if scenario.walk is not None:
+            queries = np.random.default_rng(seed).integers(1 << 62, size=count)
+            nodes = None if copies is None else copies[1]
+            searches = Searches(manifest, storage, scenario.walk, most, nodes)
+            return queries, np.zeros(count, np.int64), searches
+        samples = _drawn(manifest.sample_count, count, seed)
+        if copies is not None:
+            samples = copies[1][samples % len(copies[1])]
+        sizes = manifest.samples["stored"][samples]
+        largest = int(sizes.max()) if count else 0
+        return samples, sizes, SampleReaders(manifest, storage, spec, most, largest)
+
     def _log(self, stored: np.ndarray) -> Log | None:
         """A log for the requests of a window, whose samples have these sizes."""
         if self.log is None:
@@ -448,9 +468,9 @@ class ServingBegun:
 
     def _issue(
         self,
+        readers: SampleReaders | Searches,
         instants: Instants,
-        samples: Sequence[int],
-        readers: Sequence[Read],
+        samples: np.ndarray,
         prepare: Callable[[], None],
         log: Log | None,
     ) -> tuple[Issued, Logged | None]:
@@ -458,9 +478,9 @@ class ServingBegun:
         drain_s = max(DRAIN_S, DRAIN * self.plan.scenario.limit)
         place = self.log
         if log is None or place is None:
-            return issue(instants, samples, readers, drain_s=drain_s, prepare=prepare), None
+            return readers.issue(instants, samples, drain_s=drain_s, prepare=prepare), None
         try:
-            issued = issue(instants, samples, readers, drain_s=drain_s, prepare=prepare, sequel=log)
+            issued = readers.issue(instants, samples, drain_s=drain_s, prepare=prepare, sequel=log)
             return issued, log.end(drain_s)
         finally:
             with suppress(StorageError):  # what stays is removed at the end, or that is said then

@@ -28,7 +28,7 @@ from .arrivals import Instants
 Read = Callable[[int], int]
 """Read the sample of this number, and return its bytes. Raises IobenchError."""
 
-_HEAD_START_NS = 20_000_000
+HEAD_START_NS = 20_000_000
 """From the call to the begin of the window, so that all threads wait by then."""
 
 _NAP_NS = 50_000_000
@@ -92,7 +92,7 @@ def issue(
         threading.Thread(target=window.work, args=(read,), name="iobench-request", daemon=True)
         for read in readers[: max(1, number)]
     ]
-    with _steady():
+    with steady():
         began_s, cpu_s = time.monotonic(), time.process_time()
         try:
             with defer_interrupts():
@@ -152,7 +152,7 @@ class _Window:
         self.begin_ns = 0
 
     def begin(self) -> None:
-        self.begin_ns = time.monotonic_ns() + _HEAD_START_NS
+        self.begin_ns = time.monotonic_ns() + HEAD_START_NS
         if self.sequel is not None:
             self.sequel.begin(self.begin_ns)
         self.go.set()
@@ -208,7 +208,7 @@ class _Window:
 
 
 @contextmanager
-def _steady() -> Iterator[None]:
+def steady() -> Iterator[None]:
     """Keep the interpreter from standing still for its own purposes."""
     switch, collects = sys.getswitchinterval(), gc.isenabled()
     gc.disable()

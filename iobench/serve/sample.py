@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from ..base import buffers
 from ..data.dataset import ResolvedSpec
@@ -15,7 +16,8 @@ from ..load.reader import BatchReader
 from ..record.manifest import Manifest
 from ..settings.workload import ReaderSpec
 from ..storage.base import Storage
-from .client import Read
+from .arrivals import Instants
+from .client import Issued, Read, Sequel, issue
 
 Key = Callable[[int], str]
 
@@ -32,6 +34,8 @@ class SampleReaders:
     touched before the first request. Raises UsageError for settings that the dataset does not
     support.
     """
+
+    reads = None  # each request is one sample
 
     def __init__(
         self, manifest: Manifest, storage: Storage, spec: ReaderSpec, count: int, largest: int
@@ -54,6 +58,25 @@ class SampleReaders:
             _plain(manifest, storage, key, spec.block_size // step * step, once=once)
             for _ in range(count)
         ]
+
+    def issue(
+        self,
+        instants: Instants,
+        samples: npt.NDArray[np.int64],
+        *,
+        drain_s: float,
+        prepare: Callable[[], None] = lambda: None,
+        sequel: Sequel | None = None,
+    ) -> Issued:
+        """Read ``samples[i]`` at ``instants[i]``; as ``client.issue``."""
+        return issue(
+            instants,
+            samples.tolist(),
+            self.readers,
+            drain_s=drain_s,
+            prepare=prepare,
+            sequel=sequel,
+        )
 
     def close(self) -> None:
         for reader in reversed(self._batches):

@@ -121,8 +121,36 @@ class LogSpec(Strict):
         return self.commit == "record" if self.wait == "auto" else self.wait
 
 
+class WalkSpec(Strict):
+    """The search of one query in an index on disk: rounds of reads, each known from the last.
+
+    ``search_list``: candidates that a search keeps (DiskANN's L). It reads ``reads_per_candidate``
+    nodes for each of them: 0.77 in DiskANN's own table of SIFT, 0.88 there at 10 candidates.
+    ``spread``: the standard deviation of the reads of a query over their mean (lognormal).
+    ``beam_width``: nodes that are read at once (DiskANN's W).
+    """
+
+    search_list: int = Field(default=100, ge=1, le=10**5)
+    reads_per_candidate: float = Field(default=0.77, gt=0, le=10)
+    spread: float = Field(default=0.1, ge=0, le=2)
+    beam_width: int = Field(default=4, ge=1, le=256)
+
+    @property
+    def reads(self) -> int:
+        """Nodes that a query reads on average."""
+        return max(1, round(self.search_list * self.reads_per_candidate))
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a query with that many reads."""
+        return -(-self.reads // self.beam_width)
+
+
 class Scenario(Strict):
     """Requests for one sample each, which is read from storage and goes through an accelerator.
+
+    With ``walk`` a request is the search of a query in an index, whose nodes are the samples, and
+    the accelerators stand for the cores that compute distances.
 
     ``accelerators`` take the samples that were read, in order, in batches of at most
     ``batch_size``. A batch is begun when it is full, or when its first sample has waited for
@@ -143,6 +171,7 @@ class Scenario(Strict):
     accelerators: int = Field(default=1, ge=1, le=10**5)
     arrivals: ArrivalSpec = ArrivalSpec()
     reader: RequestReader = RequestReader()
+    walk: WalkSpec | None = None
     log: LogSpec = LogSpec()
     cache: Literal["cold", "warm", "any"] = "cold"
     duration: Seconds = Field(default=10.0, gt=0, le=86_400)

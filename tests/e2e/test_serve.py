@@ -177,6 +177,46 @@ def test_a_report_computes_the_figures_again(
     assert changed["job"]["trials"] == found["job"]["trials"]
 
 
+SEARCH = """
+name: search
+dataset: diskann
+limit: 20s
+step_time: 1ms
+reader: {concurrency: 4}
+walk: {search_list: 10, beam_width: 3}
+"""
+
+
+@pytest.mark.parametrize("where", ["disk", "s3", "nfs"])
+def test_searches_in_an_index_are_answered(
+    asked: tuple[object, ...],
+    scenario: Path,
+    tmp_path: Path,
+    where: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    scenario.write_text(SEARCH)
+    url: object = tmp_path / "index"
+    if where != "disk":
+        request.getfixturevalue("s3_environment")
+        server = request.getfixturevalue("rclone_s3" if where == "s3" else "nfs_server")
+        url = server.url(f"{tmp_path.name}/index")
+    assert in_process("generate", "diskann", "--to", url, "--samples", 2000, "--quiet")[0] == 0
+    found = document(*asked, "--data", url, "--rate", 40)
+    (trial,) = (one for one in found["job"]["trials"] if one["kind"] == "repetition")
+    assert trial["failed"] == 0
+    assert trial["reads"] / trial["requests"] == pytest.approx(8, rel=0.2)
+    assert trial["reads_per_s"] > 0
+    assert found["job"]["not_measured"]["recall"]
+
+
+def test_a_search_wants_an_index(data: Path, scenario: Path) -> None:
+    command = f"serve {scenario} --data {data} --rate 5"
+    scenario.write_text(SEARCH.replace("diskann", "demo"))
+    assert "generate diskann" in refused(command)
+    assert "walk.beam_width" in refused(f"{command} --set walk.beam_width=0")
+
+
 def test_failed_reads_are_failed_requests(asked: tuple[object, ...], data: Path) -> None:
     found = document(*asked, "--data", f"faulty+{data}?fail_every=5", "--rate", 100)
     (trial,) = (one for one in found["job"]["trials"] if one["kind"] == "repetition")

@@ -107,6 +107,34 @@ def _largest(read_s: float, *, readers: int, limit_s: float) -> float:
     return low
 
 
+INDEX: dict[str, Any] = {
+    "samples": 5000,
+    "sample_size": {"mean": 4096, "distribution": "constant"},
+    "format": "tokens",
+}
+WALK = {"search_list": 20, "reads_per_candidate": 1.0, "beam_width": 4, "spread": 0.0}
+
+
+@pytest.mark.nightly
+def test_a_search_takes_a_latency_for_each_round(tmp_path: Path, make_dataset: Any) -> None:
+    """Twenty reads, four at once, each of 10 ms: five times 10 ms."""
+    url = f"throttled+{make_dataset(**INDEX)[1]}?latency=10ms"
+    doc, _ = answered(tmp_path, url, rate=10, walk=WALK)
+    assert first(doc).storage_p50_s == pytest.approx(0.05, rel=0.05)
+    assert first(doc).reads == 20 * first(doc).requests
+
+
+@pytest.mark.nightly
+def test_queries_are_as_many_as_the_operations_of_the_storage_allow(
+    tmp_path: Path, make_dataset: Any
+) -> None:
+    """2,000 reads/s and twenty for each query are 100 queries/s, however many are asked."""
+    url = f"throttled+{make_dataset(**INDEX)[1]}?iops=2000"
+    doc, _ = answered(tmp_path, url, rate=200, walk=WALK)
+    assert first(doc).reads_per_s == pytest.approx(2000, rel=0.05)
+    assert first(doc).requests_per_s == pytest.approx(100, rel=0.05)
+
+
 SYNC_S = 0.02
 COMMITS: dict[str, tuple[dict[str, Any], int]] = {
     "each for itself": ({"wait": False}, 1),

@@ -103,6 +103,9 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
             "growth": growth,
             "steady": False if update["unserved"] else steady,
             "late_p99_s": quantile(late, 0.99),
+            "reads_per_s": (
+                trial.reads / max(trial.seconds, float(ready.max())) if trial.reads else None
+            ),
             "read_bytes_per_s": trial.bytes / max(trial.seconds, float(ready.max())),
             "parts": _means(parts, np.ones(len(latency), bool)),
             "slow_parts": _means(parts, slow),
@@ -182,7 +185,7 @@ def growth_of(latency: npt.NDArray[np.float64]) -> tuple[float | None, bool]:
 
 SUMMARISED = (
     *("latency_p50_s", "latency_p99_s", "latency_p999_s", "latency_max_s"),
-    *("storage_p99_s", "requests_per_s", "read_bytes_per_s"),
+    *("storage_p99_s", "requests_per_s", "reads_per_s", "read_bytes_per_s"),
     *("log_commit_p99_s", "log_records_per_s", "log_at_risk", "log_objects_per_hour"),
 )
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-READ_FIXED, ASYNC_CANCEL, OPENAT, CLOSE, READ = 4, 14, 18, 19, 22
+READ_FIXED, TIMEOUT, ASYNC_CANCEL, OPENAT, CLOSE, READ = 4, 11, 14, 18, 19, 22
 """Kinds of requests (enum io_uring_op)."""
 
 FIXED_FILE, HARDLINK = 1 << 0, 1 << 3
