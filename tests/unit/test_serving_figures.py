@@ -120,6 +120,7 @@ def test_a_request_that_was_issued_late_has_waited_since_its_instant() -> None:
     found = window(
         EVENLY, 0.5, issued_ns=late.astype(np.int64), taken_ns=(EVENLY * 1e9).astype(np.int64)
     )
+    assert found.latency_p50_s == pytest.approx(0.5 + STEP, abs=1e-6)
     assert found.parts.reader_wait_s == pytest.approx(0.5, abs=1e-6)
     assert found.late_p99_s == pytest.approx(0.5, abs=1e-6)
     busy = window(EVENLY, 0.5, issued_ns=late.astype(np.int64), taken_ns=late.astype(np.int64))
