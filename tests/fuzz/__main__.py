@@ -1,8 +1,8 @@
 """Fuzz: ``python -m tests.fuzz --minutes 10 [--target NAME ...] [--json] [--keep]``.
 
 Each target gets an equal share of the time, in a process of its own, two at a time. Inputs that
-crash are made smaller and saved as ``tests/corpus/TARGET/crash-HASH``, which is a test from then
-on; then the exit code is 1.
+crash are saved as ``tests/corpus/TARGET/crash-HASH``, which is a test from then on; then the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,8 +37,6 @@ MAX_CRASHES = 3
 
 GRACE_S = 120
 """Imports, the seeds and the last input, on a busy machine."""
-
-MINIMISE_S = 20
 
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+)")
 _UNITS = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
@@ -152,7 +149,7 @@ def _fuzz(name: str, *, seconds: float, scratch: Path, keep: bool) -> Result:
                 result.why.append(f"it ended without a result: {_last(output)}")
             break
         for path in new:
-            _save(name, path, output, result, home)
+            _save(name, path, output, result)
     result.seconds = time.monotonic() - begun
     if keep and not result.crashes:
         _merge(name, found, home)
@@ -197,20 +194,18 @@ def _executions(output: str) -> int:
     return int(told[-1]) if told else 0
 
 
-def _save(name: str, path: Path, output: str, result: Result, home: Path) -> None:
-    """Keep an input that crashed, smaller where that is easy."""
+def _save(name: str, path: Path, output: str, result: Result) -> None:
+    """Keep an input that crashed."""
     import hashlib
 
-    data, why = path.read_bytes(), _why(output)
+    data = path.read_bytes()
     path.unlink()
-    if path.name.startswith("crash-") and why[0].isalpha():
-        data = _minimised(name, data, home)
     folder = CORPUS / name
     folder.mkdir(exist_ok=True)
     kept = folder / f"crash-{hashlib.sha256(data).hexdigest()[:12]}"
     kept.write_bytes(data)
     result.crashes.append(str(kept.relative_to(ROOT)))
-    result.why.append(why)
+    result.why.append(_why(output))
 
 
 def _why(output: str) -> str:
@@ -227,24 +222,6 @@ def _why(output: str) -> str:
 
 def _last(output: str) -> str:
     return next((line for line in reversed(output.splitlines()) if line.strip()), "no output")[:200]
-
-
-def _minimised(name: str, data: bytes, home: Path) -> bytes:
-    """A part of ``data`` that crashes at the same line; ``data`` where none is found in time."""
-    whole, smaller = home / "whole", home / "smaller"
-    whole.write_bytes(data)
-    smaller.unlink(missing_ok=True)
-    with suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.minimise", name, str(whole), str(smaller)],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(home)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=MINIMISE_S + GRACE_S,
-        )
-    return smaller.read_bytes() if smaller.is_file() else data
 
 
 def _merge(name: str, found: Path, home: Path) -> None:

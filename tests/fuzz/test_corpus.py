@@ -13,7 +13,6 @@ import pytest
 
 from tests.children import in_child
 from tests.fuzz.__main__ import main
-from tests.fuzz.minimise import minimised
 from tests.fuzz.mutators import mutate
 from tests.fuzz.seeds import CORPUS, MAX_BYTES
 from tests.fuzz.target import Target
@@ -79,15 +78,6 @@ def test_a_defect_is_told() -> None:
 
     assert _replayed(Target(broken), CORPUS / "url/seed-0") != ""
     assert _replayed(Target(broken, (KeyError,)), CORPUS / "url/seed-0") == ""
-
-
-def test_an_input_that_crashes_is_made_smaller() -> None:
-    def broken(data: bytes) -> None:
-        if b"xyz" in data:
-            raise KeyError("x")
-
-    assert minimised(broken, b"a" * 100 + b"xyz" + b"b" * 50, seconds=60) == b"xyz"
-    assert minimised(broken, b"good", seconds=60) == b"good"
 
 
 def test_documents_stay_documents_when_they_are_changed() -> None:
