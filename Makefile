@@ -38,13 +38,13 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 
 test: setup gcc  ## each verb, contracts, security and a short oracle for each answer (3 to 5 minutes)
 	$(TOGETHER) -m 'fast and not alone'
-	$(TWO_AT_A_TIME) -m 'fast and alone'
+	$(TWO_AT_A_TIME) -m 'fast and alone' tests/oracle
 
 test-all: test test-slow  ## what a change must pass: also real servers, libraries, faults (10 to 15 minutes)
 
 test-slow: setup gcc strace ganesha  ## what test-all runs after test
 	$(TOGETHER) -m 'slow and not nightly and not alone'
-	$(ONE_BY_ONE) -m 'slow and not nightly and alone'
+	$(ONE_BY_ONE) -m 'slow and not nightly and alone' tests/oracle
 
 test-touched: setup gcc strace ganesha slurm chromium  ## nightly tests of folders that changed since BASE
 	files=$$($(BIN)/python -m tests.tiers "$(BASE)")
@@ -54,7 +54,7 @@ test-nightly: test-all mutations fuzz  ## everything, before a release (two hour
 	$(MAKE) slurm chromium
 	$(TOGETHER) -m 'nightly and not alone'
 	$(TOGETHER) -m 'hypothesis and not alone' --hypothesis-profile=many
-	$(ONE_BY_ONE) -m 'nightly and alone'
+	$(ONE_BY_ONE) -m 'nightly and alone' tests/oracle
 
 oracles: setup gcc strace ganesha  ## every oracle, one at a time (an hour)
 	$(ONE_BY_ONE) -m alone tests/oracle

@@ -45,10 +45,13 @@ TIER_OF = {
     "e2e/test_hosts_loaders.py": NIGHTLY,
     "e2e/test_hosts_trials.py": NIGHTLY,
     "e2e/test_hosts_verbs.py": NIGHTLY,
-    # The reference workloads, packages, and examples of the documents, whole.
+    # The reference workloads, packages, the action, and examples of the documents, whole.
+    "e2e/test_action.py": NIGHTLY,
     "e2e/test_packages.py": NIGHTLY,
+    "e2e/test_plug_in_example.py": NIGHTLY,
     "e2e/test_stranger.py": NIGHTLY,
     "e2e/test_workloads.py": NIGHTLY,
+    "unit/test_mutations.py": NIGHTLY,
     # Mistakes, terminals, and each operation that can fail.
     "e2e/test_bad_input.py": SLOW,
     "e2e/test_cli.py": SLOW,
@@ -71,8 +74,6 @@ TIER_OF = {
     "e2e/test_model_load.py": SLOW,
     "e2e/test_ablation_runs.py": SLOW,
     "e2e/test_own_loader.py": SLOW,
-    "e2e/test_action.py": SLOW,
-    "e2e/test_plug_in_example.py": SLOW,
     "e2e/test_probe.py": SLOW,
     "e2e/test_sync.py": SLOW,
     "e2e/test_train.py": SLOW,
@@ -95,46 +96,84 @@ TIER_OF = {
 """Files and folders that are not fast, below ``tests``."""
 
 _LOOP = "faults/test_fault_loop.py::test_a_verb_survives_faults"
+_PAGES = "browser/test_behaviour.py"
+_LOADS = "e2e/test_hosts_loaders.py"
+_VERBS = "e2e/test_hosts_verbs.py"
 
 TOUCHED = {
-    "datasets": ("e2e/test_workloads.py",),
-    "iobench/checkpoint": (
-        "contract/test_checkpoint.py",
-        "faults/test_checkpoint.py",
-        f"{_LOOP}[checkpoint-stream]",
-        f"{_LOOP}[checkpoint-torch]",
+    "datasets": ("e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[demo]",),
+    "docs/api.md": ("unit/test_public_surface.py::test_the_pages_examples_run",),
+    "iobench/api.py": ("unit/test_public_surface.py::test_the_docstrings_examples_run",),
+    "iobench/checkpoint": (f"{_LOOP}[checkpoint-stream]",),
+    "iobench/cli": (
+        "e2e/test_live.py::test_lines_of_forked_processes_stay",
+        "e2e/test_live.py::test_the_lines_are_drawn_in_place_and_removed",
     ),
-    "iobench/cli": ("e2e/test_cli.py", "e2e/test_live.py"),
     "iobench/data/generator": (f"{_LOOP}[generate]",),
+    "iobench/load/training": (
+        "contract/test_training_loader.py::test_the_script_of_the_documentation_learns",
+    ),
     "iobench/report/page": (
-        "browser/test_behaviour.py",
-        "browser/test_pages.py::test_every_chart_is_drawn",
+        f"{_PAGES}::test_a_page_is_complete_without_scripts_and_moves_nothing",
+        f"{_PAGES}::test_a_script_that_others_bring_does_not_run",
+        f"{_PAGES}::test_every_control_is_reached_by_the_tab_key_and_seen",
+        f"{_PAGES}::test_the_figures_of_a_page_are_those_of_its_record",
+        f"{_PAGES}::test_the_timeline_is_zoomed_by_the_mouse",
+        "browser/test_pages.py::test_every_chart_is_drawn[calibrated]",
+        "browser/test_pages.py::test_every_chart_is_drawn[find-max]",
+        "browser/test_pages.py::test_every_chart_is_drawn[hostile]",
     ),
     "iobench/runner/hosts": (
         "e2e/test_deploy.py",
         "e2e/test_hosts_checkpoint.py",
-        "e2e/test_hosts_loaders.py::test_a_loader_library_on_two_hosts",
-        "e2e/test_hosts_loaders.py::test_checkpoints_between_the_steps_of_two_hosts",
-        "e2e/test_hosts_trials.py",
-        "e2e/test_hosts_verbs.py",
+        f"{_LOADS}::test_checkpoints_between_the_steps_of_two_hosts",
+        f"{_VERBS}::test_a_lost_first_host_leaves_no_manifest_and_no_worker",
+        f"{_VERBS}::test_three_hosts_write_the_dataset_that_one_host_writes",
+        f"{_VERBS}::test_two_hosts_probe_together_and_each_alone",
+        f"{_VERBS}::test_two_hosts_verify_each_a_share_and_one_reports",
     ),
-    "iobench/serve": ("oracle/test_model_load_oracle.py",),
     "iobench/storage/fsspec": ("contract/test_fsspec.py",),
-    "iobench/storage/locks": ("faults/test_one_writer.py", "faults/test_split_brain.py"),
-    "iobench/storage/nfs": ("contract/test_nfs.py", "faults/test_nfs_faults.py"),
-    "iobench/storage/s3": (
-        "contract/test_s3.py",
-        f"{_LOOP}[s3-checkpoint]",
-        f"{_LOOP}[s3-generate]",
-        "faults/test_event_loop.py",
-        "e2e/test_every_verb.py::test_every_verb[s3]",
-        "faults/test_s3.py",
+    "iobench/storage/locks": (
+        "contract/test_lock.py::test_one_writer[swift]",
+        "faults/test_one_writer.py::test_a_killed_writer_keeps_nobody_out",
+        "faults/test_one_writer.py::test_a_race_to_save_checkpoints",
+        "faults/test_one_writer.py::test_while_a_dataset_is_removed",
+        "faults/test_split_brain.py::test_who_was_suspended_deletes_nothing[local-generate]",
+        "faults/test_split_brain.py::test_who_was_suspended_deletes_nothing[s3-generate]",
     ),
-    "action.yml": ("e2e/test_stranger.py",),
-    "pyproject.toml": ("e2e/test_packages.py", "e2e/test_stranger.py"),
-    "workloads": ("e2e/test_workloads.py",),
+    "iobench/storage/nfs": (
+        "contract/test_nfs.py",
+        "faults/test_nfs_faults.py::test_a_server_that_ends_under_a_run_is_one_line_in_time",
+    ),
+    "iobench/storage/s3": (
+        "contract/test_s3.py::TestS3",
+        "contract/test_s3.py::test_an_upload_that_fails_is_aborted",
+        "contract/test_s3.py::test_large_objects_go_up_in_parts",
+        f"{_LOOP}[s3-generate]",
+        "faults/test_event_loop.py::test_a_loader_delivers_the_same_batches",
+        "faults/test_event_loop.py::test_both_fail_in_the_same_words",
+        "faults/test_event_loop.py::test_faults_are_survived_and_counted",
+        "faults/test_s3.py::test_a_write_whose_answer_was_lost_does_not_meet_itself",
+        "faults/test_s3.py::test_no_secret_is_ever_told",
+        "faults/test_s3.py::test_retries_are_used_up",
+        "faults/test_s3.py::test_slow_down_is_counted_as_throttled",
+    ),
+    "action.yml": ("e2e/test_action.py", "e2e/test_stranger.py"),
+    "examples/plug-in": ("e2e/test_plug_in_example.py",),
+    "pyproject.toml": (
+        "e2e/test_packages.py::test_the_demo_runs_with_the_stated_dependencies_alone",
+    ),
+    "tools/mutations.py": ("unit/test_mutations.py",),
+    "workloads": (
+        "e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[llm-pretrain]",
+        "e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[unet3d-h100]",
+    ),
 }
-"""For each folder or file: nightly tests that also run when it, or a file in it, has changed."""
+"""For each folder or file: nightly tests that also run when it, or a file in it, has changed.
+
+The most telling ones, less than about a minute for each folder: a change of all folders runs them
+all, and belongs to what a change may take.
+"""
 
 FIRST = (
     "faults/test_fault_loop.py",

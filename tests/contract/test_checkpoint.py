@@ -76,7 +76,7 @@ def test_the_tests_know_every_writer() -> None:
 
 
 class TestWriters(WriterContract):
-    @pytest.fixture(params=WRITERS)
+    @pytest.fixture(params=EACH_WRITER)
     def writer(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 
@@ -162,6 +162,7 @@ def test_nfs(nfs_server: NfsServer, writer: str) -> None:
     root.clean()
 
 
+@pytest.mark.nightly
 def test_stream_sends_parts_that_a_strict_server_takes(
     swift_s3: S3Server, s3_environment: Mapping[str, str]
 ) -> None:

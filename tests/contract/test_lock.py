@@ -67,7 +67,8 @@ def no_flock(fd: int, operation: int) -> None:
     raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
-KINDS = ["local", "local without flock", "files by fsspec", "swift"]
+SWIFT = pytest.param("swift", marks=pytest.mark.nightly)
+KINDS = ["local", "local without flock", "files by fsspec", SWIFT]
 OBJECTS = KINDS[1:]
 UNLOCKED = ["memory", "rclone", "nfs"]
 """Their servers create an object twice."""
@@ -401,7 +402,7 @@ def lost(lease: Any) -> bool:
     return False
 
 
-SOME = pytest.mark.parametrize("storage", ["files by fsspec", "swift"], indirect=True)
+SOME = pytest.mark.parametrize("storage", ["files by fsspec", SWIFT], indirect=True)
 
 
 @SOME

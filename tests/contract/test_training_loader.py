@@ -418,7 +418,7 @@ def test_a_table_of_labels_may_be_the_users_own(make_dataset: MakeDataset, load:
     assert names.labels.classes == ("a", "b")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_script_of_the_documentation_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

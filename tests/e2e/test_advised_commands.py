@@ -95,10 +95,9 @@ def test_a_longer_run_of_a_loader_on_scanned_data(work: Work) -> None:
     assert not second.job.verdict.too_short
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_a_longer_run_of_all_settings(work: Work, epochs: int) -> None:
+def test_a_longer_run_of_all_settings(work: Work) -> None:
     change = "--set reader.concurrency=3 --set=loader.workers=1 --set accelerator.step_time=2ms"
-    change += f" --set batch_size=8 --set epochs={epochs} --set max_steps=1 --seed 7"
+    change += " --set batch_size=8 --set epochs=3 --set max_steps=1 --seed 7"
     first = work(f"iobench run demo --data small {change} {' '.join(BARE)}")
     second = work(advised(first))
     same_job(first, second)
@@ -107,7 +106,9 @@ def test_a_longer_run_of_all_settings(work: Work, epochs: int) -> None:
     assert second.job.repetitions[0].steps <= 10 * 4  # and not many times as long as it must be
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["built-in", "of-ones-own"])
+@pytest.mark.parametrize(
+    "own", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["built-in", "of-ones-own"]
+)
 def test_a_run_that_python_began(folder: Path, work: Work, own: bool) -> None:
     settings = {"batch_size": 8, "accelerator.step_time": 0.003, "max_steps": 2}
     results, tags = folder / "results", {"box": "nfs-b"}

@@ -151,6 +151,7 @@ def test_ctrl_c_while_data_is_made_removes_it(here: Path) -> None:
     assert not (here / "results").exists()
 
 
+@pytest.mark.nightly
 def test_ctrl_c_while_it_measures_keeps_what_was_measured(here: Path) -> None:
     log = here / "log"
     words = ("--budget", "90s", "--set", "accelerator.step_time=500ms")

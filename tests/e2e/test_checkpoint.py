@@ -73,7 +73,13 @@ def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: 
     assert printed(f"report {run} --format csv").count("\n") == 1 + 4
 
 
-@pytest.mark.parametrize("writer", ["dcp-async", "dcp-async-process", "stream --async"])
+@pytest.mark.parametrize(
+    "writer",
+    [
+        *("dcp-async", "stream --async"),
+        pytest.param("dcp-async-process", marks=pytest.mark.nightly),
+    ],
+)
 def test_asynchronous_saves_go_on_behind_the_training(study: str, writer: str) -> None:
     training = "--set steps=30 --set step_time=30ms"
     job = document(f"{study} --writer {writer} --repeat 2 {training}")["job"]

@@ -112,7 +112,10 @@ def second_reader(home: Path) -> Iterator[None]:
         reader.join()
 
 
-@pytest.mark.parametrize("setting", ["reader.direct=false", "loader.kind=torch-map"])
+@pytest.mark.parametrize(
+    "setting",
+    ["reader.direct=false", pytest.param("loader.kind=torch-map", marks=pytest.mark.nightly)],
+)
 def test_a_second_reader_during_the_epoch_makes_it_invalid(home: Path, setting: str) -> None:
     with second_reader(home):
         code, doc = run(setting)
@@ -140,7 +143,7 @@ def test_a_second_reader_does_not_matter_to_direct_reads(home: Path) -> None:
     [
         ["reader.direct=false", "loader.persistent_workers=false", "reader.access=random"],
         ["reader.mmap=true"],
-        ["loader.kind=torch-map"],
+        pytest.param(["loader.kind=torch-map"], marks=pytest.mark.nightly),
     ],
 )
 def test_nobody_else_reads(home: Path, settings: list[str]) -> None:
@@ -175,6 +178,7 @@ def test_a_ceiling_that_a_cache_served_is_told(home: Path, monkeypatch: pytest.M
     assert rules(doc) == ["cache.cold-fetch"]
 
 
+@pytest.mark.nightly
 def test_two_runs_over_one_dataset_feed_each_other(home: Path) -> None:
     """The other run lasts until this one is over, and each page is fetched by one of the two."""
     words = arguments("reader.direct=false", "epochs=1000")

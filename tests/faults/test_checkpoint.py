@@ -31,7 +31,7 @@ from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
 from iobench.checkpoint.place import CHECKPOINTS
-from tests.checkpoints import EACH_WRITER, WRITERS, blank, make_state, plant, restore, same, save
+from tests.checkpoints import EACH_WRITER, blank, make_state, plant, restore, same, save
 from tests.processes import PATIENCE_S, python, tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -209,7 +209,7 @@ def test_a_changed_byte_is_found_or_changes_nothing(tmp_path: Path, writer: str)
     assert same(again, state)
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", EACH_WRITER)
 def test_a_damaged_tensor_is_named_with_its_file(tmp_path: Path, writer: str) -> None:
     root, state = claimed(tmp_path / "c"), make_state()
     target = save(writer, root, 1, state)

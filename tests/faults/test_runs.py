@@ -74,7 +74,9 @@ def test_ctrl_c_while_the_cache_is_prepared_keeps_the_epochs_before(make_dataset
     assert not outcome.complete
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_ctrl_c_at_any_instant_keeps_what_was_recorded(
     make_dataset: Any, number: signal.Signals
 ) -> None:
@@ -166,7 +168,13 @@ def test_ctrl_c_keeps_what_the_others_recorded_where_a_rank_is_dead(make_dataset
     assert not outcome.complete
 
 
-@pytest.mark.parametrize("transport", ["ring", "tensor", "thread", "null"])
+@pytest.mark.parametrize(
+    "transport",
+    [
+        *("ring", "tensor"),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("thread", "null")),
+    ],
+)
 def test_ctrl_c_does_not_wait_for_storage_that_hangs(make_dataset: Any, transport: str) -> None:
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
     storage = FaultyStorage(LocalStorage(path), stall_every=40, stall_s=3600)
@@ -382,7 +390,9 @@ def test_ctrl_c_twice_loses_nothing(start: Start, tmp_path: Path) -> None:
     interrupted(start(), tmp_path, times=2)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("engine", "workers"), [("threads", 0), ("io_uring", 2)], indirect=["engine"]
+)
 def test_ctrl_c_while_an_engine_reads_local_files(
     start: Start, tmp_path: Path, engine: str, workers: int
 ) -> None:

@@ -38,6 +38,7 @@ def covers(rate: dict[str, float], truth: float, slack: float = 0.03) -> bool:
     return rate["low"] * (1 - slack) <= truth <= rate["high"] * (1 + slack)
 
 
+@pytest.mark.nightly
 def test_planted_bandwidth_and_latency(data: Path) -> None:
     """80 MB/s are 1,221 reads/s of 64 KiB; with 20 ms each, 25.4 of them are in flight."""
     found = probed(data, "bandwidth=80MB&latency=20ms")

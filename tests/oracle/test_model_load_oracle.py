@@ -61,6 +61,7 @@ def test_a_load_takes_the_bytes_over_the_bandwidth(model: Path, tmp_path: Path) 
     assert found.read_amplification == pytest.approx(1, rel=0.001)
 
 
+@pytest.mark.nightly
 def test_the_kernels_throttle_holds_a_load_of_mapped_files_too(tmp_path: Path) -> None:
     """No storage of iobench's own is between this loader and the disk."""
     model = tmp_path / "model"
@@ -78,6 +79,7 @@ def test_the_kernels_throttle_holds_a_load_of_mapped_files_too(tmp_path: Path) -
     assert found.ready_s == pytest.approx(doc.job.bytes / BANDWIDTH, rel=0.05)
 
 
+@pytest.mark.nightly
 def test_replicas_share_one_link_and_one_read_cures_it(model: Path, tmp_path: Path) -> None:
     job = loaded(throttled(model), tmp_path, replicas=[1, 3]).job
     alone = job.bytes / BANDWIDTH

@@ -142,7 +142,9 @@ COMMITS: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMMITS)
+@pytest.mark.parametrize(
+    "name", [pytest.param("each for itself", marks=pytest.mark.nightly), "groups of five"]
+)
 def test_a_log_commits_as_many_records_as_syncs_of_a_known_cost_allow(
     tmp_path: Path, make_dataset: Any, name: str
 ) -> None:

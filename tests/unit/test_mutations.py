@@ -27,7 +27,6 @@ def mutation(test: str, old: str = "2 * x") -> Mutation:
     return Mutation("m", "double.py", old, "3 * x", (f"test_double.py::{test}",))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tried", "answer"),
     [
@@ -46,7 +45,6 @@ def test_the_answer(project: Path, tried: Mutation, answer: str) -> None:
     assert (project / "double.py").read_text() == before
 
 
-@pytest.mark.slow
 def test_a_test_that_hangs_has_found_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutations, "LEAST_S", 2.0)
     monkeypatch.setattr(mutations, "TIMES", 1.0)

@@ -102,7 +102,7 @@ def test_a_verb_is_asked_the_same_from_python(function: str, verb: str) -> None:
     assert not asked & {each.name for each in dataclasses.fields(VerbRequest)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_pages_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     examples = doctest.DocTestParser().get_doctest(PAGE, {}, "api.md", "docs/api.md", 0)
@@ -111,7 +111,7 @@ def test_the_pages_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert doctest.DocTestRunner(verbose=False).run(examples, out=told.append).failed == 0, told
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_docstrings_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"iobench": iobench, "small": {"batch_size": 5, "loader.workers": 1}}

@@ -42,7 +42,7 @@ def test_a_tier_imports_no_file_of_a_later_one() -> None:
 def test_what_a_change_runs_of_the_nightly_tests() -> None:
     for folder, names in TOUCHED.items():
         assert touched([f"{folder}/some.py"]) == sorted(f"tests/{name}" for name in names)
-    assert touched(["tests/e2e/test_packages.py"]) == ["tests/e2e/test_packages.py"]
+    assert touched(["tests/e2e/test_stranger.py"]) == ["tests/e2e/test_stranger.py"]
     loops = touched(["tests/faults/test_fault_loop.py"])
     assert len(loops) > 1
     assert {file_of(name) for name in loops} == {"tests/faults/test_fault_loop.py"}
