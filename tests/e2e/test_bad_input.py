@@ -115,6 +115,8 @@ NUMBERS = {
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --repeat": "0",
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --data-budget": "1kB",
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --budget": "soon",
+    "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --host-price-per-hour": "0",
+    "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --instance": "no-such.type",
 }
 """Values that make no sense, by the flag or the setting that gets them."""
 

@@ -338,15 +338,6 @@ def test_report_prints_what_run_printed(ran: tuple[Found, Path]) -> None:
     assert document("report", ran[1]) == _figures(ran[1])
 
 
-def test_report_in_other_forms(ran: tuple[Found, Path]) -> None:
-    rows = printed("report --format csv", ran[1]).splitlines()
-    assert len({row.count(",") for row in rows}) == 1
-    column = rows[0].split(",").index("samples_per_s")
-    recorded = [one["samples_per_s"] for one in _figures(ran[1])["job"]["repetitions"]]
-    assert [float(row.split(",")[column]) for row in rows[1:]] == pytest.approx(recorded)
-    assert printed("report --format markdown", ran[1]).count("\n| ") >= 10
-
-
 # What a run leaves behind
 
 
@@ -432,21 +423,6 @@ def test_labels_in_hdf5_are_no_samples(tmp_path: Path, alone: bool) -> None:
     told = printed(f"scan {folder} --save {tmp_path}/s.yaml")
     assert "7 samples in 1 shard" in told
     assert ("labels" in told.partition("note:")[2]) == (not alone)
-
-
-def test_a_bare_list_names_every_kind() -> None:
-    from iobench.cli.verbs import KINDS
-
-    told = printed("list")
-    assert [line[:-1] for line in told.splitlines() if line.endswith(":")] == list(KINDS)
-    assert "iobench list instances" in told
-
-
-def test_one_is_not_many(tmp_path: Path) -> None:
-    told = printed(f"generate demo --to {tmp_path}/d --samples 1 --workers 1")
-    told += printed(f"verify {tmp_path}/d --workers 1")
-    assert "1 samples" not in told
-    assert "in 1 sample and 1 shard at" in told
 
 
 # Logs

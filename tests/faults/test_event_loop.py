@@ -4,7 +4,6 @@ the threads do.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -20,15 +19,12 @@ from iobench.load import make_loader
 from iobench.load.engines.base import Extent, ReadEngine
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine
-from iobench.runner.plan import make_plan
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
-from iobench.settings.workload import load_workload
 from iobench.storage import open_storage
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
 from tests.faults.test_s3 import certificates
-from tests.processes import in_process
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 
@@ -242,27 +238,3 @@ def test_a_loader_delivers_the_same_batches(
         loader.shutdown()
         assert len(found[-1]) == 60
     assert found[0] == found[1]
-
-
-def test_auto_tries_both(dataset: str) -> None:
-    workload = load_workload("demo", ["reader.engine=auto", "batch_size=4"])
-    plan = make_plan(workload, dataset, accelerators=1, repetitions=1, seed=1)
-    assert re.search(r"event_loop read [0-9,]+ samples/s with", plan.engine_choice)
-    assert plan.workload.reader.engine in ("threads", "event_loop")
-
-
-@pytest.mark.parametrize(("client", "told"), [("obstore", []), ("boto3", ["the client boto3"])])
-def test_a_run_reads_through_the_loop(
-    dataset: str, tmp_path: Path, nothing_left: set[int], client: str, told: list[str]
-) -> None:
-    """Or by threads, if another client is to be measured; the record says so."""
-    code, out, err = in_process(
-        *("run", "demo", "--data", dataset, "--results", tmp_path, "--json", "--repeat", 1),
-        *("--calibration", "0s", "--set", "reader.engine=event_loop", "--set", "max_steps=8"),
-        *("--set", "reader.decode=false", "--set", f"storage.client={client}"),
-    )
-    assert code in (0, 1), err
-    record = json.loads(out)
-    assert [repetition["complete"] for repetition in record["job"]["repetitions"]] == [True]
-    found = [one["evidence"] for one in record["findings"] if one["rule"] == "reader.engine"]
-    assert [text.partition(" was")[0] for text in found] == told

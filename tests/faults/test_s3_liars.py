@@ -153,20 +153,6 @@ def test_another_range_than_was_asked_for_is_never_believed(
         assert got == DATA[1000:51_000]  # from the whole object, which it asked for then
 
 
-def test_the_range_that_was_asked_for_is_believed(read: Callable[..., bytes]) -> None:
-    """The same server, when it does not lie."""
-
-    def honest(asked: Asked) -> Answer:
-        first, end = extent(asked)
-        end = min(end, len(DATA))
-        said = f"Content-Range: bytes {first}-{end - 1}/{len(DATA)}"
-        return answer(206, DATA[first:end], said)
-
-    with ScriptedServer(honest) as server:
-        assert read(server.url, "x", 1000, 50_000) == DATA[1000:51_000]
-        assert read(server.url, "x", len(DATA) - 10, 50_000) == DATA[-10:]
-
-
 # Numbers
 
 
@@ -227,7 +213,7 @@ def test_a_size_that_is_no_number_is_one_line(client: str, number: str) -> None:
 # A byte now and then
 
 
-@pytest.mark.parametrize("where", ["head", "body"])
+@pytest.mark.parametrize("where", [pytest.param("head", marks=pytest.mark.nightly), "body"])
 def test_a_server_that_drips_is_not_waited_for(read: Callable[..., bytes], where: str) -> None:
     """The bytes that it sends are no progress: it is left before it has sent many."""
     whole = answer(206, DATA[:50_000], f"Content-Range: bytes 0-49999/{len(DATA)}")

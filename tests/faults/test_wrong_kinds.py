@@ -75,7 +75,10 @@ MORE = ("beside-saves",) if os.environ.get("IOBENCH_LOOPS") == "all" else ()
 """Its keys are those of a run and of a checkpoint, each of which is tried."""
 
 
-@pytest.mark.parametrize("name", ["calibrated", "checkpoint-stream", "library", *MORE])
+@pytest.mark.parametrize(
+    "name",
+    ["calibrated", "checkpoint-stream", pytest.param("library", marks=pytest.mark.nightly), *MORE],
+)
 def test_every_key_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong values and verbs take turns, so that each meets each in the course of a document."""
     monkeypatch.chdir(tmp_path)
@@ -231,33 +234,3 @@ def test_every_key_of_a_manifest_and_its_marker(
         value = next(wrong)
         Path("data/.iobench-dataset").write_text(json.dumps(replaced(marker, path, value)))
         check(run("clean", "data", "--dry-run"), ANSWERS, (path, value))
-
-
-@pytest.mark.parametrize("name", ["run.json", "sweep.json", "manifest.json", ".iobench-dataset"])
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "null", "[]", "1", "{", '"x"', "[" * 100_000, '{"a":' * 100_000, '{"a": NaN}'),
-        *(
-            '{"schema_version": "1.0", "format_version": 1, "a": 1e999}',
-            "\x00",
-            '{"a": 1' + "0" * 9000 + "}",
-        ),
-    ],
-)
-def test_what_is_no_document(
-    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    place = tmp_path / "sweep" / "one" if name == "run.json" else tmp_path / "sweep"
-    place.mkdir(parents=True)
-    (place / name).write_text(text)
-    for verb in {
-        "run.json": [("report", place), ("compare", "sweep"), ("advise", "sweep")],
-        "sweep.json": [("advise", "sweep"), ("sweep", "--resume", "sweep")],
-        "manifest.json": [("verify", "sweep"), ("plan", "demo", "--data", "sweep")],
-        ".iobench-dataset": [("clean", "sweep"), ("generate", "demo", "--to", "sweep")],
-    }[name]:
-        ended, out, err = run(*verb)
-        assert ended in (1, 2), verb
-        assert (out, err.count("\n")) == ("", 1), verb

@@ -169,10 +169,3 @@ def test_a_sweep_with_a_price_tells_what_samples_cost() -> None:
     assert isinstance(table, Table)
     assert table.charts == (stored,)
     assert table.columns[at].where == "data"
-
-
-@pytest.mark.parametrize("wrong", [["--instance", "no-such.type"], ["--host-price-per-hour", "0"]])
-def test_a_price_that_is_none_is_refused(wrong: list[str], tmp_path: Path) -> None:
-    asked = ["sweep", "demo", "--to", str(tmp_path / "d"), "--sweep", "loader.workers=1,2"]
-    assert main([*asked, "--samples", "8", "--results", str(tmp_path / "r"), *wrong]) == 2
-    assert not (tmp_path / "r").exists()
