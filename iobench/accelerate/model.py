@@ -21,7 +21,7 @@ from .base import RankPlace, Samples, StepTime, device_of_rank
 from .bind import loaded_allocator, rank_cpus
 from .exchange import GradientExchange
 from .models import NETWORKS
-from .models.base import Model
+from .models.networks import Model
 
 _DTYPES = {
     "float32": torch.float32,

@@ -14,7 +14,7 @@ from .. import __version__
 from ..base.errors import IobenchError
 from ..base.processes import in_own_process
 from ..host.nvml import GpuWatch
-from ..record.resources import mfu_of
+from ..record.host import mfu_of
 from ..settings.accelerator import (
     MAX_RECORDED_STEPS,
     QUANTILES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..record.resources import ModelWork
+from ..record.host import ModelWork
 from ..settings.workload import AcceleratorSpec
 from .model import open_model
 

@@ -8,6 +8,10 @@ another number than their own would both drop and make anew.
 What the parent has thrown away but not collected yet is never finalised in the child: the
 finaliser of a client library's object may wait for a lock that one of the parent's threads held at
 the moment of the fork, and nobody in the child releases it.
+
+Which rank a line of the log is of: every process knows its own, and loader workers inherit it.
+
+Modules log through ``logging.getLogger(__name__)``; ``cli/logs.py`` decides where that goes.
 """
 
 from __future__ import annotations
@@ -106,3 +110,17 @@ def _send(pipe: Connection, work: Callable[[], object]) -> None:
         pipe.send(work())
     except IobenchError as error:
         pipe.send(error)
+
+
+_rank: int | None = None
+
+
+def set_rank(number: int) -> None:
+    """From now on this process, and what it forks, is of this rank."""
+    global _rank
+    _rank = number
+
+
+def rank() -> int | None:
+    """Of this process; None where it is of no rank."""
+    return _rank

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..ask.compare.comparison import best_first
-from ..ask.compare.gate import gate, line_of
+from ..ask.compare.comparison import best_first, gate, line_of
 from ..ask.compare.history import histories
 from ..ask.compare.pairs import compared_pairs, pairs_of
 from ..base.errors import UsageError

@@ -11,7 +11,7 @@ from ..ask.compare.runs import earlier_runs
 from ..base.errors import UsageError
 from ..record.run import PricedRecord, RunRecord, load_run
 from ..report.cost import sections
-from ..settings.prices import instances_of, read_prices
+from ..settings.instances import instances_of, read_prices
 from .printing import print_report
 from .verbs import CostRequest
 

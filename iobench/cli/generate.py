@@ -15,8 +15,7 @@ from ..data.generator.target import dataset_id
 from ..data.generator.writer import UnitResult
 from ..runner.hosts.control import Control
 from ..runner.hosts.meeting import Meeting
-from ..runner.hosts.plans import Same
-from ..runner.hosts.serving import Serving
+from ..runner.hosts.serving import Same, Serving
 from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
 from ..serve.generate import generate_weights
 from ..serve.models import find_served_model

@@ -16,7 +16,7 @@ from ..runner.curve.target import Target, open_target
 from ..runner.hosts.control import Control
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.member import Member
-from ..runner.hosts.plans import Same
+from ..runner.hosts.serving import Same
 from .hosts import HostPart, hosts_of, on_all_hosts
 from .live import Live
 from .printing import print_report

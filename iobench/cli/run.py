@@ -19,7 +19,7 @@ from ..record.checkpoint import CheckpointSpec, Training
 from ..record.manifest import MANIFEST, MARKER
 from ..runner.budget import Budget, Given
 from ..runner.checkpoint_plan import make_study_plan
-from ..runner.hosts.plans import Permitted, Same
+from ..runner.hosts.serving import Permitted, Same
 from ..runner.plan import Plan, make_plan
 from ..settings.base import build
 from ..settings.workload import Workload, load_workload

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..base.documents import json_text
 from ..base.errors import IobenchError, UsageError
-from ..base.logs import rank
+from ..base.processes import rank
 from ..base.text import printable
 from ..base.units import format_duration
 

@@ -11,12 +11,11 @@ from ..base.errors import DatasetError, MissingObjectError, StorageError, Unread
 from ..base.units import counted, format_bytes, format_rate
 from ..data.dataset import find_dataset
 from ..data.verify import VerifyReport, check_share, verify
-from ..data.verify.report import PartialReport
+from ..data.verify.shards import PartialReport
 from ..record.manifest import Manifest, hash_bytes
 from ..runner.hosts.control import Control
 from ..runner.hosts.meeting import Meeting
-from ..runner.hosts.plans import Same
-from ..runner.hosts.serving import Serving
+from ..runner.hosts.serving import Same, Serving
 from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
 from ..storage import open_storage
 from ..storage.base import Storage

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..base.cgroup import read_text
 from ..base.filesystem import NFS, parse_options, unescape
-from ..record.resources import NfsOperation, NfsTraffic
+from ..record.host import NfsOperation, NfsTraffic
 
 
 class Operation(NamedTuple):

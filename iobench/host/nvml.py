@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.extras import install_command
-from ..record.resources import DeviceUse
+from ..record.host import DeviceUse
 
 INTERVAL_S = 0.5
 """Time between two readings."""

@@ -17,7 +17,7 @@ import psutil
 
 from ..base import cgroup
 from ..base.cgroup import read_text
-from ..record.resources import Resources
+from ..record.host import Resources
 from . import nfs
 
 _SECTOR = 512  # bytes; the unit of /proc/diskstats, whatever the device's block size

@@ -2,7 +2,7 @@
 
 When the rows are used up, neighbours are merged in pairs, and from then on a sample is twice as
 long. There is no thread: the process that waits for the ranks samples between their messages. On
-disk the samples are one Parquet file (``record.resources.SAMPLE_COLUMNS``).
+disk the samples are one Parquet file (``record.host.SAMPLE_COLUMNS``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..record.arrow import number_column, numbers, text_column
-from ..record.resources import GAUGES, SAMPLE_COLUMNS
+from ..record.host import GAUGES, SAMPLE_COLUMNS
 from ..record.run import FileDigest
 from .counters import HostCounters
 from .nvml import GpuWatch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from ..base.units import counted, format_count, format_duration, format_percent
-from ..settings.subject import OWN
+from ..settings.workload import OWN
 from .criteria import waited_for
 from .evidence import LONGER, Evidence, cut_epochs
 from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving

@@ -15,7 +15,7 @@ from ..base.units import counted, format_count, format_rate
 from ..record.job import UserFacts
 from ..record.training import MeasuredBy, TrainingRun
 from ..record.verdict import Estimate, RunCurve, Stage
-from ..settings.subject import Subject
+from ..settings.workload import Subject
 from .again import NEW, JobAgain
 from .figures.ablations import is_told
 from .figures.ranktime import Shares

@@ -31,7 +31,7 @@ from ..base.units import (
 from ..record.run import TrainingRecord
 from ..record.training import Repetition
 from ..settings.dataset import DatasetSpec
-from ..settings.subject import OWN
+from ..settings.workload import OWN
 from .judged import Judged
 from .rules_cache import MEMORY_MULTIPLE
 from .rules_data import MIN_REPETITIONS, MIN_STEPS, RuleOutcome, complete, unknown

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from ..record.curve import Bound
 from ..record.run import TrainingRecord
 from ..record.verdict import Advice, Estimate, Fed, Verdict
-from ..settings.subject import Subject
+from ..settings.workload import Subject
 from . import changes_host as host
 from . import changes_storage as storage
 from .evidence import DRAINED, Decision, Evidence

@@ -25,10 +25,9 @@ from ..data.formats.base import BlockRows, Blocks, BlockShard
 from ..record.manifest import Manifest
 from ..settings.workload import ReaderSpec
 from ..storage.base import Storage
-from .delivered import Extents, Stats, too_small
 from .engines.base import Extent
 from .reader import _GROUP, BatchReader
-from .requests import Indices
+from .requests import Extents, Indices, Stats, too_small
 
 _FOOTERS = 256 << 20
 """Cached footers take at most this many bytes, as stored, except for those of one batch."""

@@ -29,7 +29,7 @@ from ..record.manifest import (
     unfinished_layout,
 )
 from ..record.manifest import LAYOUT_RECORD as RECORD
-from ..settings.subject import OWN
+from ..settings.workload import OWN
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from ..storage.local.storage import LocalStorage

@@ -33,11 +33,11 @@ from ..base.processes import die_with_parent
 from ..base.units import format_bytes
 from ..settings.workload import LoaderSpec
 from .bus import cause_of_death
-from .delivered import Extents, Stats
 from .ending import closed_at_exit
 from .null import AnyReader, NullReader
 from .order import BatchPlan, Indices
 from .reader import BatchReader, BegunBatch
+from .requests import Extents, Stats
 from .slots import NO_SLOT, SlotRing
 from .torch_compat import end_iterator, end_workers, has_workers, kill_iterator
 

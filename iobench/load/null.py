@@ -17,9 +17,8 @@ from ..record.manifest import Manifest
 from ..settings.workload import ReaderSpec
 from ..storage.base import Mapped, Storage
 from .choose import make_reader
-from .delivered import Extents, Stats, too_small
 from .reader import BatchReader, BegunBatch
-from .requests import Indices
+from .requests import Extents, Indices, Stats, too_small
 
 
 class NullReader:

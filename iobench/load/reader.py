@@ -2,7 +2,9 @@
 
 It combines a storage, a format, a codec and a content. Without a codec, decoding or a crop, bytes
 are read straight into the batch. Otherwise they are read into scratch memory, and the finished
-sample is written to the batch. The reader also counts bytes, requests and times.
+sample is written to the batch. The reader also counts bytes, requests and times. The format's own
+checksums are checked by the thread that read a request, while the bytes are still in its CPU's
+cache.
 """
 
 from __future__ import annotations
@@ -27,13 +29,48 @@ from ..storage.base import Mapped, Retries, Retrying, Storage
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
-from .checks import Checks
-from .delivered import Extents, Stats, too_small
 from .engines.base import Columns, ReadEngine
 from .engines.event_loop import EventLoopEngine
 from .engines.threads import ThreadEngine
 from .engines.uring import UringEngine
-from .requests import Indices, Requests, plan_requests
+from .requests import Extents, Indices, Requests, Stats, plan_requests, too_small
+
+
+class Checks:
+    """A callback for the read engine (its ``then``), which checks one request.
+
+    The engine calls it with the position in memory (``landing``) of each request that it read in
+    one piece. ``check(n)`` checks the n-th sample of the batch and raises CorruptSampleError.
+    """
+
+    def __init__(self, requests: Requests, base: int, check: Callable[[int], None]) -> None:
+        landings = (requests.landing + base).tolist()
+        self._left = dict(zip(landings, requests.samples(), strict=True))
+        self._check = check
+        self._took: list[int] = []
+
+    def __call__(self, landing: int) -> None:
+        started = time.monotonic_ns()
+        self._samples(self._left[landing])
+        del self._left[landing]
+        self._took.append(time.monotonic_ns() - started)
+
+    def finish(self) -> None:
+        """Check the requests that the engine read in several pieces."""
+        for samples in self._left.values():
+            self._samples(samples)
+
+    def share(self, wall_ns: int, threads: int) -> int:
+        """Return how many of the ``wall_ns`` nanoseconds of reading were spent on checks.
+
+        The time of all checks is divided by the number of ``threads`` that took part.
+        """
+        return min(wall_ns, sum(self._took) // max(1, threads))
+
+    def _samples(self, samples: tuple[int, int]) -> None:
+        for position in range(*samples):
+            self._check(position)
+
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")

@@ -18,8 +18,7 @@ from ..base.units import counted
 from ..data.formats import FORMATS
 from ..data.formats.base import Blocks
 from ..record.manifest import Manifest
-from ..settings.subject import OWN
-from ..settings.workload import LoaderSpec, ReaderSpec
+from ..settings.workload import OWN, LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from .ending import closed_at_exit

@@ -16,8 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from ..base.text import printable
-from ..settings.base import Record, RecordHead, load_record, save_record
-from ..settings.numbers import Count, Figure, Share
+from ..settings.base import Count, Figure, Record, RecordHead, Share, load_record, save_record
 from .metrics import COMPARED
 from .verdict import Estimate
 

@@ -17,8 +17,20 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SerializeAsAny
 
 from ..base.units import MIN_SHARE
-from ..settings.base import Bytes, OpenRecord, Record, Seconds, Strict
-from ..settings.numbers import Count, Duration, Few, Figure, Number, Positive, Ranks
+from ..settings.base import (
+    Bytes,
+    Count,
+    Duration,
+    Few,
+    Figure,
+    Number,
+    OpenRecord,
+    Positive,
+    Ranks,
+    Record,
+    Seconds,
+    Strict,
+)
 from .host import JobHost, StorageFacts
 
 

@@ -9,8 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..settings.base import Record, RecordHead
-from ..settings.numbers import Count, Figure, Number, Share
+from ..settings.base import Count, Figure, Number, Record, RecordHead, Share
 
 Order = Literal["random", "sequential"]
 MeasuredWith = Literal["fio", "engine"]

@@ -15,9 +15,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from ..base.units import MIN_SHARE
-from ..settings.base import OpenRecord
+from ..settings.base import Count, Few, Figure, Number, OpenRecord
 from ..settings.dataset import DatasetSpec
-from ..settings.numbers import Count, Few, Figure, Number
 from ..settings.workload import AcceleratorSpec, ReaderSpec
 
 

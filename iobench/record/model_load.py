@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..settings.base import Record
+from ..settings.base import Count, Duration, Figure, Ranks, Record, Share
 from ..settings.model_load import LoadSpec
-from ..settings.numbers import Count, Duration, Figure, Ranks, Share
 from .verdict import Estimate
 
 LoadStage = Literal["storage", "assembly", "device"]

@@ -21,8 +21,7 @@ from pydantic import Field, PrivateAttr
 from ..base.beneath import open_regular
 from ..base.errors import IobenchError, UsageError
 from ..base.text import printable
-from ..settings.base import Record, RecordHead, fitting, read_json
-from ..settings.numbers import Count
+from ..settings.base import Count, Record, RecordHead, fitting, read_json
 from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
 from .model_load import ModelLoadRun

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..settings.base import Record
-from ..settings.numbers import Count, Duration, Few, Figure, Share
+from ..settings.base import Count, Duration, Few, Figure, Record, Share
 from ..settings.scenario import Scenario
 from .host import StorageFacts
 from .job import DatasetFacts

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from ..settings.base import OpenRecord
-from ..settings.numbers import MAX_COUNT, Figure
+from ..settings.base import MAX_COUNT, Figure, OpenRecord
 
 Whole = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 

@@ -13,8 +13,15 @@ from typing import Annotated, Literal, cast
 from pydantic import Field, JsonValue
 
 from ..base.errors import SpecError
-from ..settings.base import Record, RecordHead, apply_overrides, load_record, save_record
-from ..settings.numbers import Count, Figure
+from ..settings.base import (
+    Count,
+    Figure,
+    Record,
+    RecordHead,
+    apply_overrides,
+    load_record,
+    save_record,
+)
 from ..settings.walk import WalkStep
 
 SWEEP_FILE = "sweep.json"

@@ -12,14 +12,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..settings.accelerator import StepFacts
-from ..settings.base import OpenRecord, Record
-from ..settings.numbers import Count, Duration, Few, Figure, Number, Ranks, Share
-from ..settings.subject import Subject, subject_of
-from ..settings.workload import Sync
+from ..settings.base import Count, Duration, Few, Figure, Number, OpenRecord, Ranks, Record, Share
+from ..settings.workload import Subject, Sync, subject_of
 from .checkpoint import Study
-from .host import Host, HostTime, JobHost, StorageFacts
+from .host import DeviceUse, Host, HostTime, JobHost, ModelWork, NfsTraffic, Resources, StorageFacts
 from .job import DatasetFacts, LoaderFacts, UserFacts, WorkloadFacts
-from .resources import DeviceUse, ModelWork, NfsTraffic, Resources
 from .verdict import (
     Ablation,
     Confirmation,

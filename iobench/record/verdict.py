@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..settings.base import Record
-from ..settings.numbers import Count, Few, Figure, Ranks, Share
+from ..settings.base import Count, Few, Figure, Ranks, Record, Share
 from .curve import Bound, StorageCurve
 
 AblatedStage = Literal["storage", "prep", "accelerator", "sync", "checkpoint", "fill"]

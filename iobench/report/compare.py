@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ..ask.compare.claims import MAX_MORE
-from ..ask.compare.comparison import ComparedMetric, Comparison
-from ..ask.compare.gate import Gated, line_of, shown
+from ..ask.compare.comparison import ComparedMetric, Comparison, Gated, line_of, shown
 from ..ask.compare.runs import Group, RunValue
 from ..ask.compare.sequential import verdict
 from ..base.units import counted, format_share

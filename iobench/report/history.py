@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from ..ask.compare.drift import MIN_DRIFT_RUNS
+from ..ask.compare.claims import MIN_DRIFT_RUNS
 from ..ask.compare.history import ChangePoint, History, RunEntry
 from ..base.units import counted, format_duration, format_factor, format_percent
 from ..judge.statistics import NOISE

@@ -10,9 +10,8 @@ from ..base.units import counted, format_duration, format_percent
 from ..judge.figures.metrics import DEVICE_METRICS
 from ..judge.figures.ranktime import own_s, slow_rank
 from ..judge.rules_ranks import host_name
-from ..record.host import HostTime
+from ..record.host import DeviceUse, HostTime, ModelWork
 from ..record.metrics import BY_NAME
-from ..record.resources import DeviceUse, ModelWork
 from ..record.run import TrainingRecord
 from ..record.training import Repetition
 from ..record.verdict import RankTime, WorkerTime

@@ -12,8 +12,7 @@ from ..host import fetched, fio, host, nfs, resources
 from ..host.nvml import GpuWatch
 from ..host.samples import Sampler
 from ..judge.statistics import of_all
-from ..record.host import Host
-from ..record.resources import NfsTraffic, Resources
+from ..record.host import Host, NfsTraffic, Resources
 from ..storage.base import Cached, Files, Storage
 from ..storage.catalog import innermost, local_root
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..accelerate.emulated import MADE_UP_NS
 from ..host.timeline import Columns
-from ..load.delivered import Stats
+from ..load.requests import Stats
 from ..record.training import MAX_WORKERS, WorkerLoad
 
 STEPS, BYTES, BUSY_NS, WALL_NS, SYNC_NS, RETRIES = range(6)

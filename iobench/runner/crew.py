@@ -29,8 +29,7 @@ from typing import Protocol
 
 from ..base.errors import BusError, IobenchError, WorkerError
 from ..base.interrupts import defer_interrupts
-from ..base.logs import set_rank
-from ..base.processes import die_with_parent
+from ..base.processes import die_with_parent, set_rank
 from ..load.loader import single_threaded, worker_death
 from ..storage.scratch import scratch
 from .counters import Stops

@@ -21,15 +21,13 @@ from ..judge.statistics import of_all
 from ..load import make_reader, offered, planned_ahead
 from ..load.choose import reads_ahead
 from ..load.order import BatchPlan, epoch_order, rank_share
-from ..record.host import Host, StorageFacts
+from ..record.host import Host, ModelWork, StorageFacts
 from ..record.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..record.manifest import Manifest
-from ..record.resources import ModelWork
 from ..record.run import RUN_FILE, FileDigest, Finding, Job, RunRecord, TrainingRecord
 from ..record.training import FittedFacts, Repetition, TrainingRun
 from ..settings.base import fitting, head, save_record
-from ..settings.subject import Subject
-from ..settings.workload import AcceleratorSpec
+from ..settings.workload import AcceleratorSpec, Subject
 from ..storage import is_local, rewrapped
 from ..storage.base import Storage, Versioned
 from ..storage.catalog import innermost

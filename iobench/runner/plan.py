@@ -19,8 +19,7 @@ from ..load import is_sequential, use_direct, with_map
 from ..load.libraries import LOADERS
 from ..record.manifest import Manifest
 from ..settings.dataset import share_of_columns
-from ..settings.subject import Subject
-from ..settings.workload import Workload
+from ..settings.workload import Subject, Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import innermost, local_root

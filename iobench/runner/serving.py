@@ -38,7 +38,7 @@ from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease, reading
 from .agent import HostAgent
 from .cache import Others, prepare_cache
-from .calibration.copies import MAX_COPY_BYTES, choose_shards, copy_to_memory
+from .calibration.bench import MAX_COPY_BYTES, choose_shards, copy_to_memory
 from .checkpoint import unlocked
 from .facts import (
     Ending,

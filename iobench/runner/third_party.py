@@ -34,8 +34,7 @@ from ..load.order import Indices
 from ..record.job import Delivery, LayoutFacts, LoaderFacts, Shuffle
 from ..record.manifest import Manifest
 from ..settings.base import fitting
-from ..storage.base import Storage
-from ..storage.keys import check_key
+from ..storage.base import Storage, check_key
 from ..storage.local.storage import LocalStorage
 from ..storage.scratch import scratch
 from .conductor import last_messages

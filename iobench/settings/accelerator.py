@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import OpenRecord, Record, fitting, read_json
-from .numbers import Count, Duration, Figure
+from .base import Count, Duration, Figure, OpenRecord, Record, fitting, read_json
 
 
 class StepFacts(Record):

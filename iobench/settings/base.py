@@ -1,4 +1,4 @@
-"""Base classes and readers of the schemas.
+"""Base classes and readers of the schemas, and types of numbers with their bounds.
 
 Models of what users write in YAML are strict and frozen: an unknown key is an error that names its
 path and the nearest known key. Models of what iobench writes in JSON are less strict.
@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
@@ -34,7 +35,7 @@ from ..base.documents import (
 )
 from ..base.errors import IobenchError, SpecError, UnknownNameError, UsageError, nearest
 from ..base.text import printable
-from ..base.units import parse_duration, parse_size
+from ..base.units import MAX_SECONDS, MIN_SECONDS, parse_duration, parse_size
 from .tags import Tags, tags
 from .yamlfile import MAX_DEPTH, parse_yaml
 
@@ -422,3 +423,18 @@ def known_specs(kind: str) -> dict[str, Path]:
         files = (path for path in sorted(folder.glob("*.yaml")) if path.is_file())
         found.update({path.stem: path for path in files})
     return found
+
+
+MAX_COUNT = 2**63 - 1
+
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)]
+Number = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
+Few = Annotated[int, Field(strict=True, ge=0, le=10**9)]
+"""A number of processes, steps or requests: it is used in loops and products."""
+Ranks = Annotated[int, Field(strict=True, ge=1, le=10**6)]
+Figure = Annotated[float, Field(strict=True, ge=0)]
+Amount = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)] | Figure
+"""A number that is mostly an integer, and then stays one when written again: mean bytes, cores."""
+Positive = Annotated[float, Field(strict=True, ge=1e-30)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Duration = Annotated[float, Field(strict=True, ge=MIN_SECONDS, le=MAX_SECONDS)]

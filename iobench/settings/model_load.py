@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from .base import Bytes, Seconds, Strict
-from .numbers import Few, Ranks
+from .base import Bytes, Few, Ranks, Seconds, Strict
 
 MODEL_LOAD = "model-load"
 """The name of this work where others are named by their workload or scenario."""

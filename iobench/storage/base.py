@@ -1,4 +1,7 @@
-"""The protocols of a storage. Keys are relative, '/'-separated paths below the storage's root."""
+"""The protocols of a storage. Keys are relative, '/'-separated paths below the storage's root.
+
+``check_key`` says which keys are valid: names of objects below the root, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from ..base.beneath import key_problem
 from ..base.buffers import Buffer
+from ..base.errors import StorageError
 from ..base.pagecache import Residency
+from ..base.text import printable
 
 __all__ = [
     "Buffer",
@@ -326,3 +332,25 @@ class Unfinished(Protocol):
 
         ``allowed`` is called before each attempt to abort one, and may raise an exception.
         """
+
+
+def check_key(key: str, *, text: bool = False) -> str:
+    """The key itself, if it is valid. Every storage calls this before it uses a key.
+
+    Raises StorageError for a key that is empty or absolute, that has an empty part, ``.`` or
+    ``..``, or that contains a NUL. ``text``: for storages whose names are text; then control
+    characters and bytes that are not UTF-8 are refused, too.
+    """
+    problem = key_problem(key, text=text)
+    if problem:
+        raise StorageError(
+            f"'{printable(key, 100)}' is not a valid key: {problem}",
+            remedy="check where the name comes from: a key is relative and stays below the root",
+        )
+    return key
+
+
+def check_prefix(prefix: str, *, text: bool = False) -> str:
+    """The folder without slashes at its ends; '' is the root. Raises StorageError."""
+    folder = prefix.strip("/")
+    return check_key(folder, text=text) if folder else ""

@@ -18,21 +18,19 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..accelerate.base import Indices, Samples
 from ..base.errors import IobenchError, UsageError, WorkerError
-from ..load.delivered import Stats
 from ..load.loader import worker_death, worker_start
+from ..load.requests import Stats
 from ..load.torch_compat import end_iterator, end_workers, is_map_style
 from ..record.job import UserFacts
 from ..record.manifest import Manifest
-from ..settings.subject import USER_LOADER
-from ..settings.workload import LoaderSpec
+from ..settings.workload import USER_LOADER, LoaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import innermost, local_root
 from .batches import as_bytes, first_array
-from .board import Board
+from .board import Board, Gauge
 from .factory import contain, make, one_line
 from .meter import Meter
 from .process import listen
-from .worker import Gauge
 
 KEPT_BATCHES = 10
 """Batches that ``replay: batches`` keeps, as SPDL's CacheDataLoader does by default."""

@@ -22,9 +22,8 @@ from ..load.torch_compat import fetcher_of, has_workers, inner_loader
 from ..record.job import UserFacts
 from . import board
 from .batches import Repeats, Size, measure
-from .board import Board, Turns, add_cpu_times, walls_and_work, why_no_turns
+from .board import BeginWorker, Board, Gauge, Turns, add_cpu_times, walls_and_work, why_no_turns
 from .process import tell
-from .worker import BeginWorker, Gauge
 
 _BEGAN = "the loader's workers had begun before they could be counted, so they are not seen"
 

@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 
 from iobench.base.errors import SpecError
-from iobench.data.generator.owned import Owned
+from iobench.data.generator.target import Owned
 from iobench.data.verify import verify
 from iobench.record.packing import Keys, Packing
 from iobench.settings.base import build

@@ -19,8 +19,8 @@ import torch
 from iobench.base.errors import UsageError
 from iobench.data.dataset import load_manifest
 from iobench.load import BatchLoader, build_loader, make_loader
-from iobench.load.device import DeviceFeed
 from iobench.load.null import NullReader
+from iobench.load.slots import DeviceFeed
 from iobench.record.manifest import Manifest
 from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage

@@ -23,8 +23,7 @@ from iobench.load.libraries import LOADERS, library_class
 from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.plugins import PlugIn
-from iobench.settings.subject import OWN_LOADER, USER_LOADER
-from iobench.settings.workload import LoaderSpec, ReaderSpec
+from iobench.settings.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries
 from iobench.storage.local.storage import LocalStorage

@@ -20,7 +20,7 @@ import pytest
 from iobench.base import payload
 from iobench.data.dataset import load_dataset_spec
 from iobench.data.generator import generate
-from iobench.runner.calibration import copies
+from iobench.runner.calibration import bench
 from iobench.settings.workload import load_workload
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
@@ -126,8 +126,8 @@ def test_a_workload_runs_at_its_own_sizes(
     if larger or dataset == "unet3d":
         assert manifest.samples["stored"].max() > LARGE
     # The shards of one batch are copied to memory, of a dataset that has more.
-    monkeypatch.setattr(copies, "MAX_COPY_BYTES", 1)
-    monkeypatch.setattr(copies, "MIN_COPY_BYTES", 1)
+    monkeypatch.setattr(bench, "MAX_COPY_BYTES", 1)
+    monkeypatch.setattr(bench, "MIN_COPY_BYTES", 1)
     change = ["max_steps=3", "epochs=1"]
     emulated = workload.accelerator.kind == "emulated"
     change.append("accelerator.step_time=5ms" if emulated else "accelerator.warm_up=1ms")

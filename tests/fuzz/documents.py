@@ -13,8 +13,8 @@ from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.documents import json_text
 from iobench.base.errors import IobenchError
 from iobench.base.text import printable
-from iobench.data.generator.owned import parse_marker
 from iobench.data.generator.plan import plan_shards
+from iobench.data.generator.target import parse_marker
 from iobench.host.fio import parse as parse_fio
 from iobench.host.samples import read_samples
 from iobench.host.timeline import read_events
@@ -34,7 +34,7 @@ from iobench.report.render_text import render_text
 from iobench.report.sections import Section
 from iobench.settings.base import apply_overrides, build
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec
-from iobench.settings.prices import read_prices
+from iobench.settings.instances import read_prices
 from iobench.settings.workload import load_workload
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
 from iobench.storage.local.storage import LocalStorage

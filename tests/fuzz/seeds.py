@@ -27,8 +27,8 @@ from iobench.data.contents.jpeg import Jpeg
 from iobench.data.generator import generate, journal
 from iobench.data.generator.writer import UnitResult
 from iobench.host.samples import write_samples
+from iobench.record.host import SAMPLE_COLUMNS
 from iobench.record.manifest import MANIFEST, SAMPLES, SHARDS
-from iobench.record.resources import SAMPLE_COLUMNS
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import pytest
 
 from iobench.base.buffers import Buffer
-from iobench.base.logs import rank
+from iobench.base.processes import rank
 from iobench.base.units import parse_duration, parse_size
 from iobench.data.codecs import CODECS
 from iobench.data.codecs.base import Codec

@@ -12,8 +12,7 @@ import math
 import numpy as np
 import pytest
 
-from iobench.ask.compare.claims import Sides, claim, claims_at_once, excludes_1
-from iobench.ask.compare.drift import combined, drift_of
+from iobench.ask.compare.claims import Sides, claim, claims_at_once, combined, drift_of, excludes_1
 from tests.simulated import World, at_most, medians, record, repetitions
 from tools.claim_rates import (
     HISTORY_WORLDS,

@@ -17,7 +17,7 @@ import torch
 
 from iobench.accelerate.base import RankPlace, Samples
 from iobench.accelerate.model import ModelAccelerator
-from iobench.accelerate.models import unet3d, vit
+from iobench.accelerate.models import networks
 from iobench.accelerate.recording import block_steps, lag_correlation, record
 from iobench.base.documents import json_text
 from iobench.base.errors import IobenchError
@@ -129,10 +129,10 @@ def test_a_large_model_learns(
     """Its loss falls: GPT-2 in windows of 64 tokens, and the U-Net on 64 voxels a side, for which a
     CPU is enough. ``tests/unit/test_training.py`` has the small models.
     """
-    monkeypatch.setattr(vit, "_WINDOW", 64)
-    monkeypatch.setattr(vit.GPT2, "sample_bytes", 2 * 64)
-    monkeypatch.setattr(unet3d, "_SIDE", 64)
-    monkeypatch.setattr(unet3d.UNet3D, "sample_bytes", 64**3)
+    monkeypatch.setattr(networks, "_WINDOW", 64)
+    monkeypatch.setattr(networks.GPT2, "sample_bytes", 2 * 64)
+    monkeypatch.setattr(networks, "_SIDE", 64)
+    monkeypatch.setattr(networks.UNet3D, "sample_bytes", 64**3)
     spec = {"kind": "model", "model": model, "warm_up": "1ms", "learning_rate": rate}
     accelerator = ModelAccelerator(AcceleratorSpec.model_validate(spec))
     accelerator.prepare(RankPlace(0, 1, samples, 1))

@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.judge.checkpoint.meaning import meaning, not_told
-from iobench.judge.checkpoint.study import spread, with_figures
-from iobench.judge.checkpoint.whole import (
+from iobench.judge.checkpoint.meaning import (
     availability_s,
     daly_s,
     longest_save_at_best_s,
     longest_save_s,
+    meaning,
     needed_write_bytes_per_s,
+    not_told,
     overhead,
     published_mtbf_s,
     waste,
     young_s,
 )
+from iobench.judge.checkpoint.study import spread, with_figures
 from iobench.record.checkpoint import Meaning, Restore, Save, Study, Training
 
 

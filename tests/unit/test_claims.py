@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from iobench.ask.compare.claims import MAX_MORE, Sides, answer_of, claim, claims_at_once
-from iobench.ask.compare.gate import outcome_of
+from iobench.ask.compare.comparison import outcome_of
 from iobench.judge.statistics import ratio_interval, reaches, t_quantile, t_two_sided_p
 from iobench.record.ab import Claim, Drift
 from iobench.record.verdict import Estimate

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.ask.compare.claims import combined
 from iobench.ask.compare.comparison import compare
-from iobench.ask.compare.drift import combined
 from iobench.ask.compare.history import history
 from iobench.ask.compare.runs import Group, collect
 from iobench.base.errors import UsageError

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from iobench.base.errors import StorageError
 from iobench.host import fio
-from iobench.host.depth import WINDOWS, of_cycles
-from iobench.host.fio_depth import read_at_depth, window_rates
+from iobench.host.fio_depth import WINDOWS, of_cycles, read_at_depth, window_rates
 from iobench.record.curve import StorageCurve
 from iobench.runner.budget import Budget
 from iobench.runner.curve.curve import CurveMeasurement, Limits

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.ask.compare.drift import drift_of, like
+from iobench.ask.compare.claims import drift_of, like
 from iobench.record.run import TrainingRecord
 from tests.unit.test_compare import document
 

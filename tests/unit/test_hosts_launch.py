@@ -13,8 +13,15 @@ import pytest
 import yaml
 
 from iobench.base.errors import UsageError
-from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, node_names
-from iobench.runner.hosts.lines import manifest, parse_hosts, start_lines
+from iobench.runner.hosts.launch import (
+    FIRST_PORT,
+    Launch,
+    find_launch,
+    manifest,
+    node_names,
+    parse_hosts,
+    start_lines,
+)
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -8,7 +8,7 @@ import pytest
 
 from iobench.base.errors import UsageError
 from iobench.record.typed import of_text, to_text
-from iobench.runner.hosts.plans import Permitted, PlanOrder
+from iobench.runner.hosts.serving import Permitted, PlanOrder
 from iobench.settings.base import apply_overrides, build
 from iobench.settings.workload import Workload, load_workload
 

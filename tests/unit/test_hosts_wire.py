@@ -25,13 +25,12 @@ from iobench.judge.figures.hosts import slow_hosts
 from iobench.record.typed import ArrayText, to_text
 from iobench.runner.hosts import wire
 from iobench.runner.hosts.barrier import HostsBarrier, HostsSteps, lead_steps
-from iobench.runner.hosts.clock import Clock, Echo, Offset, offset_of
 from iobench.runner.hosts.control import Peer
 from iobench.runner.hosts.launch import share_of
 from iobench.runner.hosts.meeting import Joined
 from iobench.runner.hosts.member import FromRank, Member
 from iobench.runner.hosts.serving import arguments_of, result_of
-from iobench.runner.hosts.wire import Error, Message, Wire, Wires
+from iobench.runner.hosts.wire import Clock, Echo, Error, Message, Offset, Wire, Wires, offset_of
 
 SECOND = 1_000_000_000
 

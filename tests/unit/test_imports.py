@@ -23,7 +23,7 @@ BASE = {
     f"base.{name}"
     for name in (
         *("errors", "units", "limits", "safety", "beneath", "buffers", "processes", "interrupts"),
-        *("text", "documents", "cgroup", "memory", "logs", "extras", "lazily", "filesystem"),
+        *("text", "documents", "cgroup", "memory", "extras", "lazily", "filesystem"),
         *("direct_io", "pagecache", "payload"),
     )
 }

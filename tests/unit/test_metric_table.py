@@ -14,8 +14,8 @@ import pytest
 
 from iobench.host.timeline import read_events
 from iobench.judge.rebuild import conclude, rebuild
+from iobench.record.host import DeviceUse, ModelWork
 from iobench.record.metrics import BY_NAME, METRICS, metrics_of
-from iobench.record.resources import DeviceUse, ModelWork
 from iobench.record.run import CheckpointRecord, RunRecord, TrainingRecord, load_run
 from iobench.record.training import Repetition
 from iobench.record.verdict import Verdict

@@ -26,7 +26,7 @@ from iobench.record.training import (
     FindMaxPoint,
     Repetition,
 )
-from iobench.settings.subject import Subject
+from iobench.settings.workload import Subject
 from tests.reports import run_csv
 from tests.unit.conftest import build_events, build_run
 

@@ -29,7 +29,7 @@ from iobench.ask.capacity.scaling import (
 )
 from iobench.base.errors import UsageError
 from iobench.host.timeline import StepEvent, write_events
-from iobench.judge.checkpoint.whole import best_s, published_mtbf_s, waste
+from iobench.judge.checkpoint.meaning import best_s, published_mtbf_s, waste
 from iobench.judge.figures.instep import OwnStepTimes
 from tests.processes import in_process
 from tests.unit.conftest import build_run

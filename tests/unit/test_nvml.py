@@ -16,7 +16,7 @@ from iobench.base.errors import IobenchError, UsageError
 from iobench.base.processes import in_own_process
 from iobench.host.nvml import GpuWatch
 from iobench.judge.figures.metrics import with_device_figures
-from iobench.record.resources import DeviceUse, ModelWork
+from iobench.record.host import DeviceUse, ModelWork
 from iobench.record.training import Repetition
 from iobench.settings.workload import AcceleratorSpec
 from tests.nvml import Clock, FakeGpu, FakeNvml

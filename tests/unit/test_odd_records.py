@@ -16,17 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.ask.compare.claims import Sides, claim
-from iobench.ask.compare.comparison import compare
-from iobench.ask.compare.gate import outcome_of
+from iobench.ask.compare.comparison import compare, outcome_of
 from iobench.ask.compare.runs import Group
 from iobench.ask.tuning.shardsize import Bounds, fit
 from iobench.base.errors import IobenchError, UsageError
-from iobench.judge.checkpoint.whole import waste
+from iobench.judge.checkpoint.meaning import waste
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.run import load_run, load_training
 from iobench.record.verdict import Verdict
-from iobench.settings.subject import OWN_LOADER
+from iobench.settings.workload import OWN_LOADER
 
 from .conftest import build_run
 from .test_checkpoint_rules import study

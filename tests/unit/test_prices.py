@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from iobench.base.errors import SpecError, UsageError
-from iobench.settings.instances import Instance, builtin, find_instance, priced_at
-from iobench.settings.prices import read_prices
+from iobench.settings.instances import Instance, builtin, find_instance, priced_at, read_prices
 
 SKY = (
     "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region,AvailabilityZone\n"

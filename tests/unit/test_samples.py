@@ -19,7 +19,7 @@ from iobench.host.counters import Gpus, interfaces
 from iobench.host.samples import Sampler, read_samples, write_samples
 from iobench.host.timeline import Columns
 from iobench.judge.figures.timeline import host_use
-from iobench.record.resources import SAMPLE_COLUMNS
+from iobench.record.host import SAMPLE_COLUMNS
 
 
 def counting() -> Iterator[dict[str, float | None]]:

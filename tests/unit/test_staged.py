@@ -10,9 +10,9 @@ import torch
 
 from iobench.accelerate.base import Samples
 from iobench.base.errors import StorageError
-from iobench.load.delivered import Stats
-from iobench.load.device import DeviceFeed, Staged
 from iobench.load.loader import Batch
+from iobench.load.requests import Stats
+from iobench.load.slots import DeviceFeed, Staged
 from tests.processes import PATIENCE_S
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from iobench.record.job import LoaderFacts, LoaderSettings, WorkloadFacts
 from iobench.record.training import TrainingRun, WatchFacts
-from iobench.settings.subject import OWN, Subject, subject_of
-from iobench.settings.workload import AcceleratorSpec
+from iobench.settings.workload import OWN, AcceleratorSpec, Subject, subject_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "iobench"
 
-ROOM = ("settings/subject.py", "settings/workload.py", "subject/", "runner/watching/")
+ROOM = ("settings/workload.py", "subject/", "runner/watching/")
 """Where a kind may be named: the table, the settings that name one, and what makes a record."""
 
 

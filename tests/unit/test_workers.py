@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iobench.load.delivered import Stats
+from iobench.load.requests import Stats
 from iobench.record.training import MAX_WORKERS, WorkerLoad
 from iobench.runner.counters import WorkerBook, slowest
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
 from iobench.base.errors import MissingObjectError, StorageError
-from iobench.storage.base import Entry, StorageTraits
-from iobench.storage.keys import check_key, check_prefix
+from iobench.storage.base import Entry, StorageTraits, check_key, check_prefix
 
 TABLE = "CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, data BLOB NOT NULL)"
 

@@ -1,7 +1,4 @@
-"""Models that are trained: real computation, in plain torch, that takes its time from each batch.
-
-``base.py`` has what they share.
-"""
+"""Models that are trained: real computation, in plain torch, which takes its time from a batch."""
 
 from __future__ import annotations
 
@@ -10,34 +7,34 @@ from typing import TYPE_CHECKING
 from ...plugins import PlugIn, Registry
 
 if TYPE_CHECKING:  # torch is imported with the model that is used
-    from .base import Model
+    from .networks import Model
 
 NETWORKS: Registry[Model] = Registry(
     "network",
     "iobench.networks",
     {
         "resnet18": PlugIn(
-            target="iobench.accelerate.models.resnet:ResNet18",
+            target="iobench.accelerate.models.networks:ResNet18",
             summary="ResNet-18, 11.7 million parameters, images of 224 x 224 pixels",
         ),
         "resnet50": PlugIn(
-            target="iobench.accelerate.models.resnet:ResNet50",
+            target="iobench.accelerate.models.networks:ResNet50",
             summary="ResNet-50, 25.6 million parameters, images of 224 x 224 pixels",
         ),
         "vit-s16": PlugIn(
-            target="iobench.accelerate.models.vit:ViTS16",
+            target="iobench.accelerate.models.networks:ViTS16",
             summary="ViT-S/16, 22.1 million parameters, images of 224 x 224 pixels",
         ),
         "vit-b16": PlugIn(
-            target="iobench.accelerate.models.vit:ViTB16",
+            target="iobench.accelerate.models.networks:ViTB16",
             summary="ViT-B/16, 86.6 million parameters, images of 224 x 224 pixels",
         ),
         "unet3d": PlugIn(
-            target="iobench.accelerate.models.unet3d:UNet3D",
+            target="iobench.accelerate.models.networks:UNet3D",
             summary="3D U-Net as in MLPerf, 31.2 million parameters, 128 x 128 x 128 voxels",
         ),
         "gpt2": PlugIn(
-            target="iobench.accelerate.models.vit:GPT2",
+            target="iobench.accelerate.models.networks:GPT2",
             summary="GPT-2, 124 million parameters, windows of 1,024 tokens of 16 bits",
         ),
     },

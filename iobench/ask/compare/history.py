@@ -25,8 +25,7 @@ from ...record.metrics import COMPARED, check_compared
 from ...record.run import RunRecord
 from ...record.verdict import Estimate
 from .changes import MIN_RUNS, MIN_SIDE, can_tell, change_points
-from .claims import MIN_DEGREES, spread_of
-from .drift import Day, calendar, drift_of
+from .claims import MIN_DEGREES, Day, calendar, drift_of, spread_of
 from .identity import differences, identity, settings_of, workload_of
 from .identity import place as place_facts
 from .runs import AFTER_FILL, any_cut, collect, question, values_of

@@ -1,7 +1,7 @@
 """How fast one host is, how far its storage can grow, and what saves and interruptions take.
 
 An interruption stops the whole job, so that N hosts are interrupted N times as often as one. What
-is lost then is exact for failures at random (``judge.checkpoint.whole``).
+is lost then is exact for failures at random (``judge.checkpoint.meaning``).
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
-from ...judge.checkpoint.meaning import SaveCost
+from ...judge.checkpoint.meaning import (
+    SaveCost,
+    restoring,
+    waste,
+    whole_restores,
+    whole_saves,
+    writing,
+)
 from ...judge.checkpoint.study import slowdown
-from ...judge.checkpoint.whole import restoring, waste, whole_restores, whole_saves, writing
 from ...judge.fed import delivered
 from ...judge.judged import judge
 from ...judge.statistics import t_quantile

@@ -15,8 +15,8 @@ from ...base.units import counted
 from ...record.metrics import COMPARED
 from ...record.run import RunRecord
 from ..tuning.points import number
+from .claims import drifts_of, needs_drift
 from .comparison import Comparison, compare
-from .drift import drifts_of, needs_drift
 from .identity import identity
 from .runs import Collected, Group, allowed, collect, earlier_runs, lookup, question
 

@@ -13,9 +13,8 @@ from ...judge.statistics import NOISE
 from ...record.ab import Drift
 from ...record.run import PricedRecord, RunRecord, ServingRecord, TrainingRecord
 from ...settings.instances import Instance
-from .claims import MIN_RUNS, Sides, answer_of, claim
+from .claims import MIN_RUNS, Sides, answer_of, claim, combined, drift_of, like
 from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of
-from .drift import combined, drift_of, like
 from .identity import by_identity, differences, identity, workload_of
 from .pace import METRIC, Pace, metric_of, pace_of, rates_of
 from .runs import collect, question

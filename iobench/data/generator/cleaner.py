@@ -25,7 +25,7 @@ from ...storage.catalog import innermost, local_root
 from ...storage.locks.held import Held, delete
 from ...storage.locks.lock import exclusive, remove_left_over
 from ...storage.locks.objects import LOCK, is_lock_name
-from .owned import Owned, read_marker
+from .target import Owned, read_marker
 
 _DELETES = 16  # concurrent deletions, when each is a request over a network
 

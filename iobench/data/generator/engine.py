@@ -19,9 +19,9 @@ from ...storage.locks.lock import Lease
 from ..formats import FORMATS
 from . import journal, target
 from .manifest import drop_journal, publish
-from .owned import require_shards
 from .plan import ShardPlan, plan_shards
 from .pool import RunTasks, default_workers, run_tasks
+from .target import require_shards
 from .writer import UnitResult, UnitWriter
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,15 @@ from ...record.manifest import Manifest
 from ...storage.base import Storage
 from ...storage.catalog import exists, innermost, local_root
 from ..generator.pool import RunTasks, default_workers, run_tasks
-from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, PartialReport, Unreadable, VerifyReport
-from .shards import ShardChecker
+from .shards import (
+    MAX_DAMAGES,
+    MAX_UNREADABLE,
+    Damage,
+    PartialReport,
+    ShardChecker,
+    Unreadable,
+    VerifyReport,
+)
 
 __all__ = ["MAX_DAMAGES", "MAX_UNREADABLE", "Damage", "Unreadable", "VerifyReport", "verify"]
 

@@ -15,12 +15,12 @@ from statistics import mean
 
 import numpy as np
 
+from ...record.host import DeviceUse, ModelWork, mfu_of
 from ...record.metrics import METRICS, metrics_of
-from ...record.resources import DeviceUse, ModelWork, mfu_of
 from ...record.run import Summary
 from ...record.training import Repetition
 from ...record.verdict import RankTime
-from ...settings.subject import USER_READS, Subject
+from ...settings.workload import USER_READS, Subject
 from .events import Array, Events, RankEpoch, epoch_ends_ns, rank_epochs
 from .hosts import host_window, with_times
 from .instep import at_more_ranks, step_times

@@ -26,7 +26,7 @@ from ...settings.workload import LoaderSpec, ReaderSpec
 from ...storage.base import Files, Storage
 from ...storage.catalog import read_object
 from ...storage.files import StorageFile
-from ..delivered import Stats
+from ..requests import Stats
 
 
 class Library(ABC):

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from ...data import dataset as resolved
 from ...settings.workload import LoaderSpec
 from ...storage.base import Retries, Retrying
-from ..delivered import own_stats
 from ..loader import worker_start
+from ..requests import own_stats
 from ..torch_compat import end_workers
 from .base import Packed, Source
 

@@ -21,8 +21,7 @@ from ..phase import Outcome
 from ..plan import Plan
 from ..trials import spread
 from ..user_loader import reads_elsewhere
-from .bench import Bench
-from .copies import MemoryCopy
+from .bench import Bench, MemoryCopy
 from .curve import rate_samples, storage_curve
 
 _ACCELERATOR_S, _ACCELERATOR_STEPS = 2.0, 200

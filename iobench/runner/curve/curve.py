@@ -12,8 +12,7 @@ from ...base import memory
 from ...base.errors import NoMemoryError, StorageError
 from ...base.units import counted, format_bytes, format_percent
 from ...host import fio
-from ...host.depth import Depth
-from ...host.fio_depth import OVERHEAD_S
+from ...host.fio_depth import OVERHEAD_S, Depth
 from ...judge.figures.curve import FLATTENED, has_flattened, rate_of
 from ...record.curve import CurvePoint, StorageCurve
 from ...storage.base import Files, Storage

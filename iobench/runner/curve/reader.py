@@ -26,8 +26,16 @@ from ...base import buffers
 from ...base.buffers import Buffer
 from ...base.errors import ShortObjectError, StorageError
 from ...host import fio
-from ...host.depth import MIN_P99, MIN_P999, Depth, of_cycles, percentile
-from ...host.fio_depth import Engine, engines, read_at_depth
+from ...host.fio_depth import (
+    MIN_P99,
+    MIN_P999,
+    Depth,
+    Engine,
+    engines,
+    of_cycles,
+    percentile,
+    read_at_depth,
+)
 from ...host.fio_jobs import MAX_REPLAYED, MAX_REPLAYED_FILES
 from ...host.host import effective_cores
 from ...record.curve import MeasuredWith

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import counted, format_bytes, format_duration, parse_size
-from ...host.depth import Depth
+from ...host.fio_depth import Depth
 from ...judge.figures.curve import conclude_curve, rate_of, spent
 from ...record.curve import ProbeHost, StorageCurve, StorageProbe
 from ...settings.base import head

@@ -14,11 +14,9 @@ from typing import Any, TypeVar
 from ...base.errors import HostLostError, InterruptedRun, IobenchError, UsageError, rebuilt
 from ...record.host import JobHost
 from ...record.typed import to_text
-from .clock import ECHOES, Clock, offset_of
 from .meeting import Joined, Meeting, set_interface
-from .plans import Same
-from .serving import arguments_of, result_of
-from .wire import Error, Message, Wire
+from .serving import Same, arguments_of, result_of
+from .wire import ECHOES, Clock, Error, Message, Wire, offset_of
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 from ...base.errors import HostLostError, UsageError
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.manifest import part_name
-from ...host.depth import Depth
+from ...host.fio_depth import Depth
 from ...host.nfs import MountStats
 from ...host.resources import Snapshot
 from ...record.curve import MeasuredWith
@@ -39,9 +39,9 @@ from .crew import HostsCrew
 from .hosts import Copies, Hosts
 from .launch import share_of
 from .member import Begin, Member, source_of, text_at
-from .plans import PlanOrder, Same, same_of
 from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed
 from .records import same_machines
+from .serving import PlanOrder, Same, same_of
 
 log = logging.getLogger(__name__)
 

@@ -38,10 +38,9 @@ from ..third_party import prepare_library
 from .barrier import HostsBarrier
 from .hosts import Copies
 from .meeting import Meeting, set_interface
-from .plans import Permitted, PlanOrder, Same, same_of
 from .reads import HaveRead, LocalReads, ReadNow
 from .records import with_part
-from .serving import TURN_S, Serving, deed
+from .serving import TURN_S, Permitted, PlanOrder, Same, Serving, deed, same_of
 
 COUNTERS_S = 1.0
 """Time between two messages with the counters of the ranks."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import WorkerError
-from ...host.depth import Depth
+from ...host.fio_depth import Depth
 from ...record.curve import MeasuredWith
 from ...record.typed import ArrayText
 from ...storage.base import Storage

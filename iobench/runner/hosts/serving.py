@@ -3,19 +3,32 @@
 The first host calls deeds: methods of what serves it here, by their names. Arguments, results and
 reports are JSON, which is checked against the types that the method declares. A deed that fails is
 answered with its error. If the first host is lost, what was begun here ends.
+
+What all hosts measure: before anything is done, they must be about to do the same.
+
+Then the first host may ask for other plans: trials, sides, changes. What a host reads at a URL, and
+what it runs as code, is still decided by its own command.
 """
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import wait
 from typing import Any, TypeVar, get_type_hints
 
-from ...base.errors import HostLostError, InterruptedRun, IobenchError
-from ...record.typed import to_text
+from ...base.errors import HostLostError, InterruptedRun, IobenchError, UsageError
+from ...base.text import printable
+from ...record.typed import Count, to_text
+from ...settings.base import apply_overrides
+from ...settings.code import code_of
+from ...settings.workload import Workload, option_texts
+from ...storage import below, is_local
+from ..plan import Plan, make_plan
 from .meeting import Meeting
 from .wire import Error, Message
 
@@ -143,3 +156,136 @@ class Serving:
             return
         if message.kind == "call" and not self.wire.closed:
             self.wire.send(Message("answer", code=message.code, body=answer))
+
+
+Same = dict[str, str]
+"""What a host is about to do, by the names of what must be the same on all hosts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanOrder:
+    """A plan that each other host makes, too; see ``make_plan``.
+
+    ``first`` and ``count``: the ranks of the host that gets it.
+    """
+
+    workload: Workload
+    data: str
+    origin: str | None
+    accelerators: int
+    seed: int
+    first: int
+    count: Count
+
+    @classmethod
+    def of(cls, plan: Plan, share: range) -> PlanOrder:
+        """The order for the host that has this share of the ranks."""
+        return cls(
+            workload=plan.workload,
+            data=plan.data,
+            origin=plan.origin,
+            accelerators=plan.accelerators,
+            seed=plan.seed,
+            first=share.start,
+            count=len(share),
+        )
+
+    def make(self) -> Plan:
+        """Raises as ``make_plan``."""
+        return make_plan(
+            self.workload,
+            self.data,
+            origin=self.origin,
+            accelerators=self.accelerators,
+            repetitions=1,
+            seed=self.seed,
+            here=range(self.first, self.first + self.count),
+        )
+
+
+def same_of(plan: Plan) -> Same:
+    """What of a plan must be the same on all hosts."""
+    header = plan.manifest.header.model_dump_json()
+    return {
+        "data": plan.home.url,
+        "dataset": hashlib.sha256(header.encode()).hexdigest(),
+        "workload": hashlib.sha256(_settings(plan).encode()).hexdigest(),
+    }
+
+
+def _settings(plan: Plan) -> str:
+    """The workload without what trials on this host found; the controller's is used.
+
+    These are the engine, and the number of steps for which a training's pace leaves time.
+    """
+    workload = plan.workload.model_copy(update={"max_steps": None})
+    if plan.engine_choice:
+        reader = workload.reader.model_copy(update={"engine": "auto"})
+        workload = workload.model_copy(update={"reader": reader})
+    return workload.model_dump_json()
+
+
+def reaching_out(settings: Mapping[str, object]) -> dict[str, object]:
+    """What the settings of a workload name as code, and the options of its storage, by their keys.
+
+    The settings may be wrong, or a part of a workload.
+    """
+    found, options = code_of(settings), settings.get("storage")
+    if isinstance(options, Mapping):
+        found |= {f"storage.{key}": text for key, text in option_texts(options).items()}
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permitted:
+    """What the command of this host names: a plan of the first host may not name anything else.
+
+    That is so of code, of the options of storages, and of URLs, but not of directories of this
+    host, which are only read. ``places``: the URLs, also of data below them. ``said``: the rest, by
+    the keys of ``reaching_out``.
+    """
+
+    places: Sequence[str] = ()
+    said: Mapping[str, Sequence[object]] = field(default_factory=dict)
+
+    @classmethod
+    def by(
+        cls,
+        workloads: Iterable[Mapping[str, object]],
+        overrides: Iterable[str],
+        places: Sequence[str],
+    ) -> Permitted:
+        """By the settings of workloads that the command names, and by its overrides."""
+        said: dict[str, list[object]] = {}
+        for settings in [*workloads, *(apply_overrides({}, [text]) for text in overrides)]:
+            for key, value in reaching_out(settings).items():
+                said.setdefault(key, []).append(value)
+        return cls(places=places, said=said)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Permitted:
+        """By a plan of this host itself."""
+        places = [place for place in (plan.data, plan.origin) if place]
+        return cls.by([plan.workload.model_dump(mode="json")], (), places)
+
+    def check(self, order: PlanOrder) -> None:
+        """Raises UsageError."""
+        wrong = [place for place in (order.data, order.origin) if place and not self._knows(place)]
+        settings = reaching_out(order.workload.model_dump(mode="json"))
+        wrong += [
+            f"{key}={value}"
+            for key, value in settings.items()
+            if value not in self.said.get(key, ())
+        ]
+        if wrong:
+            raise UsageError(
+                f"the first host asks for {printable(wrong[0], 100)}, which the command of this "
+                "host does not name",
+                remedy="start the same command on all hosts, and name it in --data, in --set or by "
+                "the file of a workload",
+            )
+
+    def _knows(self, place: str) -> bool:
+        name = place.partition("?")[0].rpartition("/")[2]
+        known = [each for url in self.places for each in (url, below(url, name))]
+        return is_local(place) or (place in known and name not in ("", "..", "."))

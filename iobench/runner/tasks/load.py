@@ -15,9 +15,9 @@ from ...base.errors import LostRankError
 from ...host.fetched import fetched_by_family
 from ...host.timeline import Recorder, StepEvent
 from ...load import LibraryLoader, build_loader
-from ...load.device import DeviceFeed, Staged
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader
+from ...load.slots import DeviceFeed, Staged
 from ...record.job import LoaderFacts
 from ...settings.base import fitting
 from ...subject.factory import end_children

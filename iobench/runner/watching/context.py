@@ -22,12 +22,11 @@ from ...record.host import Host
 from ...record.run import TrainingRecord
 from ...record.training import WatchedRank, WatchFacts
 from ...settings.tags import checked_tags, tagged
-from ...subject.board import Board
+from ...subject.board import Board, Gauge
 from ...subject.factory import one_line
 from ...subject.meter import Meter
 from ...subject.process import listen
 from ...subject.watched import Around, Book, Nothing, Watched, watched
-from ...subject.worker import Gauge
 from ..facts import new_directory
 from .host import NO_DATA, Data, HostWatch, look_at, opened_files
 from .record import Ended, WatchedPart, leave, locked, merged, parts_in, shared_directory, write

@@ -13,9 +13,8 @@ from ...base.errors import DatasetError, IobenchError
 from ...data.dataset import Dataset
 from ...host import nfs, resources
 from ...host.samples import Sampler
-from ...record.host import StorageFacts
+from ...record.host import NfsTraffic, Resources, StorageFacts
 from ...record.job import DatasetFacts
-from ...record.resources import NfsTraffic, Resources
 from ...storage import is_local, open_storage
 from ...storage.base import Storage
 from ...storage.catalog import innermost, local_root

@@ -37,8 +37,7 @@ from ...record.job import (
 from ...record.run import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
 from ...record.training import WATCHED, Ceiling, Epoch, Repetition, TrainingRun, WatchedRank
 from ...settings.base import fitting, read_json
-from ...settings.subject import USER_LOADER, subject_of
-from ...settings.workload import AcceleratorSpec
+from ...settings.workload import USER_LOADER, AcceleratorSpec, subject_of
 from ..agent import Used
 from ..facts import make_directory, new_directory, new_record, with_figures, write_document
 

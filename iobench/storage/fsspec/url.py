@@ -35,8 +35,7 @@ from ...base.errors import (
 )
 from ...base.extras import install_command
 from ...base.processes import watch
-from ..base import Buffer, Entry, Sink, StorageTraits
-from ..keys import check_key, check_prefix
+from ..base import Buffer, Entry, Sink, StorageTraits, check_key, check_prefix
 from .fsspec_compat import path_of
 from .objects import (
     FsspecSink,

@@ -38,9 +38,10 @@ from ..base import (
     Residency,
     Sink,
     StorageTraits,
+    check_key,
+    check_prefix,
 )
 from ..handles import Handles, with_room
-from ..keys import check_key, check_prefix
 from .sinks import LocalSink, ParallelFile, make_folders, open_sink, replace_file
 
 ALIGNMENT = 4096

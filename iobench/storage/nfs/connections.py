@@ -16,7 +16,7 @@ from typing import TypeVar
 from ...base.errors import MissingObjectError, StorageError
 from ...base.processes import watch
 from ...base.units import format_duration
-from ..keys import check_key
+from ..base import check_key
 from .context import Context, Lost
 
 T = TypeVar("T")

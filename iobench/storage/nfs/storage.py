@@ -30,8 +30,9 @@ from ..base import (
     Retries,
     Sink,
     StorageTraits,
+    check_key,
+    check_prefix,
 )
-from ..keys import check_key, check_prefix
 from .connections import Connections
 from .context import Context, Lost, NfsEntry
 from .libnfs import library_version, shared_object

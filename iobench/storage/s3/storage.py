@@ -25,8 +25,9 @@ from ..base import (
     Retries,
     Sink,
     StorageTraits,
+    check_key,
+    check_prefix,
 )
-from ..keys import check_key, check_prefix
 from .clients import check_installed, versions
 from .clients.base import Client, ObjectInfo, Upload, Wired
 from .deletion import Deletions, NoConnectionError

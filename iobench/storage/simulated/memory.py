@@ -27,8 +27,9 @@ from ..base import (
     Storage,
     StorageTraits,
     Unfinished,
+    check_key,
+    check_prefix,
 )
-from ..keys import check_key, check_prefix
 
 
 class _ReadOnly:
