@@ -16,7 +16,7 @@ from ..record.sweep import SWEEP_FILE
 from ..report.advise import by_hand, confirmed_sections, sections
 from ..runner.earlier import plan_again
 from ..settings.base import apply_overrides
-from ..settings.code import code_in, code_of
+from ..settings.workload import code_in, code_of
 from .hosts import trials
 from .live import Live
 from .printing import print_report

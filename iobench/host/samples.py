@@ -16,8 +16,8 @@ import numpy as np
 from ..record.arrow import number_column, numbers, text_column
 from ..record.host import GAUGES, SAMPLE_COLUMNS
 from ..record.run import FileDigest
-from .counters import HostCounters
 from .nvml import GpuWatch
+from .resources import HostCounters
 from .tables import damage, read_table, write_table
 from .timeline import Columns
 

@@ -32,8 +32,7 @@ from ..base.errors import BusError, IobenchError, NoRoomError, WorkerError
 from ..base.processes import die_with_parent
 from ..base.units import format_bytes
 from ..settings.workload import LoaderSpec
-from .bus import cause_of_death
-from .ending import closed_at_exit
+from .ending import cause_of_death, closed_at_exit
 from .null import AnyReader, NullReader
 from .order import BatchPlan, Indices
 from .reader import BatchReader, BegunBatch

@@ -23,8 +23,7 @@ from ..judge.statistics import ratio_estimate
 from ..record.training import Repetition
 from ..record.verdict import Advice, Confirmation, ConfirmationRound, Estimate
 from ..settings.base import apply_overrides, build
-from ..settings.code import code_in
-from ..settings.workload import Workload
+from ..settings.workload import Workload, code_in
 from ..storage.locks.lock import reading
 from .budget import Budget
 from .cache import run_cached_phase

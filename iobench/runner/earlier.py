@@ -2,7 +2,7 @@
 
 The record may come from somebody else. It may name a directory of this host, which is only read.
 Any other location, the options that say how to reach it, and what is run as code
-(``settings.code``) must be given again by the user.
+(``settings.workload``) must be given again by the user.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from ..base.text import printable
 from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
 from ..settings.any_workload import AnyWorkload
 from ..settings.base import apply_overrides, build
-from ..settings.code import Named, check_named, code_in, code_of
 from ..settings.model_load import LoadSpec
 from ..settings.scenario import Scenario
-from ..settings.workload import Workload
+from ..settings.workload import Named, Workload, check_named, code_in, code_of
 from ..storage import is_local
 from .plan import Plan
 from .repeated import Asked, check_same_data, plan_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..base.errors import WorkerError
 from ..host.samples import Sampler
-from ..load.bus import cause_of_death
+from ..load.ending import cause_of_death
 from ..record.training import Epoch
 from ..storage.scratch import scratch
 from .conductor import Handler, conduct

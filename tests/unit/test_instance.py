@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench.host import instance
-from iobench.host.instance import AZURE_TAG, OPT_IN, CloudInstance, recognise
+from iobench.host import host
+from iobench.host.host import AZURE_TAG, OPT_IN, CloudInstance, recognise
 from tests import processes
 from tests.processes import printed, refused
 from tests.servers.listener import Listener, listener
@@ -109,7 +109,7 @@ def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        instance, "TIMEOUT_S", 60.0
+        host, "TIMEOUT_S", 60.0
     )  # this machine may be busier than a metadata service
     dmi = firmware(tmp_path, **strings)
     assert seen(dmi, service, **ALLOWED) == CloudInstance(*found, "metadata service")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import IobenchError
-from iobench.host.counters import Gpus, interfaces
+from iobench.host.resources import Gpus, interfaces
 from iobench.host.samples import Sampler, read_samples, write_samples
 from iobench.host.timeline import Columns
 from iobench.judge.figures.timeline import host_use

@@ -1,7 +1,9 @@
 """Find the samples of one foreign shard: byte ranges, from headers alone if the format has them.
 
 Names within an archive are only compared with one another: nothing is extracted, so '../x' can do
-no harm.
+no harm. Of an LMDB file each entry is one sample: its value as it is stored, found in the file's
+pages alone, without the library. Entries that describe the others, and labels, are left out. Values
+are often pickled objects; nothing looks into them.
 """
 
 from __future__ import annotations
@@ -9,18 +11,93 @@ from __future__ import annotations
 import re
 import struct
 import tarfile
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from ...base.limits import MAX_PAX_HEADER
 from ...storage.files import Seekable
-from ...storage.window import ReadWindow
+from ...storage.window import Pages, ReadWindow
 from ..formats import FORMATS
+from ..formats.lmdb import Tree
 from ..formats.tfrecord import masked_crc
-from .hdf5 import hdf5
-from .lmdb import lmdb
+from .hdf5 import EMPTY, LABELS, hdf5
 from .parquet import parquet
 from .samples import FoundSample, ShardSamples, damaged, listed, suffix_of
 from .sandbox import Finder, Sandbox
+
+DESCRIBED = "entries are left out: their keys say that they describe the others"
+LABELLED = "entries are left out: their keys say that they are labels"
+DUPLICATES = "databases are left out: their keys have several values each"
+
+_DESCRIBE = {
+    "length",  # Open Catalyst
+    "num-samples",  # text recognition
+    "__len__",
+    "__keys__",
+    "metadata",  # ASE, as the next two
+    "nextid",
+    "deleted_ids",
+}
+"""Keys that hold facts about a file, unless it has no other entries."""
+
+
+def lmdb(window: ReadWindow, key: str, size: int) -> ShardSamples:
+    """Find the samples of a file.
+
+    Raises DatasetError naming a file that is damaged or no LMDB, StorageError.
+    """
+    notes: Counter[str] = Counter()
+    samples, described, labels = _Column(), _Column(), _Column()
+    pages = Pages(window, size)
+    try:
+        tree = Tree(pages.between, size)
+        for found in tree:
+            if not found.size:
+                notes[EMPTY] += 1
+                continue
+            name = found.key.decode("utf-8", "replace").lower()
+            column = samples
+            if name in _DESCRIBE:
+                column = described
+            elif name.partition("-")[0] in LABELS:
+                column = labels
+            column.add(found.offset, found.size, suffix_of(name))
+    except (ValueError, OSError) as error:
+        if pages.failure is not None:
+            raise pages.failure from None
+        raise damaged(key, str(error)) from None
+    notes.update({DUPLICATES: tree.duplicates} if tree.duplicates else {})
+    if samples.offset:
+        notes.update({DESCRIBED: len(described.offset)} if described.offset else {})
+        notes.update({LABELLED: len(labels.offset)} if labels.offset else {})
+    else:
+        samples = labels if labels.offset else described
+    stored = np.array(samples.size, np.int64)
+    return ShardSamples(
+        offset=np.array(samples.offset, np.int64),
+        stored=stored,
+        size=stored,
+        suffixes=frozenset(samples.suffixes or {""}),
+        nbytes=int(stored.sum()),
+        notes=notes,
+    )
+
+
+class _Column:
+    """Places of values in a file: compact, because a file may hold millions."""
+
+    def __init__(self) -> None:
+        self.offset, self.size = array("q"), array("q")
+        self.suffixes: set[str] = set()
+
+    def add(self, offset: int, size: int, suffix: str) -> None:
+        self.offset.append(offset)
+        self.size.append(size)
+        self.suffixes.add(suffix)
+
 
 _DIGITS = re.compile(rb"\d{1000}")
 

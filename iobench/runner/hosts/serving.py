@@ -25,8 +25,7 @@ from ...base.errors import HostLostError, InterruptedRun, IobenchError, UsageErr
 from ...base.text import printable
 from ...record.typed import Count, to_text
 from ...settings.base import apply_overrides
-from ...settings.code import code_of
-from ...settings.workload import Workload, option_texts
+from ...settings.workload import Workload, code_of, option_texts
 from ...storage import below, is_local
 from ..plan import Plan, make_plan
 from .meeting import Meeting

@@ -28,10 +28,9 @@ from ...record.sweep import (
     setting_text,
 )
 from ...settings.base import apply_overrides, build, find_spec, head
-from ...settings.code import code_of
 from ...settings.dataset import DatasetSpec, resized
 from ...settings.walk import WalkSpec, check_keys
-from ...settings.workload import Workload, load_workload
+from ...settings.workload import Workload, code_of, load_workload
 from ...settings.yamlfile import read_yaml
 from ...storage import below
 from ..facts import new_directory

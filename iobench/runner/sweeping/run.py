@@ -35,7 +35,7 @@ from ...record.sweep import (
     load_sweep,
     save_sweep,
 )
-from ...settings.code import check_named
+from ...settings.workload import check_named
 from ...storage import open_storage
 from ...storage.catalog import innermost
 from ...storage.local.storage import LocalStorage

@@ -17,8 +17,7 @@ from ...base.errors import UsageError
 from ...base.text import printable
 from ...record.sweep import SWEEP_FILE, Setting, Sweep, load_sweep, setting_text
 from ...settings.base import apply_overrides, find_spec, known_specs
-from ...settings.code import check_named, code_in, code_of
-from ...settings.workload import option_texts
+from ...settings.workload import check_named, code_in, code_of, option_texts
 from ...settings.yamlfile import read_yaml
 from ...storage import is_local, open_storage
 from .plan import code_named, with_own_places, workload_of
