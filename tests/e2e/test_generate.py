@@ -143,13 +143,19 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
 def generation(
     tmp_path: Path, small_units: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Command]:
-    """A generation to ``d`` that goes on no further once a unit of its work is finished."""
+    """A generation to ``d`` that goes on no further once a unit of its work is finished, and
+    another one has begun.
+    """
     write, journal = UnitWriter._write_shard, tmp_path / "d" / ".iobench-journal"
 
-    def wait_first(self: UnitWriter, *given: Any) -> None:
-        while any(journal.glob("*.json")):
+    def wait_first(self: UnitWriter, key: str, shard: int, rows: Any, *more: Any) -> None:
+        while shard != self.plan.units[rows.unit] and any(journal.glob("*.json")):
             time.sleep(0.01)
-        write(self, *given)
+        write(self, key, shard, rows, *more)
+
+    def in_the_middle() -> bool:
+        shards = [path for path in (tmp_path / "d").rglob("*.bin") if path.is_file()]
+        return 0 < 20 * len(list(journal.glob("*.json"))) < len(shards)
 
     monkeypatch.chdir(tmp_path)
     Path("t.yaml").write_text(LARGER.model_dump_json())
@@ -158,7 +164,7 @@ def generation(
         process = running("generate t.yaml --to d --workers 2", folder=tmp_path)
         with process as begun:
             patch.undo()
-            wait_until(lambda: any(journal.glob("*.json")), "no unit is finished")
+            wait_until(in_the_middle, "no unit is finished")
             yield begun
 
 
