@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from iobench.base.errors import StorageError, WorkerError
 from iobench.runner import conductor
 from iobench.runner.conductor import Handler, conduct
 from iobench.runner.crew import ForkedCrew
@@ -179,24 +178,3 @@ def test_a_rank_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(conductor, "GRACE_S", 0.5)
     with pytest.raises(KeyboardInterrupt):  # and no process is left
         conduct(ForkedCrew(WORLD, one_hangs(hangs_for_good)), Pressing(ENDLESS))
-
-
-def test_a_ranks_own_error_ends_the_others() -> None:
-    def fails(link: Link) -> None:
-        if link.rank == 2:
-            raise StorageError("no such shard", remedy="look again")
-        time.sleep(0.001)
-
-    handler = Counting(ENDLESS)
-    with pytest.raises(StorageError, match=r"no such shard\. Look again"):
-        conduct(ForkedCrew(WORLD, Count(fails)), handler)
-
-
-def test_a_rank_that_dies_is_named_and_ends_the_others() -> None:
-    def dies(link: Link) -> None:
-        if link.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.001)
-
-    with pytest.raises(WorkerError, match=r"rank 1 died \(killed by SIGKILL\)"):
-        conduct(ForkedCrew(WORLD, Count(dies)), Counting(ENDLESS))

@@ -23,7 +23,6 @@ from iobench.record.manifest import (
     SHARD_COLUMNS,
     SHARDS,
     hash_bytes,
-    parse_header,
     read_table,
     write_table,
 )
@@ -96,24 +95,6 @@ def test_a_manifest_that_cannot_be_looked_at_may_be_intact(
 
 
 # The header
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (b"{", ""),
-        (b"[]", "None"),
-        (b'{"format_version": 2}', "2"),
-        (b'{"format_version": 1}', ""),
-        (b'{"format_version": 1e999}', "format_version"),
-        (b" " * (MAX_HEADER_BYTES + 1), "4 MiB"),
-    ],
-)
-def test_a_header_that_is_none(text: bytes, told: str) -> None:
-    with pytest.raises(DatasetError) as caught:
-        parse_header(text, where="there")
-    assert told in str(caught.value)
-    assert str(caught.value).startswith("there ")
 
 
 def test_a_header_that_is_too_long_is_not_read(data: Path) -> None:

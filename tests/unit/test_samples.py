@@ -65,13 +65,6 @@ def test_a_file_of_samples_gives_back_what_was_sampled(tmp_path: Path) -> None:
         write_samples(tmp_path / "resources.parquet", parts)
 
 
-@pytest.mark.parametrize("damage", [b"", b"PAR1 and nothing else PAR1"])
-def test_a_damaged_file_of_samples_is_one_line(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / "resources.parquet").write_bytes(damage)
-    with pytest.raises(IobenchError):
-        read_samples(tmp_path / "resources.parquet")
-
-
 def rows(**values: list[float]) -> Columns:
     length = len(values["epoch"])
     found: Columns = {name: np.full(length, np.nan) for name in SAMPLE_COLUMNS if name != "phase"}

@@ -117,28 +117,6 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["e.parquet"]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "foreign", "missing"])
-def test_damage_is_one_clear_line(tmp_path: Path, damage: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = tmp_path / "e.parquet"
-    write_events(path, [("measure", 0, 0, realistic(100, 4))])
-    data = path.read_bytes()
-    path.unlink()
-    if damage == "truncated":
-        path.write_bytes(data[: len(data) // 2])
-    elif damage == "flipped":
-        path.write_bytes(data[:-40] + b"\xff" * 32 + data[-8:])
-    elif damage == "empty":
-        path.touch()
-    elif damage == "foreign":
-        pq.write_table(pa.table({"x": [1]}), path)
-    with pytest.raises(IobenchError) as caught:
-        read_events(path)
-    assert "e.parquet" in str(caught.value)
-
-
 def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
     """Arrow's threads that outlived it ended one in 25 of the processes that only read events by
     SIGABRT.
