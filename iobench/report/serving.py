@@ -20,6 +20,7 @@ from .figures import (
     interval_of,
     listed,
     picture,
+    sentence,
     summary,
     tone_of,
 )
@@ -116,7 +117,10 @@ def _first(doc: ServingRecord) -> FirstScreen:
 
         sentences = [verdict.sentence, _cause(verdict), _log_sentence(job)]
     elif job.found is not None and job.found.low is None:
-        state, sentences = f"no rate holds {limit}", [job.found.bound or "No rate was tried."]
+        state, sentences = (
+            f"no rate holds {limit}",
+            [sentence(job.found.bound or "no rate was tried")],
+        )
     return FirstScreen(
         job=f"{spec.name} at {format_count(job.rate)} requests/s" if job.rate else spec.name,
         state=state,
@@ -147,9 +151,8 @@ def _why(found: FoundRate | None, *, held: bool) -> str:
 def _cause(verdict: ServingVerdict) -> str:
     """The bottleneck, and what leaving it out brings."""
     text = bottleneck_text(verdict)
-    text = text[:1].upper() + text[1:]
     if verdict.why:
-        return f"{text}: {verdict.why}."
+        return sentence(f"{text}: {verdict.why}")
     gain = verdict.gains.get(verdict.bottleneck)
     stage = {
         "storage": "with the bytes in memory",
@@ -157,8 +160,10 @@ def _cause(verdict: ServingVerdict) -> str:
         "log": "without it",
     }
     if gain is None or verdict.bottleneck not in stage:
-        return f"{text}."
-    return f"{text}: {stage[verdict.bottleneck]} the slow requests are {interval(gain)} as fast."
+        return sentence(text)
+    return sentence(
+        f"{text}: {stage[verdict.bottleneck]} the slow requests are {interval(gain)} as fast"
+    )
 
 
 def _log_sentence(job: ServingRun) -> str:

@@ -299,8 +299,8 @@ def small_warm(
     ``delivered``: what reaches the training process through the ring: "bytes", or the arrays of
     "npz", of which ``crop`` bytes are passed on.
     """
-    content = delivered or "bytes"
-    name = "resnet" if content == "bytes" else f"resnet-{content}"
+    content = "npz" if delivered == "npz" else "raw"
+    name = f"resnet-{content}"
     size = {"mean": 114_660}
     made = data.dataset(name, samples=4800, sample_size=size, format="files", content=content)
     files, largest = made.files, int(made.manifest.shards["size"].max())
@@ -316,7 +316,7 @@ def small_warm(
             access="random",
             direct=False,
             transport="ring" if delivered else "null",
-            decode=bool(delivered),
+            decode=content == "npz",
             crop=crop,
         )
 
