@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import re
+import shlex
 import signal
 import stat
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from iobench.base.errors import DatasetError, IobenchError, UsageError
+from iobench.base.extras import install_command
 from iobench.cli import failure
 from iobench.cli import list as verb
 from tests.hostile import HOSTILE, RAW, check, run
@@ -198,3 +202,37 @@ def test_shared_memory_that_can_not_be_written_is_named(
         error = OSError(errno.EROFS, "Read-only file system", str(missing / "pym-1"))
     fails(error)
     assert f"{missing}, " in refused("list", code=1)
+
+
+# The command that installs an extra
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
+    """Let pip have recorded this origin of iobench: None for an index."""
+
+    class Recorded(metadata.Distribution):
+        def read_text(self, filename: str) -> str | None:
+            assert filename == "direct_url.json"
+            return None if origin is None else json.dumps(origin)
+
+        def locate_file(self, path: object) -> Path:  # type: ignore[override]
+            raise NotImplementedError
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Recorded())
+
+
+def test_from_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "https://user:secret@example.org/iobench.git"
+    installed(monkeypatch, {"url": url, "vcs_info": {"vcs": "git", "commit_id": "1"}})
+    assert shlex.split(install_command("s3")) == [
+        *("pip", "install", "iobench[s3] @ git+https://example.org/iobench.git")
+    ]
+
+
+def test_not_installed_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", nothing)
+    root = Path(__file__).resolve().parents[2]
+    assert shlex.split(install_command("s3")) == ["pip", "install", f"{root}[s3]"]

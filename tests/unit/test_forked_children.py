@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import subprocess
+import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from iobench.base import processes
+from iobench.base.errors import WorkerError
+from iobench.base.interrupts import defer_interrupts
+from iobench.runner.conductor import last_messages
+from iobench.runner.crew import ForkedCrew
+from iobench.runner.messages import Ended, Link
 from iobench.storage import open_storage
 from iobench.storage.s3 import storage as s3
+from tests.processes import signal_at_line, wait_until
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -73,3 +86,104 @@ def test_a_parents_connections_are_kept(
     assert s3._inherited == []
     storage.delete("x")
     storage.close()
+
+
+# Interrupts
+
+
+def interrupted(written: list[str], *, discard: bool = False) -> None:
+    with defer_interrupts(discard=discard):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        written.append("written")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_are_back_whenever_a_signal_comes(number: signal.Signals) -> None:
+    usual = [signal.default_int_handler] * 2
+    found = {line: handlers_after(number, line=line) for line in range(1, 40)}
+    assert {line: handlers for line, handlers in found.items() if handlers != usual} == {}
+
+
+def handlers_after(number: signal.Signals, *, line: int) -> list[Any]:
+    """Of SIGINT and SIGTERM, when the signal came at the Nth line that ``interrupts.py`` ran."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with (
+            suppress(KeyboardInterrupt),
+            signal_at_line(line, "base/interrupts.py", number=number),
+            defer_interrupts(),
+        ):
+            pass
+    finally:
+        now = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, before)
+    return now
+
+
+def test_ctrl_c_outdoes_an_error() -> None:
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        raise ZeroDivisionError
+
+
+def test_ctrl_c_takes_effect_afterwards() -> None:
+    written: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(written)
+    interrupted(written, discard=True)  # the one that ended the run has had its effect
+    assert written == ["written", "written"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# What a rank has started
+
+
+class StartsOthers:
+    """Its rank starts a process that nobody ends, writes its number, and goes on for ever."""
+
+    others_code = True
+
+    def __init__(self, note: Path, *, dies: bool) -> None:
+        self.note, self.dies = note, dies
+
+    def run(self, link: Link) -> None:
+        started = subprocess.Popen(["sleep", "1000"])
+        self.note.with_suffix(".new").write_text(str(started.pid))
+        self.note.with_suffix(".new").rename(self.note)
+        if self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while not self.dies:
+            time.sleep(1.0)
+        link.send(Ended())
+
+
+def gone(note: Path) -> bool:
+    try:
+        stat = Path(f"/proc/{note.read_text()}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def test_what_a_killed_rank_has_started_ends_with_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        last_messages(ForkedCrew(1, StartsOthers(note, dies=True)), Ended)
+    wait_until(lambda: gone(note), "the process goes on")
+
+
+def test_it_ends_as_well_if_the_parent_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    parent = os.fork()
+    if not parent:
+        try:
+            last_messages(ForkedCrew(1, StartsOthers(note, dies=False)), Ended)
+        finally:
+            os._exit(0)
+    wait_until(note.exists, "no rank began")
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    wait_until(lambda: gone(note), "the process goes on")

@@ -11,6 +11,7 @@ import pytest
 from iobench.base.errors import StorageError, TargetLostError
 from iobench.checkpoint import place
 from iobench.checkpoint.catalog import CheckpointRoot
+from iobench.runner.cache import Others
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.locks import object_lock
@@ -127,3 +128,47 @@ def test_checkpoints_of_another_process_are_not_removed(url: str, tmp_path: Path
     assert root.latest() == root.step(2)
     root.clean()
     root.storage.close()
+
+
+# Other processes at the data of a run
+
+
+class SharedLease:
+    unregistered = ""
+
+    def __init__(self, *seen: list[str] | Exception) -> None:
+        self.seen = list(seen)
+
+    def others(self) -> list[str]:
+        found = self.seen.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def check(self) -> None:
+        if not self.seen:
+            raise TargetLostError("somebody has removed it")
+
+    def confirm(self) -> None:
+        self.check()
+
+
+def test_nobody_is_no_finding() -> None:
+    others = Others(SharedLease([], [], StorageError("the server is away")))
+    others.look()
+    others.look()
+    assert others.findings() == []
+
+
+def test_who_can_not_be_seen_is_said() -> None:
+    lease = SharedLease([])
+    lease.unregistered = "access denied"
+    (finding,) = Others(lease).findings()
+    assert (finding.rule, finding.level) == ("storage.unlocked", "info")
+    assert "access denied" in finding.evidence
+
+
+def test_a_dataset_that_is_taken_away_ends_the_run() -> None:
+    others = Others(SharedLease([]))
+    with pytest.raises(TargetLostError):
+        others.look()

@@ -5,6 +5,7 @@ beside them is named.
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.ask.compare.changes import can_tell, change_points
+from iobench.ask.compare.claims import drift_of, like
 from iobench.ask.compare.history import history
 from iobench.record.run import TrainingRecord
 from iobench.report.history import sections
@@ -169,3 +172,119 @@ def test_runs_with_other_settings_are_another_history(
         "w on ? with loader.workers=2",
         "w on ? with loader.workers=3",
     ]
+
+
+# Changes in a series
+
+
+def planted(levels: list[float], *, spread: float = 0.02, seed: int = 0) -> list[float]:
+    chance = np.random.default_rng(seed)
+    return (100 * np.asarray(levels) * chance.lognormal(0, spread, len(levels))).tolist()
+
+
+@pytest.mark.parametrize(
+    ("levels", "at"),
+    [
+        ([1.0] * 10 + [0.8] * 5 + [1.0] * 10, [10, 15]),  # a dip that no single split tells
+        ([1.0] * 10 + [0.8] * 10, [10]),
+        ([1.0] * 18 + [0.8] * 2, [18]),
+        ([1.0] * 2 + [0.8] * 18, [2]),
+        ([1.0] * 5 + [0.3] + [1.0] * 4 + [0.85] * 10, [10]),  # one odd run hides nothing
+        ([1.0] * 5 + [0.3] + [1.0] * 14, []),  # and is no change
+        ([1.0] * 19 + [0.3], []),
+        ([1.0] * 7, []),
+        ([1.0], []),
+        ([], []),
+    ],
+)
+def test_planted_changes(levels: list[float], at: list[int]) -> None:
+    assert [change.at for change in change_points(planted(levels))] == at
+
+
+def test_runs_that_are_all_the_same_have_no_change() -> None:
+    assert change_points([7.0] * 30) == []
+    assert [change.at for change in change_points([7.0] * 5 + [8.0] * 5)] == [5]
+
+
+def test_a_change_below_the_noise_threshold_does_not_count() -> None:
+    steady = planted([1.0] * 10 + [0.97] * 10, spread=0.002)
+    assert change_points(steady) == []
+    assert [change.at for change in change_points(steady, noise=0.0)] == [10]
+
+
+def test_how_many_runs_can_tell() -> None:
+    assert not can_tell(7, 3)
+    assert can_tell(8, 4)
+    assert not can_tell(8, 3)
+    assert can_tell(9, 3)
+    assert not can_tell(40, 1)
+
+
+# Drift of equal runs
+
+
+def equal_runs(
+    factors: list[float], *, sd: float = 0.0, seed: int = 0, **changes: Any
+) -> list[Any]:
+    """A run a day whose three repetitions are around 100 samples/s times its factor."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for number, factor in enumerate(factors):
+        rate = 100 * factor * math.exp(chance.normal(0, sd))
+        found.append(
+            TrainingRecord.model_validate(
+                document(
+                    [rate * 0.999, rate, rate * 1.002],
+                    run_id=f"r{number}",
+                    created=f"2026-01-{number // 2 + 1:02d}T{number % 2:02d}:00:00+00:00",
+                    **changes,
+                )
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("sd", [0.01, 0.04])
+def test_planted_drift_is_found_beside_another_level_of_other_settings(sd: float) -> None:
+    slow = equal_runs([0.5] * 30, sd=sd, seed=1, workload__loader={"workers": 1})
+    found = drift_of([*equal_runs([1.0] * 30, sd=sd), *slow], "samples_per_s")
+    assert found.sd == pytest.approx(sd, rel=0.25)
+    assert (found.runs, found.degrees) == (60, 58)
+    assert (found.first[:10], found.last[:10]) == ("2026-01-01", "2026-01-15")
+
+
+def test_a_step_that_nothing_explains_is_drift() -> None:
+    """Two runs an hour apart may lie on its two sides, although nothing was changed."""
+    found = drift_of(equal_runs([1.0] * 10 + [0.5] * 10, sd=0.01), "samples_per_s")
+    assert found.sd == pytest.approx(math.log(2) / 2, rel=0.1)
+
+
+def test_two_runs_make_it_by_hand() -> None:
+    pair = equal_runs([1.0, math.exp(0.1)])
+    other = equal_runs([2.0, 2.0 * math.exp(-0.1)], workload__batch_size=99)
+    found = drift_of([*pair, *other], "samples_per_s")
+    # each pair: (0.05**2 + 0.05**2) / 1; two pairs have the same variance
+    assert found.sd == pytest.approx(math.sqrt(0.005))
+    assert found.degrees == 2
+
+
+def test_too_few_equal_runs_tell_no_drift() -> None:
+    assert drift_of(equal_runs([1.0] * 3), "samples_per_s") is None
+    assert drift_of(equal_runs([1.0] * 5), "blocked_s") is None
+    assert drift_of(equal_runs([1.0] * 5, validity="invalid"), "samples_per_s") is None
+    each_another = [
+        one
+        for workers in range(5)
+        for one in equal_runs(
+            [1.0], workload__loader={"workers": workers}, host__kernel=str(workers)
+        )
+    ]
+    assert drift_of(each_another, "samples_per_s") is None
+
+
+def test_runs_like_a_run_are_of_its_place_and_ask_the_same() -> None:
+    here = equal_runs([1.0] * 2)
+    more = equal_runs([1.0], storage__url="/b") + equal_runs([1.0], host__node="b")
+    asked = equal_runs([1.0], workload__batch_size=9)
+    settings = equal_runs([1.0], workload__loader={"workers": 9})
+    assert like(here[0], [*here, *more, *asked, *settings]) == [*here, *settings]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iobench.base.errors import UsageError
 from iobench.record.typed import of_text, to_text
 from iobench.runner.hosts.serving import Permitted, PlanOrder
+from iobench.runner.hosts.sharing import share_of_tasks
 from iobench.settings.base import apply_overrides, build
 from iobench.settings.workload import Workload, load_workload
 
@@ -70,3 +73,14 @@ def test_anything_else_is_refused_by_name(asked: PlanOrder, named: str) -> None:
 def test_a_command_without_a_place_names_no_url() -> None:
     with pytest.raises(UsageError):
         Permitted().check(replace(order(), data=S3))
+
+
+# Tasks that hosts share
+
+
+@given(tasks=st.lists(st.integers(0, 10_000), unique=True, max_size=200), hosts=st.integers(1, 40))
+def test_each_task_is_in_one_share_and_shares_are_equal(tasks: list[int], hosts: int) -> None:
+    shares = [share_of_tasks(tasks, host, hosts) for host in range(hosts)]
+    assert sorted(task for share in shares for task in share) == sorted(tasks)
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1

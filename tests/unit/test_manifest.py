@@ -14,18 +14,23 @@ import pyarrow as pa
 import pytest
 
 from iobench.base.errors import DatasetError, StorageError
-from iobench.data.dataset import load_manifest
+from iobench.data.dataset import ResolvedSpec, cheaper_codecs, load_manifest
 from iobench.record.manifest import (
     MANIFEST,
     MARKER,
     MAX_HEADER_BYTES,
+    SAMPLE_COLUMNS,
     SAMPLES,
     SHARD_COLUMNS,
     SHARDS,
+    Header,
     hash_bytes,
     read_table,
     write_table,
 )
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
+from tests.processes import python
 
 
 @pytest.fixture
@@ -150,3 +155,122 @@ def test_names_that_this_locale_cannot_write(monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr(os, "fsencode", lambda name: name.encode("ascii"))
         with pytest.raises(DatasetError, match="LC_ALL"):
             read_table(SHARD_COLUMNS, content)
+
+
+# The plug-ins of a dataset
+
+
+def spec(**keys: Any) -> DatasetSpec:
+    made = {"name": "x", "samples": 9, "sample_size": {"mean": 5000}, **keys}
+    return build(DatasetSpec, made, where="test")
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "suffix", "blocks"),
+    [
+        ({}, "data/001234/001234567.bin", ".bin", False),
+        ({"format": "npz", "codec": "zstd:3"}, "data/001234/001234567.npz.zst", ".npz.zst", False),
+        ({"format": "tar", "content": "jpeg"}, "data/x-1234567.tar", ".jpg", False),
+        ({"format": "parquet", "codec": "gzip"}, "data/x-1234567.parquet", ".bin.gz", True),
+    ],
+)
+def test_plug_ins_decide_where_shards_lie(
+    keys: dict[str, Any], key: str, suffix: str, blocks: bool
+) -> None:
+    found = ResolvedSpec.of(spec(**keys))
+    assert found.keys(1234567) == key
+    assert (found.suffix, found.blocks) == (suffix, blocks)
+    assert found.packing.plain is (found.codec.name == "none")
+
+
+@pytest.mark.parametrize(
+    ("keys", "cheaper"),
+    [
+        ({"codec": "gzip:9"}, ["zstd", "lz4", "none"]),
+        ({"codec": "zstd"}, ["lz4", "none"]),
+        ({"codec": "none"}, []),
+        ({"codec": "gzip", "format": "hdf5", "samples_per_shard": 3}, ["none"]),
+    ],
+)
+def test_cheaper_codecs_are_those_that_the_format_takes(
+    keys: dict[str, Any], cheaper: list[str]
+) -> None:
+    assert cheaper_codecs(ResolvedSpec.of(spec(**keys))) == cheaper
+
+
+class TestOpened:
+    def test_a_manifest_with_a_level_that_is_none(self, make_dataset: Any) -> None:
+        _, path = make_dataset(format="tar", codec="zstd")
+        file = Path(path) / "manifest.json"
+        header = json.loads(file.read_text())
+        header["spec"]["codec"] = "zstd:99"
+        file.write_text(json.dumps(header))
+        with pytest.raises(DatasetError, match=r"manifest\.json"):
+            load_manifest(path)
+
+
+# A million samples
+
+
+MILLION = 10**6
+
+
+@pytest.fixture(scope="module")
+def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifest of a million files (which are not there)."""
+    root = tmp_path_factory.mktemp("million")
+    rows = np.arange(MILLION)
+    one = {name: np.ones(MILLION, dtype) for name, dtype in SAMPLE_COLUMNS.items()}
+    samples = write_table(SAMPLE_COLUMNS, {**one, "shard": rows, "offset": rows * 0})
+    shards = write_table(
+        SHARD_COLUMNS, {**{n: np.ones(MILLION, t) for n, t in SHARD_COLUMNS.items()}, "first": rows}
+    )
+    spec = build(
+        DatasetSpec,
+        {"name": "million", "samples": MILLION, "sample_size": {"mean": 1000}},
+        where="test",
+    )
+    header = Header(
+        generator="test",
+        id="0" * 32,
+        created="2026-01-01T00:00:00+00:00",
+        spec=spec,
+        samples=MILLION,
+        shards=MILLION,
+        stored_bytes=MILLION,
+        sample_bytes=MILLION,
+        tables={SAMPLES: hash_bytes(samples), SHARDS: hash_bytes(shards)},
+    )
+    (root / SAMPLES).write_bytes(samples)
+    (root / SHARDS).write_bytes(shards)
+    (root / MANIFEST).write_text(header.model_dump_json())
+    return root
+
+
+def test_memory_stays_small_in_the_process_and_its_workers(million: Path) -> None:
+    """Peak memory of a whole process that loads the manifest and plans an epoch, and what a forked
+    child adds (private pages).
+    """
+    code = f"""
+import os
+from pathlib import Path
+def status(key):
+    return int(next(l.split()[1] for l in open('/proc/self/status') if l.startswith(key)))
+from iobench.data.dataset import load_manifest
+manifest = load_manifest({str(million)!r})
+from iobench.load.order import epoch_order
+firsts, counts = manifest.shards['first'], manifest.shards['samples']
+order = epoch_order(firsts, counts, sequential=False, shuffle=True, seed=1, epoch=0)
+assert len(order) == {MILLION}
+print(status('VmHWM'), flush=True)
+if os.fork() == 0:
+    total = sum(int(manifest.samples['size'][i]) for i in order[:20000].tolist())
+    dirty = [l for l in open('/proc/self/smaps_rollup') if l.startswith('Private_Dirty')]
+    private = sum(int(l.split()[1]) for l in dirty)
+    print(private, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    peak_kb, child_kb = map(int, python(code).split())
+    assert peak_kb < 200_000
+    assert child_kb < 30_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from iobench.ask.compare.runs import values_of
 from iobench.base.documents import json_text
 from iobench.judge.figures.metrics import repetition_metrics, uncounted_reads
-from iobench.judge.figures.windows import ceiling_from_events
+from iobench.judge.figures.windows import ceiling_from_events, pooled
 from iobench.judge.rebuild import rebuild
 from iobench.judge.validity import evaluate
 from iobench.record.run import TrainingRecord
@@ -327,3 +327,51 @@ def test_what_a_library_reads_is_not_measured() -> None:
     )
     # What reading found changed is not written.
     assert TrainingRecord.model_validate_json(json_text(again)).model_dump() == again.model_dump()
+
+
+# Windows of a ceiling
+
+
+def ceiling_of(*rates: float | None, seconds: float = 1.0) -> Ceiling:
+    windows = [
+        CeilingWindow(
+            seconds=seconds,
+            samples_per_s=rate,
+            bytes_per_s=None if rate is None else rate * 1e6,
+            cpu_s_per_gb=0.5,
+        )
+        for rate in rates
+    ]
+    return Ceiling(not_measured="nothing yet", details=CeilingDetails(windows=windows))
+
+
+def test_one_window_has_no_interval_and_none_has_no_rate() -> None:
+    one = pooled(ceiling_of(90.0))
+    assert (one.windows.value, one.windows.low, one.windows.high) == (90.0, None, None)
+    none = ceiling_of(None)
+    assert pooled(none) == none
+
+
+def test_rebuild_rates_each_window_by_its_own_events() -> None:
+    rows = [
+        {
+            "phase": "calibrate.fetch",
+            "repetition": window,
+            "step": n,
+            "start": n * each_s,
+            "wait": each_s,
+            "samples": 10,
+            "sample_bytes": 1000,
+        }
+        for window, each_s in enumerate((0.1, 0.2))
+        for n in range(11)
+    ]
+    ceiling = ceiling_of(1.0, 2.0).model_copy(update={"by": "reader"})
+    for window in ceiling.details.windows:
+        window.cpu_s = 0.011
+    doc = build_run().with_job(ceilings={"fetch": ceiling})
+    fetch = rebuild(doc, build_events(rows)).job.ceilings["fetch"]
+    rates = [window.samples_per_s for window in fetch.details.windows]
+    assert rates == [pytest.approx(100.0), pytest.approx(50.0)]
+    assert fetch.samples_per_s == pytest.approx(75.0)
+    assert fetch.cpu_s_per_gb == pytest.approx(1000.0)

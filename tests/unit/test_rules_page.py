@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
+from typing import Any, get_args
 
+import pyarrow.parquet as pq
+import pytest
+
+from iobench.host.timeline import read_events
+from iobench.judge.bottleneck import TABLE
+from iobench.judge.evidence import Case
+from iobench.judge.judged import judge
+from iobench.judge.rebuild import rebuild
 from iobench.judge.validity import (
     CHECKPOINT_RULES,
     LEVELS,
@@ -13,6 +23,11 @@ from iobench.judge.validity import (
     RULES,
     SERVING_RULES,
 )
+from iobench.judge.verdict import SITUATIONS
+from iobench.record.curve import Bound
+from iobench.record.run import load_training
+from iobench.record.verdict import AdviceId
+from tests.unit.conftest import build_run
 
 PAGE = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
 OWN, OTHERS = PAGE.split("## MLPerf Storage, line by line")
@@ -58,3 +73,83 @@ def test_whatever_may_refuse_is_compared_or_called_stricter() -> None:
     assert not compared & stricter
     assert refusing <= compared | stricter
     assert stricter <= refusing
+
+
+# docs/verdict.md has the table of the code
+
+
+VERDICT_PAGE = (Path(__file__).parents[2] / "docs/verdict.md").read_text(encoding="utf-8")
+
+
+def table() -> str:
+    lines = ["| | if | it is | threshold, and its source |", "|---|---|---|---|"]
+    number = 0
+    for part in TABLE:
+        lines.append(f"| | **{part.title}** | | |")
+        for row in part.rows:
+            number += 1
+            lines.append(f"| {number} | {row.when} | {row.bottleneck} | {row.source} |")
+    return "\n".join(lines)
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    assert table() in VERDICT_PAGE
+
+
+def test_the_last_row_always_has_an_answer() -> None:
+    """So that no run is left without a decision."""
+    case = Case(judge(build_run()).evidence)
+    assert TABLE[-1].applies(case)
+    assert TABLE[-1].rows[-1].check(case) is not None
+
+
+@pytest.mark.parametrize("bound", get_args(Bound))
+def test_the_page_names_the_first_advice_on_a_storage_that_is_limited_so(bound: Bound) -> None:
+    evidence = judge(build_run()).evidence
+    several = [each for each in SITUATIONS if each.stage == "storage"]
+    changes = next(each.changes for each in several if each.when(evidence, bound))
+    groups = (each if isinstance(each, tuple) else (each,) for each in changes)
+    advised = {change.id for group in groups for change in group}
+    (row,) = re.findall(rf"^\| `{bound}` \|.*\| (.*) \|$", VERDICT_PAGE, re.MULTILINE)
+    assert set(re.findall(r"`([a-z-]+)`", row)) & set(get_args(AdviceId)) <= advised
+
+
+def test_each_stage_has_changes_whatever_limits_it() -> None:
+    evidence = judge(build_run()).evidence
+    for stage in {each.stage for each in SITUATIONS}:
+        last = [each for each in SITUATIONS if each.stage == stage][-1]
+        assert last.when(evidence, None), stage
+
+
+# results/README.md computes what iobench does
+
+
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "tests" / "golden" / "0.1.0" / "runs"
+RESULTS_PAGE = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+
+LAST = "start_ns + wait_ns + copy_ns + busy_ns + sync_ns + checkpoint_ns + lost_ns"
+
+
+def wall_s(rows: list[dict[str, Any]]) -> float:
+    """The sum over the epochs of the time at which the last rank ended, as the page says it."""
+    ends: dict[int, list[float]] = defaultdict(list)
+    of_ranks: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        of_ranks[row["epoch"], row["rank"]].append(row)
+    for (epoch, _), mine in of_ranks.items():
+        mine.sort(key=lambda row: row["step"])
+        late = [row["late_ns"] / row["steps"] for row in mine[-2:]]
+        last = sum(mine[-1].get(name, 0) for name in LAST.split(" + "))
+        ends[epoch].append(last + late[-1] - (late[0] if len(late) > 1 else 0))
+    return sum(map(max, ends.values())) / 1e9
+
+
+@pytest.mark.parametrize("name", ["calibrated", "throttled", "beside-saves", "library"])
+def test_an_epoch_ends_as_the_page_says(name: str) -> None:
+    assert f"`{LAST}`" in RESULTS_PAGE
+    table = pq.read_table(RUNS / name / "events.parquet").to_pylist()
+    doc = rebuild(load_training(RUNS / name), read_events(RUNS / name / "events.parquet"))
+    for number, repetition in enumerate(doc.job.repetitions):
+        rows = [row for row in table if (row["phase"], row["repetition"]) == ("measure", number)]
+        assert wall_s(rows) == pytest.approx(repetition.wall_s, rel=1e-9)

@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iobench.base.errors import SpecError
 from iobench.settings.base import apply_overrides, build, find_spec, known_specs
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.settings.wildcards import matches
 from iobench.settings.workload import Workload
 from iobench.settings.yamlfile import read_yaml
 
@@ -225,3 +229,23 @@ def test_a_broken_file_is_one_line_with_its_name(tmp_path: Path, text: str, says
     message = refusal(lambda: read_yaml(path))
     assert says in message
     assert str(path) in message
+
+
+# Wildcards
+
+
+TEXT = st.text("ab/*", max_size=12)
+
+
+@given(TEXT, st.text("ab/", max_size=12))
+def test_the_answer_is_that_of_a_regular_expression(pattern: str, name: str) -> None:
+    expression = "[^/]*".join(map(re.escape, pattern.split("*")))
+    assert matches(pattern, name) == bool(re.fullmatch(expression, name))
+
+
+@given(st.lists(st.sampled_from(["a", "b", "ab", "*"]), max_size=7), st.text("ab", max_size=9))
+def test_pieces_between_stars_in_their_order(pieces: list[str], name: str) -> None:
+    """Patterns with several stars and names without folders, which chance alone seldom makes."""
+    pattern = "".join(pieces)
+    expression = "[^/]*".join(map(re.escape, pattern.split("*")))
+    assert matches(pattern, name) == bool(re.fullmatch(expression, name))

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 
 from iobench.runner.barrier import StepBarrier
+from iobench.storage.simulated.memory import SharedNumber
+from tests.processes import PATIENCE_S
 
 fork = multiprocessing.get_context("fork")
-PATIENCE_S = 60.0
 
 
 class Stopped:
@@ -125,3 +127,79 @@ def test_a_rank_that_was_killed_holds_up_nobody_after_the_stop(start: Any, held:
     victim.join(PATIENCE_S)
     stopped.value = True
     ended_well(others)
+
+
+# Numbers in shared memory
+
+
+FORK = multiprocessing.get_context("fork")
+
+
+def test_threads_of_several_processes_lose_no_change() -> None:
+    number = SharedNumber(ctypes.c_int64)
+
+    def add() -> None:
+        for _ in range(200):
+            with number.alone():
+                number.value = int(number.value) + 1
+
+    def process() -> None:
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+
+    children = [FORK.Process(target=process) for _ in range(3)]
+    for child in children:
+        child.start()
+    process()
+    for child in children:
+        child.join()
+    assert number.value == 4 * 4 * 200
+
+
+def test_a_process_that_ends_in_the_middle_of_a_change_blocks_nobody() -> None:
+    number = SharedNumber(ctypes.c_double)
+    inside = FORK.Event()
+
+    def hold() -> None:
+        with number.alone():
+            inside.set()
+            time.sleep(600)
+
+    child = FORK.Process(target=hold)
+    child.start()
+    assert inside.wait(PATIENCE_S)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    with number.alone():
+        number.value = 1.5
+    assert number.value == 1.5
+
+
+def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
+    """The forked process waits for the process that is inside, and for nothing else."""
+    number = SharedNumber(ctypes.c_double)
+    inside, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with number.alone():
+            inside.set()
+            go.wait(PATIENCE_S)
+
+    def change() -> None:
+        with number.alone():
+            number.value = 2.5
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(PATIENCE_S)
+    child = FORK.Process(target=change)
+    child.start()
+    go.set()
+    thread.join()
+    child.join(PATIENCE_S)
+    assert child.exitcode == 0
+    assert number.value == 2.5
