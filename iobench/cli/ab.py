@@ -17,7 +17,15 @@ from ..report.ab import answer, planned_line, round_line
 from ..runner.ab import VariantAsked, are_same, compare_in_turns, naming, shortest_s
 from ..runner.earlier import asked_again, recorded_of
 from ..runner.options import AbOptions
-from ..runner.repeated import Asked, check_same_data, data_of, name_of, plan_of, record_of
+from ..runner.repeated import (
+    RECORDS,
+    Asked,
+    check_same_data,
+    data_of,
+    name_of,
+    plan_of,
+    workload_of_plan,
+)
 from ..settings.any_workload import load_any_workload
 from .hosts import trials
 from .live import Live
@@ -42,7 +50,7 @@ def run(request: AbRequest) -> int:
 
 def _compare(request: AbRequest, hosts: Hosts) -> int:
     a, b = variants_of(request, hosts.count)
-    headline = record_of(a.plan).headline
+    headline = RECORDS[type(workload_of_plan(a.plan))].headline
     metric, names = request.metric or headline, [each.name for each in metrics_like(headline)]
     if metric not in names:
         raise UnknownNameError("metric", metric, names)

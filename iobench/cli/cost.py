@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..ask.capacity.loads import LoadCost, load_costs
 from ..ask.compare.cost import Terms
 from ..ask.compare.pace import Schedule, saving_of
 from ..ask.compare.ranking import Machine, rankings, runs_on
 from ..ask.compare.runs import earlier_runs
 from ..base.errors import UsageError
-from ..record.run import PricedRecord, RunRecord, load_run
+from ..record.run import ModelLoadRecord, PricedRecord, RunRecord, load_run
 from ..report.cost import sections
+from ..report.size_loads import load_cost_sections
 from ..settings.instances import instances_of, read_prices
 from .printing import print_report
 from .verbs import CostRequest
@@ -28,19 +30,25 @@ def run(request: CostRequest) -> int:
         stated_spot=request.host_spot_price_per_hour or {},
         chosen=bool(request.instance),
     )
-    priced: list[tuple[PricedRecord, Machine]] = [
-        (doc, tuple((hosts, instances[name]) for name, hosts in types)) for types, doc in given
-    ]
+    priced: list[tuple[PricedRecord, Machine]] = []
+    loads: list[LoadCost] = []
+    for types, doc in given:
+        machine = tuple((hosts, instances[name]) for name, hosts in types)
+        if isinstance(doc, ModelLoadRecord):
+            loads += load_costs(doc.run_id, doc.job, machine)
+        else:
+            priced.append((doc, machine))
     ranked = rankings(priced, terms, earlier=earlier_runs(request.history, request.results))
-    if not any(one.options for one in ranked):
+    if not loads and not any(one.options for one in ranked):
         names = [name for one in ranked for name in one.without_price]
+        names += [name for types, _ in given for name, _ in types]
         raise UsageError(
             f"the price of {names[0] if names else 'the hosts'} is not known",
             remedy="give --host-price-per-hour or --host-spot-price-per-hour, or a price list with "
             "--prices",
         )
-    document = {"rankings": ranked, "left_out": left_out}
-    print_report(request, document, sections(ranked, left_out))
+    document = {"rankings": ranked, "loads": loads, "left_out": left_out}
+    print_report(request, document, [*load_cost_sections(loads), *sections(ranked, left_out)])
     return 0
 
 

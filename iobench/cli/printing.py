@@ -142,7 +142,8 @@ def finish_sweep(request: ReportedRequest, sweep: Sweep, directory: Path, *, new
     shown = sweep_sections(sweep) if not sweep.walk else walk_sections(sweep)
     _show(request, document, shown, directory, paged=shown if new else None)
     points = sum(bool(point.runs) for point in sweep.points)
-    if request.format == "text" and not sweep.walk and points > 1:
+    advised = sweep.metric == TrainingRecord.headline and not sweep.walk
+    if request.format == "text" and advised and points > 1:
         say(f"advice:  iobench advise {directory}")
     return 0 if points else 1
 

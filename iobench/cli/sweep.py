@@ -9,6 +9,7 @@ from ..base.errors import UsageError
 from ..record.sweep import Setting, Sweep, parse_axis, save_sweep, setting_text
 from ..report.advise import confirmation_sections
 from ..runner.options import SweepOptions
+from ..runner.repeated import RECORDS
 from ..runner.sweeping.confirm import confirm
 from ..runner.sweeping.plan import (
     groups_within,
@@ -19,6 +20,7 @@ from ..runner.sweeping.plan import (
 from ..runner.sweeping.run import check_hosts, run_sweep
 from ..runner.sweeping.takeup import Given, take_up
 from ..runner.sweeping.walking import overrides_of, sized
+from ..settings.any_workload import kind_of
 from ..settings.base import build, head
 from ..settings.instances import find_instance
 from ..settings.walk import WalkSpec, find_walk
@@ -163,8 +165,10 @@ def _begin(
     calibration_s = _CALIBRATION_S if walk is None else 0.0
     if request.calibration_s is not None:
         calibration_s = request.calibration_s
+    name = (request.workload or "") if walk is None else walk.workload
     given = {
-        "workload": request.workload if walk is None else walk.workload,
+        "workload": name,
+        "metric": RECORDS[kind_of(name)].headline,
         "data_root": request.to or "",
         "data": request.data or "",
         "overrides": list(request.overrides)

@@ -761,6 +761,10 @@ class SweepRequest(TrialsRequest, LockingRequest):
           --sweep dataset.format=files,tar --sweep loader.workers=1,2,4
       iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 \\
           --sweep dataset.codec=none,zstd:1 --one-at-a-time --budget 20m
+      iobench sweep resnet50-server --data /mnt/fast/resnet50 \\
+          --sweep arrivals.rate=200,400,800
+      iobench sweep model-load --data /mnt/fast/llama3-8b \\
+          --sweep loaders=direct,mmap,eager
       iobench sweep cpu-training --data /mnt/fast/images \\
           --host-price-per-hour 0.357
       iobench sweep cpu-training --data /mnt/fast/images \\
@@ -769,8 +773,8 @@ class SweepRequest(TrialsRequest, LockingRequest):
     """
 
     workload: Annotated[str | None, named("workload", "sweep")] = field(kw_only=False, default=None)
-    """name of a workload (iobench list workloads) or YAML file; or of a walk, which has its own
-    settings (iobench list sweeps)"""
+    """name of a workload (iobench list workloads), of a scenario (iobench list scenarios) or YAML
+    file; or model-load; or of a walk, which has its own settings (iobench list sweeps)"""
     sweep: Annotated[tuple[str, ...], Parameter(metavar="KEY=A,B,C")] = ()
     """key to vary, and its values; repeatable"""
     one_at_a_time: bool = False

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from ..base.errors import SpecError
+from ..base.text import printable
 from ..settings.base import (
     Count,
     Figure,
@@ -23,6 +24,7 @@ from ..settings.base import (
     save_record,
 )
 from ..settings.walk import WalkStep
+from .metrics import COMPARED, Metric
 
 SWEEP_FILE = "sweep.json"
 SCHEMA_VERSION = "1.0"
@@ -41,14 +43,15 @@ class SweepPoint(Record):
     data: str = ""  # the dataset that it reads
     dataset_bytes: int = 0  # expected, before the codec
     runs: list[str] = Field(default_factory=list)  # run directories, relative to the sweep's
-    samples_per_s: list[float] = Field(default_factory=list)  # one for each run
+    # Of the sweep's metric, one for each run.
+    figures: list[float] = Field(default_factory=list)
     seconds: list[float] = Field(default_factory=list)  # duration of each run
     # Other combinations that mean the same, and share its figures.
     also: list[dict[str, Setting]] = Field(default_factory=list)
     stored_bytes: Figure | None = None  # of its dataset
     # Of each run; None: not measured. Bytes that the readers read, over the samples delivered.
     read_bytes_per_sample: list[Figure | None] = Field(default_factory=list)
-    # CPU seconds of ranks and workers, over 1e9 bytes of uncompressed samples.
+    # CPU seconds of ranks and workers, over 1e9 bytes of uncompressed samples, or of weights.
     cpu_s_per_gb: list[Figure | None] = Field(default_factory=list)
     # Cores of the host that other processes used at least, on average over each run; None: not
     # recorded.
@@ -68,7 +71,8 @@ class Sweep(RecordHead):
 
     schema_version: str = SCHEMA_VERSION
     status: Literal["running", "ok", "interrupted", "out of time"] = "running"
-    workload: str
+    workload: str  # or a scenario of requests, or loads of a model
+    metric: str = "samples_per_s"  # by which the points are compared
     data_root: str  # below which datasets are generated; empty if ``data`` is given
     # A dataset that exists already and is read by all points; the empty text: there is none.
     data: str = ""
@@ -97,6 +101,21 @@ class Sweep(RecordHead):
     planned: list[str] = Field(default_factory=list)
     # ``planned``, and what the budgets of the last run did not allow.
     left_out: list[str] = Field(default_factory=list)
+
+    @field_validator("metric")
+    @classmethod
+    def _is_compared(cls, name: str) -> str:
+        if name not in COMPARED:
+            raise ValueError(f"'{printable(name, 60)}' is no metric by which runs are compared")
+        return name
+
+    @property
+    def compared_by(self) -> Metric:
+        return COMPARED[self.metric]
+
+    def speed(self, figure: float) -> float:
+        """The larger, the better the figure, which is above 0."""
+        return figure if self.compared_by.better == "more" else 1 / figure
 
 
 def parse_axis(text: str) -> tuple[str, list[Setting]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ..ask.capacity.loads import LoadGuess, LoadNeed, LoadWhatIf
+from ..ask.capacity.loads import LoadCost, LoadGuess, LoadNeed, LoadWhatIf
 from ..base.units import counted, format_bytes, format_duration, format_percent, format_rate
 from .cost_words import plain_usd
-from .figures import TableOf, facts, figure, picture, word
+from .figures import MAX_BARS, TableOf, facts, figure, picture, with_interval, word
 from .sections import Cell, FirstScreen, KeyFigure, Section
 
 
@@ -91,11 +91,54 @@ def loads_at_sections(found: LoadWhatIf) -> list[Section]:
     return [first, table.made("loads", "Loads", notes=[note])]
 
 
-def _name(each: LoadGuess) -> str:
+def load_cost_sections(costs: Sequence[LoadCost]) -> list[Section]:
+    """What hosts cost while replicas load, the cheapest first; nothing without any."""
+    if not costs:
+        return []
+    ranked = sorted(costs, key=lambda each: each.usd)
+    best, worst = ranked[0], ranked[-1]
+    sentences = [
+        f"A start of {counted(best.replicas, 'replica')} of {best.model} costs "
+        f"{plain_usd(best.usd)} USD on {best.machine}, {best.kind}, by the loader {best.loader}."
+    ]
+    if worst.usd > best.usd:
+        sentences.append(
+            f"The dearest way here costs {plain_usd(worst.usd)} USD: {_name(worst)} on "
+            f"{worst.machine}, {worst.kind}."
+        )
+    bars = [
+        (f"{_name(each)}, {each.machine} {each.kind}", each.usd, f"{plain_usd(each.usd)} USD", "")
+        for each in ranked[:MAX_BARS]
+    ]
+    first = FirstScreen(
+        job=f"Loads of {best.model}",
+        state=f"{plain_usd(best.usd)} USD a start",
+        sentences=tuple(sentences),
+        gauges=(KeyFigure("1,000 starts", f"{plain_usd(1000 * best.usd)} USD"),),
+        picture=picture("USD until the slowest replica is ready", bars),
+    )
+    rows = TableOf(ranked)
+    rows.add("loader", "loader")
+    rows.add("replicas", "replicas", of=_replicas)
+    rows.add("machine", "hosts")
+    rows.add("kind", "paid")
+    rows.add("usd_per_hour", "USD/hour", show=plain_usd)
+    rows.add("seconds", "ready", "s", lambda each: figure(each.seconds, format_duration))
+    rows.add("usd", "USD a start [min, max]", of=_usd, ends=("usd_low", "usd_high"))
+    notes = ["All hosts are paid for until the slowest replica of the run was ready."]
+    return [first, rows.made("load-costs", "What a start costs", notes=notes)]
+
+
+def _usd(each: LoadCost) -> Cell:
+    low, high = each.usd_low, each.usd_high
+    return with_interval(each.usd, low, high, plain_usd)
+
+
+def _name(each: LoadGuess | LoadCost) -> str:
     return f"{each.loader}, {_replicas(each).text}"
 
 
-def _replicas(each: LoadGuess) -> Cell:
+def _replicas(each: LoadGuess | LoadCost) -> Cell:
     text = f"{counted(each.replicas, 'replica')}{', one read' if each.one_read else ''}"
     return word(text, each.replicas)
 

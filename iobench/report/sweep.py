@@ -10,14 +10,23 @@ from statistics import median
 from typing import NamedTuple
 
 from ..ask.tuning.knee import front
-from ..base.units import counted, format_count, format_factor
+from ..base.units import counted, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
 from .again import kept_sections
-from .figures import MAX_BARS, RANGE, TableOf, listed, median_cell, picture, spread_of
+from .figures import (
+    MAX_BARS,
+    RANGE,
+    TableOf,
+    format_of,
+    listed,
+    median_cell,
+    picture,
+    spread_of,
+)
 from .glance import ended
 from .labels import add_tags
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Where, joined
-from .sweep_grid import over_settings, rate_of, rates_of
+from .sweep_grid import over_settings, rate_of, rates_of, speed_of, title_of
 
 
 class Cost(NamedTuple):
@@ -48,7 +57,7 @@ def sections(sweep: Sweep) -> list[Section]:
     """Charts, and a row for each point: samples/s over its repetitions, or why it failed."""
     best = sorted(
         (point for point in sweep.points if rate_of(point) is not None),
-        key=lambda point: -(rate_of(point) or 0.0),
+        key=lambda point: -speed_of(sweep, point),
     )
     points, over = [_points(sweep, best)] if sweep.points else [], over_settings(sweep)
     return joined(
@@ -62,12 +71,14 @@ def sections(sweep: Sweep) -> list[Section]:
 
 def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     """The fastest points, and how much faster than today's settings."""
+    metric, show = sweep.compared_by, format_of(sweep.compared_by)
+    best_is = "highest" if metric.better == "more" else "lowest"
     marks = {id(point): "today" for point in sweep.points if point.settings == sweep.default}
     bars = [
         (
             describe(point.settings),
             median(rates_of(point)),
-            spread_of(rates_of(point), format_count),
+            spread_of(rates_of(point), show),
             marks.get(id(point), ""),
         )
         for point in best[:MAX_BARS]
@@ -77,7 +88,7 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     if bars and now:
         gauges += [KeyFigure("over today's settings", format_factor(bars[0][1] / now))]
     if bars:
-        gauges += [KeyFigure("highest samples/s", format_count(bars[0][1]))]
+        gauges += [KeyFigure(f"{best_is} {metric.short}", show(bars[0][1]))]
     failed = sum(1 for point in sweep.points if point.failed)
     state = f"{counted(len(best), 'point')} measured" + (f", {failed} failed" if failed else "")
     return FirstScreen(
@@ -86,14 +97,16 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
         flags=() if sweep.status == "ok" else (sweep.status,),
         sentences=(_sentence(sweep, best[0]),) if best else (),
         gauges=tuple(gauges),
-        picture=picture("Samples/s, the fastest settings first", bars),
+        picture=picture(f"{title_of(metric)}, the fastest settings first", bars),
         trust=f"At most {counted(sweep.repetitions, 'trial')} of each point." if best else "",
     )
 
 
 def _sentence(sweep: Sweep, best: SweepPoint) -> str:
     """The point with the highest median, and that of today's settings beside it."""
-    told = f"The highest median is {format_count(median(rates_of(best)))} samples/s"
+    metric = sweep.compared_by
+    best_is, short = "highest" if metric.better == "more" else "lowest", metric.short
+    told = f"The {best_is} median is {format_of(metric)(median(rates_of(best)))} {short}"
     told += f" with {describe(best.settings)}"
     today = next((point for point in sweep.points if point.settings == sweep.default), None)
     if today is best:
@@ -104,22 +117,23 @@ def _sentence(sweep: Sweep, best: SweepPoint) -> str:
     return f"{told}: {format_factor(high / now)} that of today's settings."
 
 
-def _rate(point: SweepPoint) -> Cell:
+def _rate(sweep: Sweep, point: SweepPoint) -> Cell:
     if point.failed:
         return Cell(value=None, why=f"failed: {point.failed}")
-    return median_cell(rates_of(point), format_count)
+    return median_cell(rates_of(point), format_of(sweep.compared_by))
 
 
 def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
     """The measured points, the fastest first, and those that failed."""
     rows = TableOf([*best, *(point for point in sweep.points if point.failed)])
     rows.add("settings", "settings", of=lambda each: describe(each.settings))
-    rows.add("samples_per_s", "samples/s, median [min, max]", of=_rate, ends=RANGE)
+    label = f"{sweep.compared_by.short}, median [min, max]"
+    rows.add(sweep.metric, label, of=partial(_rate, sweep), ends=RANGE)
     rows.data("trials", of=lambda each: len(rates_of(each)) or None)
     for name, cost in COSTS.items():
         rows.add_each({name: cost.label}, cost.unit, _cost, where="pages")
     usd = partial(_usd_per_million, sweep)
-    where: Where = "data" if sweep.usd_per_hour is None else "everywhere"
+    where: Where = "everywhere" if _has_price(sweep) else "data"
     rows.add(_USD, "USD/million", of=usd, show="{:.4g}".format, where=where)
     fronts = {
         id(each): Cell(value=None if each.failed else on, text="yes" if on else "")
@@ -141,12 +155,13 @@ def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
 
 
 def _fronts(sweep: Sweep) -> Iterator[Chart]:
-    """The Pareto front of samples/s and each cost that differs between the points.
+    """The Pareto front of the metric and each cost that differs between the points.
 
     With a price, also that of the price of samples and the bytes that are stored. All points have
     run on one host, so the fastest is the cheapest: what a price adds is what a point with fewer
     stored bytes costs more in hours of the host.
     """
+    metric = sweep.compared_by
     for name, cost in COSTS.items():
         known = [
             each
@@ -158,14 +173,15 @@ def _fronts(sweep: Sweep) -> Iterator[Chart]:
         chart = Chart(
             kind="front",
             x=name,
-            y=("samples_per_s",),
+            y=(sweep.metric,),
             label=("settings",),
-            title=f"Pareto front of samples/s and {cost.what}",
+            title=f"Pareto front of {metric.short} and {cost.what}",
             x_label=cost.axis,
-            y_label="samples/s",
+            y_label=metric.short,
+            better=("less", metric.better or "more"),
         )
         yield chart
-        if name == "stored_bytes" and sweep.usd_per_hour is not None:
+        if name == "stored_bytes" and _has_price(sweep):
             yield replace(
                 chart,
                 y=(_USD,),
@@ -177,17 +193,21 @@ def _fronts(sweep: Sweep) -> Iterator[Chart]:
 
 def _usd_per_million(sweep: Sweep, point: SweepPoint) -> float | None:
     """The price of a million samples of a point; None without a price, or without a rate."""
-    rate = rate_of(point)
-    return (
-        None if sweep.usd_per_hour is None or not rate else sweep.usd_per_hour / rate / 3600 * 1e6
-    )
+    rate, price = rate_of(point), sweep.usd_per_hour
+    if price is None or not rate or not _has_price(sweep):
+        return None
+    return price / rate / 3600 * 1e6
+
+
+def _has_price(sweep: Sweep) -> bool:
+    return sweep.usd_per_hour is not None and sweep.compared_by.unit == "samples/s"
 
 
 def _on_front(sweep: Sweep) -> list[bool]:
     """For each point whether no other one is as fast with as little of every cost."""
     costs = [
         (
-            None if (rate := rate_of(point)) is None else -rate,
+            -speed_of(sweep, point) or None,
             *(_cost(point, name) for name in COSTS),
         )
         for point in sweep.points

@@ -1,7 +1,7 @@
-"""Samples/s of a sweep over its settings, as tables that a page draws.
+"""Samples/s of a sweep, or its other metric, over its settings, as tables that a page draws.
 
 Two settings have a map and lines. Of more than two, each two that were varied together have them,
-those that changed samples/s most first, with the others as in one point. A setting that was varied
+those that changed it most first, with the others as in one point. A setting that was varied
 alone has a table of its own through that point. Settings that are names, such as codecs, have bars
 instead of a line.
 """
@@ -16,15 +16,13 @@ from functools import cached_property
 from statistics import fmean, median
 
 from ..ask.tuning.points import number
-from ..base.units import format_count
+from ..record.metrics import Metric
 from ..record.sweep import Sweep, SweepPoint, describe, setting_text
-from .figures import TableOf, evenly, median_cell
+from .figures import TableOf, evenly, format_of, median_cell
 from .sections import Cell, Chart, Table
 
 MAX_SERIES, MAX_PAIRS, MAX_SLICES = 8, 6, 6
 """Lines in a chart, pairs of settings, and charts of one setting each."""
-
-TITLE = "Samples/s"
 
 
 def over_settings(sweep: Sweep) -> list[Table]:
@@ -96,14 +94,14 @@ def _two(grid: Grid, along: str, across: str, name: str) -> Table:
     if _numeric(grid, along) and len(rows) > 1:
         few = evenly(keys, MAX_SERIES)
         left = "" if len(few) == len(keys) else f" ({len(few)} of {len(keys)} values)"
-        title = f"{TITLE} over {_short(along)}, by {_short(across)}{left}{rest}"
+        title = f"{grid.title} over {_short(along)}, by {_short(across)}{left}{rest}"
         charts.append(_lines(grid, along, tuple(few), title))
     table = TableOf(rows)
     _setting(table, grid, along)
     for key, text in zip(keys, columns, strict=True):
         cells = {x: _rate(grid, grid.at(grid.base, {along: x, across: text})) for x in rows}
-        table.add(key, f"{_short(across)} {text}", "samples/s", cells.__getitem__)
-    title = f"{TITLE} by {_short(across)} and {_short(along)}{rest}"
+        table.add(key, f"{_short(across)} {text}", grid.metric.unit, cells.__getitem__)
+    title = f"{grid.title} by {_short(across)} and {_short(along)}{rest}"
     return table.made(name, title, charts=charts, where="page")
 
 
@@ -112,15 +110,13 @@ def _one(grid: Grid, key: str, name: str) -> Table | None:
     found = grid.along(key, grid.base)
     if len(found) < 2:
         return None
-    title, rate = f"{TITLE} over {_short(key)}{_rest(grid, key)}", "samples_per_s"
-    bars = Chart(kind="bars", y=(rate,), label=(key,), title=title, y_label="samples/s")
+    title, rate = f"{grid.title} over {_short(key)}{_rest(grid, key)}", grid.metric.name
+    bars = Chart(kind="bars", y=(rate,), label=(key,), title=title, y_label=grid.metric.short)
     points = dict(found)
     table = TableOf(points)
     _setting(table, grid, key)
-    label = "samples/s, median [min, max]"
-    table.add(
-        rate, label, "samples/s", lambda each: median_cell(rates_of(points[each]), format_count)
-    )
+    label, show = f"{grid.metric.short}, median [min, max]", format_of(grid.metric)
+    table.add(rate, label, grid.metric.unit, lambda each: median_cell(rates_of(points[each]), show))
     chart = _lines(grid, key, (rate,), title) if _numeric(grid, key) else bars
     today = grid.today
     return table.made(
@@ -136,7 +132,12 @@ def _lines(grid: Grid, key: str, columns: tuple[str, ...], title: str) -> Chart:
     known = [number(text) or 0.0 for text in grid.values[key]]
     wide = min(known) > 0 and max(known) >= 4 * min(known)
     return Chart(
-        kind="lines", x=key, y=columns, title=title, y_label="samples/s", log="x" if wide else ""
+        kind="lines",
+        x=key,
+        y=columns,
+        title=title,
+        y_label=grid.metric.short,
+        log="x" if wide else "",
     )
 
 
@@ -159,10 +160,11 @@ def _rate(grid: Grid, point: SweepPoint | None) -> Cell:
     rates = rates_of(point)
     if not rates:
         return Cell(value=None, why="failed" if point.failed else "not run")
-    mark = " highest" if point is grid.points[grid.fastest] else ""
+    best = "highest" if grid.metric.better == "more" else "lowest"
+    mark = f" {best}" if point is grid.points[grid.fastest] else ""
     mark = mark or " today" * (point is grid.today)
     low, high = (min(rates), max(rates)) if len(rates) > 1 else (None, None)
-    text = f"{format_count(round(median(rates), 1))}{mark}"
+    text = f"{format_of(grid.metric)(median(rates))}{mark}"
     return Cell(value=median(rates), text=text, low=low, high=high)
 
 
@@ -173,6 +175,7 @@ Texts = tuple[str, ...]
 class Grid:
     """The points of a sweep by the texts of their settings, in the order of ``keys``."""
 
+    sweep: Sweep
     keys: Texts
     points: Mapping[Texts, SweepPoint]
     default: Texts | None
@@ -191,7 +194,15 @@ class Grid:
 
     @cached_property
     def fastest(self) -> Texts:
-        return max(self.points, key=lambda where: rate_of(self.points[where]) or 0.0)
+        return max(self.points, key=lambda where: speed_of(self.sweep, self.points[where]))
+
+    @property
+    def metric(self) -> Metric:
+        return self.sweep.compared_by
+
+    @property
+    def title(self) -> str:
+        return title_of(self.metric)
 
     @property
     def today(self) -> SweepPoint | None:
@@ -217,7 +228,7 @@ class Grid:
         return [(text, point) for text, point in found if point and rate_of(point) is not None]
 
     def effect(self, key: str) -> float:
-        """The logarithm of the highest over the lowest samples/s of points that differ in ``key``.
+        """The logarithm of the highest over the lowest figure of points that differ in ``key``.
 
         They are alike in all else; the mean over all such groups.
         """
@@ -231,13 +242,24 @@ class Grid:
 
 
 def rates_of(point: SweepPoint) -> list[float]:
-    """Samples/s of the trials that measured some."""
-    return [rate for rate in point.samples_per_s if math.isfinite(rate) and rate > 0]
+    """The figures of the trials that measured some."""
+    return [rate for rate in point.figures if math.isfinite(rate) and rate > 0]
 
 
 def rate_of(point: SweepPoint) -> float | None:
     rates = rates_of(point)
     return median(rates) if rates else None
+
+
+def speed_of(sweep: Sweep, point: SweepPoint) -> float:
+    """The larger, the better; 0 for a point without a figure."""
+    rate = rate_of(point)
+    return sweep.speed(rate) if rate else 0.0
+
+
+def title_of(metric: Metric) -> str:
+    """The metric at the beginning of a title."""
+    return metric.short[:1].upper() + metric.short[1:]
 
 
 def grid_of(sweep: Sweep) -> Grid:
@@ -249,4 +271,4 @@ def grid_of(sweep: Sweep) -> Grid:
             points[tuple(setting_text(settings.get(key)) for key in keys)] = point
     default = sweep.default
     now = None if default is None else tuple(setting_text(default.get(key)) for key in keys)
-    return Grid(keys, points, now)
+    return Grid(sweep, keys, points, now)

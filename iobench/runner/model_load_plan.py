@@ -171,6 +171,12 @@ def memory_needed(
     return copies * weights.nbytes + ranks * PROCESS_BYTES
 
 
+def one_of_each(spec: LoadSpec, storage: Storage) -> LoadSpec:
+    """The loads by which a run is compared: by the first loader, with the fewest replicas."""
+    loaders = (spec.loaders or _usual_loaders(storage))[:1]
+    return spec.model_copy(update={"loaders": loaders, "replicas": [min(spec.replicas, default=1)]})
+
+
 def _usual_loaders(storage: Storage) -> list[str]:
     """``direct``, and what most engines do on such a storage if its package is there."""
     other = "mmap" if isinstance(storage, Files) else "eager"

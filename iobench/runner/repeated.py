@@ -1,4 +1,4 @@
-"""Repetitions of any kind of job, one at a time: what takes turns in ``ab``.
+"""Repetitions of any kind of job, one at a time: what takes turns in ``ab``, and trials of sweeps.
 
 A kind of job is a plan and what repeats it: a training loads its epochs, a server answers a window
 of requests, and replicas load a model's weights by one loader. The figure by which repetitions are
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..ask.compare.sequential import figures_of
-from ..base.errors import DatasetError, IobenchError, UsageError
+from ..base.errors import DatasetError, IobenchError, UsageError, kept_in
 from ..judge.model_load import MEASURED, value_of
 from ..judge.serving.figures import SUMMARISED
 from ..load import make_reader
@@ -23,14 +23,16 @@ from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingReco
 from ..settings.any_workload import AnyWorkload
 from ..settings.model_load import MODEL_LOAD, LoadSpec
 from ..settings.scenario import Scenario
+from ..settings.workload import Workload
+from ..storage import open_storage
 from ..storage.locks.lock import reading
 from .cache import Others
 from .estimate import expected_repetition_s
 from .experiment import RunBegun
-from .facts import Ending, add_changes, add_loader_facts
+from .facts import Ending, add_changes, add_loader_facts, failures_recorded, new_directory
 from .hosts.hosts import Hosts
 from .model_load import LoadsBegun, weights_held
-from .model_load_plan import LoadPlan, make_load_plan
+from .model_load_plan import LoadPlan, make_load_plan, one_of_each
 from .options import VerbOptions
 from .plan import Plan, make_plan
 from .progress import Observer
@@ -64,10 +66,8 @@ def plan_of(asked: Asked, *, repetitions: int) -> AnyPlan:
     """
     work, data, seed = asked.workload, asked.data, asked.seed
     if isinstance(work, LoadSpec):
-        known = {"repetitions": repetitions, "replicas": [min(work.replicas, default=1)]}
-        plan = make_load_plan(data, work.model_copy(update=known))
-        one = plan.spec.model_copy(update={"loaders": plan.spec.loaders[:1]})
-        return replace(plan, spec=one)
+        one = one_of_each(work, open_storage(data))
+        return make_load_plan(data, one.model_copy(update={"repetitions": repetitions}))
     if isinstance(work, Scenario):
         return make_serving_plan(
             work, data, repetitions=repetitions, seed=seed, origin=asked.origin
@@ -82,18 +82,24 @@ def plan_of(asked: Asked, *, repetitions: int) -> AnyPlan:
     )
 
 
+def workload_of_plan(plan: AnyPlan) -> AnyWorkload:
+    if isinstance(plan, LoadPlan):
+        return plan.spec
+    return plan.workload if isinstance(plan, Plan) else plan.scenario
+
+
 def name_of(plan: AnyPlan) -> str:
     """The name of its workload or scenario."""
-    if isinstance(plan, LoadPlan):
-        return MODEL_LOAD
-    return plan.workload.name if isinstance(plan, Plan) else plan.scenario.name
+    workload = workload_of_plan(plan)
+    return MODEL_LOAD if isinstance(workload, LoadSpec) else workload.name
 
 
-def record_of(plan: AnyPlan) -> type[RunRecord]:
-    """The kind of record that a run of the plan writes."""
-    if isinstance(plan, LoadPlan):
-        return ModelLoadRecord
-    return TrainingRecord if isinstance(plan, Plan) else ServingRecord
+RECORDS: dict[type[AnyWorkload], type[RunRecord]] = {
+    Workload: TrainingRecord,
+    Scenario: ServingRecord,
+    LoadSpec: ModelLoadRecord,
+}
+"""The kind of record that a run writes."""
 
 
 def data_of(plan: AnyPlan) -> str:
@@ -117,11 +123,9 @@ def expected_s(plan: AnyPlan) -> float | None:
 
 def work_of(plan: AnyPlan) -> tuple[object, ...]:
     """What the plan does with which data: two plans that have the same do the same."""
-    if isinstance(plan, LoadPlan):
-        return plan.spec, plan.url
-    if isinstance(plan, ServingPlan):
-        return plan.scenario, plan.plan.data, plan.plan.origin, plan.seed
-    return plan.workload, plan.data, plan.origin, plan.accelerators, plan.seed
+    inner = plan.plan if isinstance(plan, ServingPlan) else plan
+    more = (inner.origin, inner.accelerators) if isinstance(inner, Plan) else ()
+    return workload_of_plan(plan), data_of(plan), seed_of_plan(plan), *more
 
 
 def check_same_data(doc: RunRecord, plan: AnyPlan) -> None:
@@ -194,6 +198,26 @@ def hold(plan: AnyPlan, held: ExitStack, hosts: Hosts, *, verb: str, break_lock:
         ServingBegun(requests, place, options, observer, Others(lease), None, run_id=run_id),
         break_lock=break_lock,
     )
+
+
+def repeat_once(
+    plan: AnyPlan, options: VerbOptions, observer: Observer, hosts: Hosts, *, verb: str
+) -> tuple[RunRecord, Path]:
+    """A run of one repetition, without ceilings; return its record and its directory.
+
+    Raises as ``hold``, and the failure or InterruptedRun after the record was written.
+    """
+    with ExitStack() as held:
+        begin = hold(plan, held, hosts, verb=verb, break_lock=options.break_lock)
+        directory = new_directory(options.results, name_of(plan))
+        run = begin(directory, directory.name, options, observer)
+        with failures_recorded(run.doc, directory) as ending:
+            run.prepare("")
+            run.measure(0)
+        doc = run.end(stopped=ending.failure is not None)
+    if ending.failure is not None:
+        raise kept_in(ending.failure, directory)
+    return doc, directory
 
 
 def _training(plan: Plan, held: ExitStack, hosts: Hosts, *, verb: str, break_lock: bool) -> Begin:

@@ -41,6 +41,11 @@ def kind_of(name: str) -> type[AnyWorkload]:
     )
 
 
+def is_known(name: str) -> bool:
+    """Whether it is a name, and no path of a file."""
+    return name == MODEL_LOAD or any(name in known_specs(each) for each in ("workload", "scenario"))
+
+
 def read_any_workload(name: str) -> dict[str, object]:
     """What the file of this name says; loads of a model have none. Raises as ``kind_of``."""
     kind = kind_of(name)

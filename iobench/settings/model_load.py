@@ -34,6 +34,10 @@ class LoadSpec(Strict):
     block_size: Annotated[Bytes, Field(ge=4096, le=1 << 30)] | None = None
     concurrency: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
 
+    def storage_options(self) -> dict[str, str]:
+        """Options of the storage, which its URL has."""
+        return {}
+
     @field_validator("loaders", "replicas", mode="before")
     @classmethod
     def _one_alone(cls, value: object) -> object:

@@ -15,7 +15,8 @@ import pytest
 from iobench.record.sweep import load_sweep, parse_axis, save_sweep
 from iobench.report.walk import best_command
 from iobench.runner.sweeping.plan import plan_sweep
-from tests.processes import document, printed, running, wait_until
+from tests.processes import completed, document, printed, refused, running, wait_until
+from tests.small_models import small_weights
 from tests.unit.conftest import build_sweep
 
 WORKLOAD = """
@@ -186,7 +187,7 @@ def test_a_walk_goes_on_where_its_time_ended(home: Path) -> None:
     cut = load_sweep(place)
     cut.points, cut.walked, cut.status = cut.points[:2], 1, "interrupted"
     last = cut.points[1]
-    last.runs, last.samples_per_s, last.seconds = [], [], []
+    last.runs, last.figures, last.seconds = [], [], []
     save_sweep(place, cut)
     again = document(f"sweep --resume {place}")
     assert again["status"] == "ok"
@@ -194,9 +195,89 @@ def test_a_walk_goes_on_where_its_time_ended(home: Path) -> None:
     assert again["points"][0]["runs"] == found["points"][0]["runs"]
     for point in (sweep := load_sweep(place)).points:  # as if each trial had shown this
         fast = point.settings["batch_size"] == 16
-        point.samples_per_s = [1000.0 + 500 * fast + trial for trial in range(4)]
+        point.figures = [1000.0 + 500 * fast + trial for trial in range(4)]
     _, *best = shlex.split(best_command(sweep))
     job = document("", *best, "-n", 1, "--calibration", "0s", "--no-ablations")["job"]
     assert job["workload"]["batch_size"] == 16
     assert job["workload"]["loader"]["workers"] == 0
     assert job["dataset"]["samples"] == 48
+
+
+SCENARIO = """
+name: asked
+dataset: ./tiny-data.yaml
+limit: 20s
+step_time: 1ms
+cache: any
+duration: 300ms
+arrivals: {rate: 40}
+"""
+
+
+def test_requests_are_swept_over_steps_and_generated_data(home: Path) -> None:
+    """Each latency holds a step, so that of 400 ms is known to be the slowest."""
+    (home / "asked.yaml").write_text(SCENARIO)
+    found = document(
+        "sweep ./asked.yaml --to data --sweep step_time=1ms,400ms --sweep dataset.format=tar,files "
+        "--repeat 1"
+    )
+    assert (found["status"], found["metric"]) == ("ok", "latency_p99_s")
+    slow = {
+        (point["settings"]["step_time"], point["settings"]["dataset.format"]): point["figures"][0]
+        for point in found["points"]
+    }
+    assert all((figure >= 0.4) == (step == "400ms") for (step, _), figure in slow.items())
+    assert found["default"] == {"step_time": "1ms", "dataset.format": "tar"}
+    place = home / found["directory"]
+    shown = printed(f"report {place} --format csv").splitlines()
+    assert "latency_p99_s" in shown[0]
+    assert "400ms" not in shown[1]  # the fastest first
+    jobs = [json.loads((each / "run.json").read_text())["job"] for each in place.glob("asked-*")]
+    assert {job["kind"] for job in jobs} == {"serving"}
+    assert not list(home.glob("data/*"))
+
+
+def test_a_rate_that_does_not_last_fails_its_point(home: Path) -> None:
+    """One read of 50 ms at a time can't answer 2,000 requests/s."""
+    (home / "asked.yaml").write_text(SCENARIO)
+    printed("generate ./tiny-data.yaml --to ready --quiet")
+    found = document(
+        "sweep ./asked.yaml --data throttled+ready?latency=50ms --set reader.concurrency=1 "
+        "--sweep arrivals.rate=5,2000 --set duration=2s --repeat 1"
+    )
+    points = {point["settings"]["arrivals.rate"]: point for point in found["points"]}
+    assert points[5]["figures"][0] > 0.05
+    assert "serve." in points[2000]["failed"]
+    assert points[2000]["figures"] == []
+
+
+def test_loads_of_a_model_are_swept_over_reads_in_flight(home: Path) -> None:
+    """Of reads of 30 ms, sixteen at a time are faster than one."""
+    small_weights(home / "model")
+    found = document(
+        "sweep model-load --data throttled+model?latency=30ms --set block_size=64KiB "
+        "--sweep concurrency=1,16 --repeat 2"
+    )
+    assert (found["status"], found["metric"]) == ("ok", "ready_s")
+    figures = {point["settings"]["concurrency"]: point["figures"] for point in found["points"]}
+    assert max(figures[16]) < min(figures[1])
+    assert found["default"] == {"concurrency": None}
+    text = printed(f"report {home / found['directory']} --format text")
+    assert "concurrency=16" in text
+    code = completed(*f"advise {home / found['directory']}".split())
+    assert (code.returncode, code.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("model-load --to data --sweep concurrency=1,2", "--data"),
+        ("model-load --data model --set dataset.format=tar --sweep concurrency=1,2", "dataset."),
+        ("model-load --data model --sweep loader=mmap,direct", "loaders"),
+    ],
+    ids=["weights to generate", "a key of a dataset", "an unknown key"],
+)
+def test_loads_refuse_what_is_about_a_dataset(words: str, named: str, home: Path) -> None:
+    small_weights(home / "model")
+    assert named in refused(f"sweep {words}")
+    assert not (home / "results").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.ask.capacity.loads import load_need, loads_at
+from iobench.ask.capacity.loads import load_costs, load_need, loads_at
 from iobench.base.errors import UsageError
 from iobench.base.units import Quantity
 from iobench.record.run import RUN_FILE, ModelLoadRecord
@@ -48,6 +48,38 @@ def test_the_hosts_cost_what_their_hours_cost() -> None:
     assert (
         load_need("m", GB, replicas=8, ready_s=20, instance=Instance(type="y")).loading_usd is None
     )
+
+
+def test_a_start_costs_what_its_hosts_cost_until_it_is_ready() -> None:
+    """Two hosts of 36 USD an hour, of which one has a price as a spot instance: 2 s and 4 s."""
+    rounds = [*each_round(2.0, 2.0, 4.0), *each_round(8.0, 8.0, 8.0, replicas=4)]
+    run = record(rounds, spec={"replicas": [1, 4], "engine_start_s": 8.0}).job
+    one = Instance(type="x", usd_per_hour=36, spot_usd_per_hour=18)
+    two = Instance(type="y", usd_per_hour=36)
+    found = load_costs("r", run, [(1, one), (1, two)])
+    assert {each.kind for each in found} == {"on demand"}
+    usd = {each.replicas: (each.usd, each.usd_low, each.usd_high) for each in found}
+    assert usd[1] == pytest.approx((0.02 * 10, 0.02 * 10, 0.02 * 12))
+    assert usd[4] == pytest.approx((0.02 * 16,) * 3)
+    spot = load_costs("r", run, [(3, one)])
+    assert {(each.kind, each.machine) for each in spot} == {
+        (kind, "3 x x") for kind in ("on demand", "spot")
+    }
+    assert min(each.usd for each in spot) == pytest.approx(3 * 18 * 10 / 3600)
+    assert load_costs("r", run, [(1, Instance(type="z"))]) == []
+
+
+def test_the_command_prices_loads_beside_trainings() -> None:
+    runs = Path(__file__).parents[1] / "golden/0.1.0/runs"
+    words = f"cost {runs}/model-load {runs}/throttled --host-price-per-hour 3.6"
+    found = document(words)
+    assert {each["model"] for each in found["loads"]} == {"qwen3-0.6b"}
+    assert len(found["rankings"]) == 1
+    first = min(found["loads"], key=lambda each: each["usd"])
+    assert first["usd"] == pytest.approx(0.001 * first["seconds"])
+    for form in ("text", "markdown", "csv", "html"):
+        assert "qwen3-0.6b" in printed(f"{words} --format {form}") or form == "csv"
+    assert "price" in refused(f"cost {runs}/model-load")
 
 
 @pytest.mark.parametrize("ready_s", [5.0, 6.0])

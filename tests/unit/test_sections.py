@@ -96,9 +96,9 @@ from tests.words import long_sentences
 REPORT = Path(iobench.report.__path__[0])
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
 WORKLOAD = "resnet50-h100"
-FEW = SweepPoint(settings={"loader.workers": 2}, samples_per_s=[90.0, 95.0], dropped="too slow")
+FEW = SweepPoint(settings={"loader.workers": 2}, figures=[90.0, 95.0], dropped="too slow")
 POINTS = [
-    SweepPoint(settings={"loader.workers": 1}, samples_per_s=[100.0, 101.0, 102.0]),
+    SweepPoint(settings={"loader.workers": 1}, figures=[100.0, 101.0, 102.0]),
     FEW,
     SweepPoint(settings={"loader.workers": 4}, failed="a worker died of a signal"),
 ]
@@ -188,7 +188,7 @@ def _walk() -> list[Section]:
     settings = [{"batch_size": 128}, {"batch_size": 64}]
     rates = [[9.0, 9.1, 9.05, 9.2], [12.0, 12.1, 12.2, 12.1]]
     points = [
-        {"settings": each, "samples_per_s": rate, "runs": ["a", "b", "c", "d"], "step": 0}
+        {"settings": each, "figures": rate, "runs": ["a", "b", "c", "d"], "step": 0}
         for each, rate in zip(settings, rates, strict=True)
     ]
     steps = [
@@ -205,7 +205,7 @@ def _crossed() -> list[SweepPoint]:
     return [
         SweepPoint(
             settings={"dataset.codec": codec, "loader.workers": workers},
-            samples_per_s=[100.0 * workers, 110.0 * workers] if workers < 4 else [],
+            figures=[100.0 * workers, 110.0 * workers] if workers < 4 else [],
             failed="" if workers < 4 else "no memory",
             stored_bytes=1e6 * (1 + len(codec)),
             read_bytes_per_sample=[None, 1e3 * workers],

@@ -29,7 +29,7 @@ Points = list[dict[str, Any]]
 
 def point(rate: float, **settings: object) -> dict[str, Any]:
     named = {key.replace("_", "."): value for key, value in settings.items()}
-    return {"settings": named, "samples_per_s": [rate, rate * 1.1], "runs": ["a", "b"]}
+    return {"settings": named, "figures": [rate, rate * 1.1], "runs": ["a", "b"]}
 
 
 def charts(points: Points, **changes: object) -> dict[str, Section]:
@@ -97,7 +97,7 @@ def test_one_at_a_time_is_a_chart_for_each_setting_and_no_map() -> None:
 
 @pytest.mark.parametrize("rates", [[], [[]], [[5.0]], [[0.0], [-3.0]], [[float("nan")], [1.0]]])
 def test_too_few_figures_are_no_chart(rates: list[list[float]]) -> None:
-    points = [{"settings": {"a": at}, "samples_per_s": each} for at, each in enumerate(rates)]
+    points = [{"settings": {"a": at}, "figures": each} for at, each in enumerate(rates)]
     found = charts(points)
     assert not any(each.charts for each in found.values() if isinstance(each, Table))
 

@@ -94,7 +94,7 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
             Observer(),
             Hosts(),
         )
-    assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])
+    assert (point.figures, point.runs, point.seconds) == ([], [], [])
 
 
 def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
@@ -106,7 +106,7 @@ def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
     def trial(sweep: Sweep, point: SweepPoint, number: int, *_: Any) -> None:
         now[0] += 10.0
         point.runs.append(f"run-{number}")
-        point.samples_per_s.append(1.0)
+        point.figures.append(1.0)
         point.seconds.append(10.0)
 
     def provide(self: Any, point: SweepPoint) -> None:

@@ -43,7 +43,7 @@ def planned(*steps: dict[str, object], **changes: object) -> Sweep:
 
 def tried(points: list[SweepPoint], *rates: list[float]) -> None:
     for point, each in zip(points, rates, strict=True):
-        point.samples_per_s = each
+        point.figures = each
         point.runs = [f"run{number}" for number in range(len(each))]
         point.seconds = [1.0] * len(each)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ...base.errors import UsageError
 from ...base.units import Quantity
@@ -78,6 +79,70 @@ def load_need(
         host_usd_per_hour=usd,
         loading_usd=None if usd is None else replicas * usd * ready_s / 3600,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadCost:
+    """What the hosts of a run cost until the slowest replica has its weights, in USD.
+
+    ``seconds``: the median of the rounds, with what the engine takes beside the weights, if the
+    user gave that. ``usd_low`` and ``usd_high``: in the fastest and in the slowest round.
+    """
+
+    run_id: str
+    model: str
+    loader: str
+    replicas: int
+    one_read: bool
+    machine: str
+    kind: Literal["on demand", "spot"]
+    usd_per_hour: float
+    seconds: float
+    usd: float
+    usd_low: float
+    usd_high: float
+
+
+def load_costs(
+    run_id: str, run: ModelLoadRun, hosts: Sequence[tuple[int, Instance]]
+) -> list[LoadCost]:
+    """What each loader and number of replicas costs on hosts of these types; none without a price.
+
+    All of the hosts are paid for, and each does what the host of the run did.
+    """
+    names = [f"{count} x {each.type}" if count > 1 else each.type for count, each in hosts]
+    engine_s, found = run.spec.engine_start_s or 0.0, []
+    kinds: list[tuple[Literal["on demand", "spot"], list[float | None]]] = [
+        ("on demand", [each.usd_per_hour for _, each in hosts]),
+        ("spot", [each.spot_usd_per_hour for _, each in hosts]),
+    ]
+    for kind, prices in kinds:
+        known = [price for price in prices if price is not None]
+        if len(known) < len(prices):
+            continue
+        hourly = sum(count * usd for (count, _), usd in zip(hosts, known, strict=True))
+        for each in run.figures:
+            usd, low, high = (
+                hourly * (engine_s + seconds) / 3600
+                for seconds in (each.ready_s, each.low_s, each.high_s)
+            )
+            found.append(
+                LoadCost(
+                    run_id=run_id,
+                    model=run.model,
+                    loader=each.loader,
+                    replicas=each.replicas,
+                    one_read=each.one_read,
+                    machine=" + ".join(names),
+                    kind=kind,
+                    usd_per_hour=hourly,
+                    seconds=engine_s + each.ready_s,
+                    usd=usd,
+                    usd_low=low,
+                    usd_high=high,
+                )
+            )
+    return found
 
 
 def rest_of(run: ModelLoadRun) -> float:

@@ -11,7 +11,13 @@ from ...base.documents import UNPRINTED
 from ...base.errors import UsageError
 from ...judge.statistics import NOISE
 from ...record.ab import Drift
-from ...record.run import PricedRecord, RunRecord, ServingRecord, TrainingRecord
+from ...record.run import (
+    ModelLoadRecord,
+    PricedRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+)
 from ...settings.instances import Instance
 from .claims import MIN_RUNS, Sides, answer_of, claim, combined, drift_of, like
 from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of
@@ -259,7 +265,7 @@ Types = tuple[tuple[str, int], ...]
 
 def runs_on(
     results: Sequence[Path], instances: Sequence[str], hosts: int
-) -> tuple[list[tuple[Types, PricedRecord]], list[str]]:
+) -> tuple[list[tuple[Types, PricedRecord | ModelLoadRecord]], list[str]]:
     """The runs that can be priced, each with the types of its hosts, and why others can't be.
 
     ``instances``: one text for all ``results``, one for each of them, or none (as recorded); a type
@@ -273,18 +279,20 @@ def runs_on(
     asked = [parts_of(text, hosts) for text in instances] or [[("", hosts)]]
     if len(asked) == 1:
         asked *= len(results)
-    found: dict[tuple[Path, Types], PricedRecord] = {}
+    found: dict[tuple[Path, Types], PricedRecord | ModelLoadRecord] = {}
     left_out: list[str] = []
     for place, parts in zip(results, asked, strict=True):
         usable = collect(place).usable()
         left_out += usable.left_out
         for directory, doc in usable.runs.items():
-            if isinstance(doc, TrainingRecord | ServingRecord) and rates_of(doc):
+            tells = isinstance(doc, TrainingRecord | ServingRecord) and rates_of(doc)
+            if tells or (isinstance(doc, ModelLoadRecord) and doc.job.figures):
+                assert isinstance(doc, PricedRecord | ModelLoadRecord)
                 types = tuple((name or doc.host.instance_type or "", n) for name, n in parts)
                 found.setdefault((directory.resolve(), types), doc)
             else:
                 serves = isinstance(doc, ServingRecord)
-                none = "a rate at which its limit held" if serves else "samples/s"
+                none = "a rate at which its limit held" if serves else "samples/s or loads"
                 left_out.append(f"{directory} did not measure {none}")
     if not found:
         raise UsageError(

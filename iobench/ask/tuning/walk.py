@@ -47,7 +47,7 @@ class TriedSetting:
 
     @property
     def rates(self) -> list[float]:
-        return [] if self.point is None else list(self.point.samples_per_s)
+        return [] if self.point is None else list(self.point.figures)
 
 
 def points_of(sweep: Sweep, step: int) -> list[SweepPoint]:
@@ -63,11 +63,11 @@ def is_complete(sweep: Sweep, point: SweepPoint) -> bool:
 def compared(points: Sequence[SweepPoint]) -> list[tuple[Estimate | None, Answer]]:
     """For each variant of a step, its ratio to the first point of the step, and what it tells."""
     before, *variants = points
-    measured = [each for each in variants if each.samples_per_s]
+    measured = [each for each in variants if each.figures]
     level = SIGNIFICANT / max(1, len(measured))
     found: list[tuple[Estimate | None, Answer]] = []
     for each in variants:
-        pairs = list(zip(each.samples_per_s, before.samples_per_s, strict=False))
+        pairs = list(zip(each.figures, before.figures, strict=False))
         ratio = ratio_estimate(pairs, level=level)
         found.append((ratio, _answer(ratio)))
     return found
@@ -149,7 +149,7 @@ def _baseline(sweep: Sweep) -> TriedSetting:
     setting = describe(sweep.default or {})
     point = next((each for each in sweep.points if each.settings == sweep.default), None)
     why = "" if point is not None else NO_TIME
-    if point is not None and not point.samples_per_s:
+    if point is not None and not point.figures:
         why = point.failed or NO_TIME
     return TriedSetting(step=BASELINE, setting=setting, point=point, not_measured=why)
 
@@ -175,5 +175,5 @@ def _tried(
             ratio=ratio,
             answer=answer,
             kept=point is best,
-            not_measured="" if point.samples_per_s else point.failed or NO_TIME,
+            not_measured="" if point.figures else point.failed or NO_TIME,
         )

@@ -27,13 +27,15 @@ from ...record.sweep import (
     describe,
     setting_text,
 )
-from ...settings.base import apply_overrides, build, find_spec, head
+from ...settings.any_workload import AnyWorkload, load_any_workload, read_any_workload
+from ...settings.base import apply_overrides, build, head
 from ...settings.dataset import DatasetSpec, resized
+from ...settings.model_load import LoadSpec
 from ...settings.walk import WalkSpec, check_keys
-from ...settings.workload import Workload, code_of, load_workload
-from ...settings.yamlfile import read_yaml
-from ...storage import below
+from ...settings.workload import Workload, code_of
+from ...storage import below, open_storage
 from ..facts import new_directory
+from ..model_load_plan import one_of_each
 from ..plan import check_asked
 
 DATASET = "dataset."
@@ -92,29 +94,35 @@ def plan_points(sweep: Sweep, asked: Sequence[Settings]) -> list[SweepPoint]:
     return points
 
 
-def _check_point(sweep: Sweep, workload: Workload, spec: DatasetSpec) -> None:
-    CONTENTS.open(spec.content)
-    CODECS.open(spec.codec)
-    check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
+def _check_point(sweep: Sweep, workload: AnyWorkload, spec: DatasetSpec | None) -> None:
+    if spec is not None:
+        CONTENTS.open(spec.content)
+        CODECS.open(spec.codec)
+    if isinstance(workload, Workload):
+        check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
 
 
-def _point(sweep: Sweep, settings: Settings, spec: DatasetSpec) -> SweepPoint:
+def _point(sweep: Sweep, settings: Settings, spec: DatasetSpec | None) -> SweepPoint:
     data = place_of_data(sweep, spec)
-    return SweepPoint(settings=dict(settings), data=data, dataset_bytes=spec.nominal_bytes)
+    size = 0 if spec is None else spec.nominal_bytes
+    return SweepPoint(settings=dict(settings), data=data, dataset_bytes=size)
 
 
-def _meaning(workload: Workload, spec: DatasetSpec) -> str:
+def _meaning(workload: AnyWorkload, spec: DatasetSpec | None) -> str:
     """Return a text that is equal for settings that mean the same (``64MiB`` and 67108864)."""
-    return f"{workload.model_dump_json()}{spec.identity()}"
+    return f"{workload.model_dump_json()}{spec.identity() if spec is not None else ''}"
 
 
-def resolve(sweep: Sweep, settings: Settings) -> tuple[Workload, DatasetSpec]:
+def resolve(sweep: Sweep, settings: Settings) -> tuple[AnyWorkload, DatasetSpec | None]:
     """The workload and the dataset of a point. Raises SpecError, UnknownNameError.
 
-    Where the sweep reads a dataset that exists, it raises UsageError for a point that needs another
-    one, and what ``find_dataset`` raises.
+    Loads of a model read no dataset, but weights. Where the sweep reads a dataset that exists, it
+    raises UsageError for a point that needs another one, and what ``find_dataset`` raises.
     """
     workload, given = workload_of(sweep, settings), _given(sweep, settings)
+    if isinstance(workload, LoadSpec):
+        _check_weights(sweep, given)
+        return one_of_each(workload, open_storage(sweep.data)), None
     if sweep.data:
         spec = _existing(sweep.data, json.dumps(workload.storage_options(), sort_keys=True))
         _check_same_data(sweep, spec, given)
@@ -139,19 +147,45 @@ def resolve(sweep: Sweep, settings: Settings) -> tuple[Workload, DatasetSpec]:
     return workload, spec
 
 
-def workload_of(sweep: Sweep, settings: Settings) -> Workload:
+def _check_weights(sweep: Sweep, given: Sequence[str]) -> None:
+    """Raise UsageError for loads of weights that are to be generated, or to be changed."""
+    if not sweep.data:
+        raise UsageError(
+            f"{sweep.workload} reads weights that exist",
+            remedy="use --data with their directory or URL instead of --to; iobench generate "
+            "llama3-8b-weights makes some",
+        )
+    changed = next((text for text in given if text.startswith(DATASET)), None)
+    if changed is not None:
+        raise UsageError(
+            f"{changed} changes a dataset, and {sweep.workload} reads none", remedy="leave it out"
+        )
+
+
+def workload_of(sweep: Sweep, settings: Settings) -> AnyWorkload:
     """The workload of a point. Raises SpecError, UnknownNameError.
 
     If the trials of the sweep have a number of samples, they are trained on in whole batches.
     """
     given = _given(sweep, settings)
-    workload = load_workload(
+    workload = load_any_workload(
         sweep.workload, [text for text in given if not text.startswith(DATASET)]
     )
-    if sweep.samples_per_trial is None:
+    if sweep.samples_per_trial is None or not isinstance(workload, Workload):
         return workload
     steps = round(sweep.samples_per_trial / (workload.batch_size * sweep.accelerators))
     return workload.model_copy(update={"max_steps": max(1, steps)})
+
+
+def training_of(sweep: Sweep, settings: Settings) -> Workload:
+    """The workload of a point of a walk, which compares samples/s. Raises as ``workload_of``."""
+    workload = workload_of(sweep, settings)
+    if not isinstance(workload, Workload):
+        raise SpecError(
+            f"the walk '{sweep.preset}' is of {sweep.workload}, which loads no data for training",
+            remedy="name a workload in it: iobench list workloads",
+        )
+    return workload
 
 
 def code_named(sweep: Sweep) -> dict[str, list[object]]:
@@ -163,7 +197,7 @@ def code_named(sweep: Sweep) -> dict[str, list[object]]:
     found: dict[str, list[object]] = {}
     settings: list[Settings] = [point.settings for point in sweep.points]
     settings += [{step.key: value} for step in sweep.walk if step.key for value in step.values]
-    base = read_yaml(find_spec("workload", sweep.workload))
+    base = read_any_workload(sweep.workload)
     for each in ({}, sweep.default or {}, *settings):
         given = [text for text in _given(sweep, each) if not text.startswith(DATASET)]
         for key, value in code_of(apply_overrides(base, given)).items():
@@ -259,11 +293,8 @@ def value_now(sweep: Sweep, key: str) -> Setting:
     Raises SpecError for a key that does not exist.
     """
     workload, spec = resolve(sweep, {})
-    data: Setting = (
-        spec.model_dump(mode="json")
-        if key.startswith(DATASET)
-        else workload.model_dump(mode="json")
-    )
+    of_dataset = key.startswith(DATASET) and spec is not None
+    data: Setting = (spec if spec is not None and of_dataset else workload).model_dump(mode="json")
     for part in key.removeprefix(DATASET).split("."):
         if not isinstance(data, dict):
             raise SpecError(f"there is no setting '{key}'")
@@ -277,9 +308,11 @@ def value_now(sweep: Sweep, key: str) -> Setting:
     return data
 
 
-def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpec) -> None:
+def _refuse_unknown(
+    sweep: Sweep, key: str, workload: AnyWorkload, spec: DatasetSpec | None
+) -> None:
     value = sweep.axes[key][0]
-    if key.startswith(DATASET):
+    if key.startswith(DATASET) and spec is not None:
         build(
             DatasetSpec,
             apply_overrides(
@@ -289,18 +322,18 @@ def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpe
         )
     else:
         build(
-            Workload,
+            type(workload),
             apply_overrides(workload.model_dump(mode="json"), [f"{key}={setting_text(value)}"]),
             where="--sweep",
         )
 
 
-def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:
-    """Location of a point's dataset: the one that exists, or a folder below ``data_root``.
+def place_of_data(sweep: Sweep, spec: DatasetSpec | None) -> str:
+    """Location of a point's data: that which exists, or a folder below ``data_root``.
 
     The latter is generated and removed again.
     """
-    if sweep.data:
+    if sweep.data or spec is None:
         return sweep.data
     return below(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
 
@@ -319,6 +352,7 @@ def plan_walk(asked: Sweep, spec: WalkSpec) -> Sweep:
     SpecError.
     """
     check_keys(spec)
+    training_of(asked.model_copy(update={"preset": spec.name}), {})
     steps = [step.on(len(os.sched_getaffinity(0))) for step in spec.walk]
     axes: dict[str, list[Setting]] = {}
     for step in steps:
@@ -377,7 +411,7 @@ def _points_of_step(sweep: Sweep, number: int) -> list[SweepPoint]:
     points = plan_points(sweep, asked)
     for point in points:
         point.step = number
-        point.failed = why_not(resolve(sweep, point.settings)[0].accelerator)
+        point.failed = why_not(training_of(sweep, point.settings).accelerator)
     if points and all(point.failed for point in points[1:]):
         points[0].dropped = "there is nothing to compare it with"
     return points
@@ -388,7 +422,7 @@ def _effect(sweep: Sweep, settings: Mapping[str, Setting]) -> str:
 
     Threads that are not set are as many as the cores of a rank.
     """
-    workload, _ = resolve(sweep, settings)
+    workload = training_of(sweep, settings)
     spec = workload.accelerator
     if spec.threads is None:
         share = max(1, len(os.sched_getaffinity(0)) // sweep.accelerators)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from ...ask.compare.runs import values_of
 from ...ask.tuning.points import SweptPoint
 from ...ask.tuning.walk import called
 from ...base.errors import (
@@ -26,7 +27,7 @@ from ...base.units import counted, format_bytes, format_count, format_duration, 
 from ...data.dataset import find_dataset
 from ...data.generator import discard, generate
 from ...judge.rules_ranks import other_cores
-from ...record.run import TrainingRecord
+from ...record.run import ModelLoadRecord, RunRecord, TrainingRecord
 from ...record.sweep import (
     SWEEP_FILE,
     Settings,
@@ -35,7 +36,7 @@ from ...record.sweep import (
     load_sweep,
     save_sweep,
 )
-from ...settings.workload import check_named
+from ...settings.workload import Workload, check_named
 from ...storage import open_storage
 from ...storage.catalog import innermost
 from ...storage.local.storage import LocalStorage
@@ -105,7 +106,13 @@ def check_hosts(sweep: Sweep, count: int) -> None:
             f"the sweep was begun on {counted(sweep.hosts, 'host')}, and this is on {count}",
             remedy="continue it on as many, or begin a new sweep",
         )
-    if count > 1 and needs_a_process(workload_of(sweep, {})):
+    workload = workload_of(sweep, {})
+    if count > 1 and not isinstance(workload, Workload):
+        raise UsageError(
+            f"{sweep.workload} is measured on one host, and this job has {count}",
+            remedy="start the sweep on one host",
+        )
+    if count > 1 and needs_a_process(workload):
         raise UsageError(
             "each trial of a real model needs a process of its own, which only a sweep on one host "
             "makes",
@@ -296,6 +303,9 @@ class _Trials:
     def _provide(self, point: SweepPoint) -> None:
         """Generate the point's dataset if necessary, and lock it. Raises IobenchError."""
         workload, spec = resolve(self.sweep, point.settings)
+        if spec is None:  # each trial holds the weights for itself
+            self.held[point.data] = ExitStack()
+            return
         if self.sweep.data:
             self._hold(point.data, workload.storage_options())
             return
@@ -377,24 +387,48 @@ def _trial(
     )
     if false:  # only the first trial checks the delivery
         raise IobenchError(false)
-    repetition = doc.job.repetitions[0]
-    rate = repetition.samples_per_s
-    if rate is None:
-        why = repetition.not_measured.get("samples_per_s", "the repetition was too short")
-        raise IobenchError(f"its samples/s were not measured: {why}")
+    figure = _figure(sweep, doc)
     point.runs.append(run_directory.name)
-    point.samples_per_s.append(rate)
+    point.figures.append(figure)
     point.seconds.append(time.monotonic() - began)
     _keep_costs(point, doc)
     took = format_duration(point.seconds[-1])
     observer.note(
         f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
-        f"{format_count(rate)} samples/s ({took})"
+        f"{_shown(sweep, figure)} ({took})"
     )
 
 
-def _keep_costs(point: SweepPoint, doc: TrainingRecord) -> None:
-    """Keep what a trial cost, beside its samples/s, as far as it was measured."""
+def _shown(sweep: Sweep, figure: float) -> str:
+    metric = sweep.compared_by
+    text = format_duration(figure) if metric.unit == "s" else format_count(figure)
+    return f"{text} {metric.short}"
+
+
+def _figure(sweep: Sweep, doc: RunRecord) -> float:
+    """What a trial tells of the sweep's metric. Raises IobenchError if it tells nothing.
+
+    Requests that their client or an endless queue made slow tell nothing of the settings.
+    """
+    short = sweep.compared_by.short
+    broken = [each for each in doc.findings if each.level == "invalid"]
+    if broken and not isinstance(doc, TrainingRecord):
+        raise IobenchError(f"its {short} is INVALID: {broken[0].rule}: {broken[0].evidence}")
+    found = values_of(doc, sweep.metric)
+    if not found:
+        reasons = doc.job.repetitions[0].not_measured if isinstance(doc, TrainingRecord) else {}
+        why = reasons.get(sweep.metric, "the repetition was too short")
+        raise IobenchError(f"its {short} was not measured: {why}")
+    return found[0]
+
+
+def _keep_costs(point: SweepPoint, doc: RunRecord) -> None:
+    """Keep what a trial cost, beside its figure, as far as it was measured."""
+    if isinstance(doc, ModelLoadRecord):
+        loads = values_of(doc, "load_cpu_s")
+        point.cpu_s_per_gb.append(loads[0] / (doc.job.bytes / 1e9) if loads else None)
+    if not isinstance(doc, TrainingRecord):
+        return
     measured, repetition = SweptPoint({}, doc), doc.job.repetitions[0]
     point.stored_bytes = measured.stored_bytes
     read, samples = repetition.bytes_read, repetition.samples
@@ -413,17 +447,16 @@ def _drop_hopeless(
 
     The settings ``keep`` are kept, because the others are compared with them.
     """
-    measured = [
-        p for p in points if len(p.samples_per_s) >= _TRIALS_BEFORE_DROPPING and not p.failed
-    ]
+    measured = [p for p in points if len(p.figures) >= _TRIALS_BEFORE_DROPPING and not p.failed]
     if not measured:
         return
-    best = max(measured, key=lambda point: min(point.samples_per_s))
+    speeds = {id(point): [sweep.speed(each) for each in point.figures] for point in measured}
+    best = max(measured, key=lambda point: min(speeds[id(point)]))
     for point in measured:
         if (
             not point.dropped
             and point.settings != keep
-            and max(point.samples_per_s) < HOPELESS * min(best.samples_per_s)
+            and max(speeds[id(point)]) < HOPELESS * min(speeds[id(best)])
         ):
             point.dropped = (
                 f"below {HOPELESS:.0%} of {called(sweep, best)} after {len(point.runs)} repetitions"

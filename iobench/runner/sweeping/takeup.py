@@ -16,9 +16,9 @@ from pathlib import Path
 from ...base.errors import UsageError
 from ...base.text import printable
 from ...record.sweep import SWEEP_FILE, Setting, Sweep, load_sweep, setting_text
-from ...settings.base import apply_overrides, find_spec, known_specs
+from ...settings.any_workload import is_known, read_any_workload
+from ...settings.base import apply_overrides
 from ...settings.workload import check_named, code_in, code_of, option_texts
-from ...settings.yamlfile import read_yaml
 from ...storage import is_local, open_storage
 from .plan import code_named, with_own_places, workload_of
 
@@ -91,7 +91,7 @@ def _check_code(named: Mapping[str, list[object]], given: Given, path: Path) -> 
     """Raise UsageError unless the user has named all that the sweep would run as code."""
     # A name of a workload is no statement of the user's: it may be that of a file which lies in
     # the current directory.
-    own = {} if given.workload is None else read_yaml(find_spec("workload", given.workload))
+    own = {} if given.workload is None else read_any_workload(given.workload)
     said = _said(given, own=own)
     for key, values in named.items():
         for value in values:
@@ -134,8 +134,8 @@ def _storages(sweep: Sweep, given: Given) -> Iterator[dict[str, str]]:
     own: object = {}
     # A name is looked up among the user's and the built-in workloads. A path stands only in the
     # file, so it is not trusted unless the user gave it again.
-    if sweep.workload in known_specs("workload") or given.workload is not None:
-        own = read_yaml(find_spec("workload", sweep.workload)).get(_STORAGE) or {}
+    if is_known(sweep.workload) or given.workload is not None:
+        own = read_any_workload(sweep.workload).get(_STORAGE) or {}
     for values in itertools.product(*given.axes.values()):
         axes = [f"{key}={value}" for key, value in zip(given.axes, values, strict=True)]
         found = apply_overrides({_STORAGE: own}, [*given.overrides, *axes])[_STORAGE]

@@ -27,15 +27,17 @@ from ...accelerate.bind import allocator_environment
 from ...base.errors import InterruptedRun, IobenchError, UsageError
 from ...base.processes import die_with_parent
 from ...base.text import printable
-from ...record.run import TrainingRecord, load_training
+from ...record.run import RunRecord, load_training
+from ...settings.any_workload import AnyWorkload
 from ...settings.base import Record, build
 from ...settings.tags import Tags, tagged
 from ...settings.workload import Workload
 from ..experiment import Options
 from ..experiment import run as run_plan
 from ..hosts.hosts import Hosts
-from ..plan import make_plan
+from ..plan import Plan
 from ..progress import Observer
+from ..repeated import Asked, plan_of, repeat_once
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from {0} import main; main(int(sys.argv[1]))"
 
@@ -47,7 +49,7 @@ _MAX_LINE = 300
 class Trial(Record):
     """What one trial measures: one repetition of a workload, as a run of its own."""
 
-    workload: Workload
+    workload: AnyWorkload
     data: str
     accelerators: int
     seed: int
@@ -67,7 +69,7 @@ class _Answer(Record):
 
 
 class MeasuredTrial(NamedTuple):
-    document: TrainingRecord
+    document: RunRecord
     directory: Path
 
 
@@ -75,13 +77,13 @@ def measure(
     trial: Trial, observer: Observer | None = None, hosts: Hosts | None = None
 ) -> MeasuredTrial:
     """Make the trial in this process, and on the other hosts of a job. Raises IobenchError."""
-    plan = make_plan(
-        trial.workload,
-        trial.data,
+    asked = Asked(
+        workload=trial.workload,
+        data=trial.data,
         accelerators=trial.accelerators,
-        repetitions=1,
         seed=trial.seed,
     )
+    plan, hosts = plan_of(asked, repetitions=1), hosts or Hosts()
     options = Options(
         results=Path(trial.results),
         command=tuple(trial.command),
@@ -91,13 +93,15 @@ def measure(
         prove=trial.prove,
     )
     with tagged(trial.tags), ExitStack() as held:
-        there = (hosts or Hosts()).of(plan, held)
-        return MeasuredTrial(*run_plan(plan, options, observer, there))
+        if not isinstance(plan, Plan):
+            told = observer or Observer()
+            return MeasuredTrial(*repeat_once(plan, options, told, hosts, verb="sweep"))
+        return MeasuredTrial(*run_plan(plan, options, observer, hosts.of(plan, held)))
 
 
-def needs_a_process(workload: Workload) -> bool:
+def needs_a_process(workload: AnyWorkload) -> bool:
     """Whether a trial can't be made in a process that has made others: it trains a model."""
-    return workload.accelerator.kind == "model"
+    return isinstance(workload, Workload) and workload.accelerator.kind == "model"
 
 
 class Apart:
@@ -119,6 +123,7 @@ class Apart:
         Ctrl-C reaches that process once, from here: it then saves what it has measured. Raises
         InterruptedRun, IobenchError.
         """
+        assert isinstance(trial.workload, Workload)  # as others need no process
         changed = allocator_environment(trial.workload.accelerator.allocator)
         key = tuple(changed.items())
         if key not in self._starters:

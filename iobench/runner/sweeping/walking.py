@@ -13,7 +13,7 @@ from ...record.sweep import Sweep, setting_text
 from ...settings.walk import WalkSpec
 from ...settings.workload import Workload, load_workload
 from ..plan import make_plan
-from .plan import expected_trials, samples_within, workload_of
+from .plan import expected_trials, samples_within, training_of
 
 TRIAL_S = 10.0
 """About how long each trial trains where ``--time`` says nothing."""
@@ -59,7 +59,7 @@ def sized(
     ``--set max_steps=N`` says it in steps, which are then the same whatever the batch size is.
     Raises what ``make_plan`` and ``mean_step`` raise.
     """
-    workload = workload_of(sweep, {})
+    workload = training_of(sweep, {})
     if workload.accelerator.kind != "model":
         return sweep
     from ...accelerate.recording import mean_step
@@ -73,7 +73,7 @@ def sized(
         seconds = TRIAL_S if trial_s is None else trial_s
         samples = samples_within(seconds, step_s, workload.batch_size * sweep.accelerators)
         sweep = sweep.model_copy(update={"samples_per_trial": samples})
-    tell(_announced(sweep, workload_of(sweep, {}), step_s, expected_trials(sweep)))
+    tell(_announced(sweep, training_of(sweep, {}), step_s, expected_trials(sweep)))
     return sweep
 
 
