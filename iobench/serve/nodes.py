@@ -70,14 +70,14 @@ class Slots:
             raise ends_early(self.key_of(slot), end - needed + count, end)
 
 
-class Ended(NamedTuple):
+class EndedReads(NamedTuple):
     """The slots whose reads have ended, and why those of some of them failed."""
 
     slots: Numbers
     failures: dict[int, IobenchError]
 
     @classmethod
-    def of(cls, reads: Sequence[tuple[int, IobenchError | None]]) -> Ended:
+    def of(cls, reads: Sequence[tuple[int, IobenchError | None]]) -> EndedReads:
         failures = {slot: why for slot, why in reads if why is not None}
         return cls(np.array([slot for slot, _ in reads], np.int64), failures)
 
@@ -88,7 +88,7 @@ class NodeSource(Protocol):
     def begin(self, slots: Numbers, nodes: Numbers) -> None:
         """Begin to read these nodes into these slots."""
 
-    def wait(self, until_ns: int | None) -> Ended:
+    def wait(self, until_ns: int | None) -> EndedReads:
         """Wait until a read has ended, or until an instant of the monotonic clock.
 
         No instant is before that of an earlier call. None: only for a read, of which one is begun.
@@ -121,11 +121,11 @@ class _Copies:
         ):
             self._ended.append(_read(self._storage, self._slots, slot, shard, offset, length))
 
-    def wait(self, until_ns: int | None) -> Ended:
+    def wait(self, until_ns: int | None) -> EndedReads:
         if not self._ended and until_ns is not None:
             time.sleep(max(0, until_ns - time.monotonic_ns()) / 1e9)
         ended, self._ended = self._ended, []
-        return Ended.of(ended)
+        return EndedReads.of(ended)
 
     def close(self) -> None:
         return
@@ -160,14 +160,14 @@ class _Threads:
     def _work(self, slot: int, shard: int, offset: int, length: int) -> None:
         self._done.put(_read(self._storage, self._slots, slot, shard, offset, length))
 
-    def wait(self, until_ns: int | None) -> Ended:
+    def wait(self, until_ns: int | None) -> EndedReads:
         ended = []
         left = None if until_ns is None else max(0, until_ns - time.monotonic_ns()) / 1e9
         with suppress(Empty):
             ended.append(self._done.get(timeout=left))
             while True:
                 ended.append(self._done.get_nowait())
-        return Ended.of(ended)
+        return EndedReads.of(ended)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -211,7 +211,7 @@ class _Ring:
                 fd = self._fds[shard] = self._storage.open_file(self._slots.key(shard))
         return fd
 
-    def wait(self, until_ns: int | None) -> Ended:
+    def wait(self, until_ns: int | None) -> EndedReads:
         if until_ns is not None and not self._armed:
             self._armed = True
             self._moment[0], self._moment[1] = divmod(until_ns, 1_000_000_000)
@@ -224,7 +224,7 @@ class _Ring:
             slots, results = slots[~timer], results[~timer]
         short = results < self._slots.head[slots] + self._slots.size
         failed = zip(slots[short].tolist(), results[short].tolist(), strict=True)
-        return Ended(slots, {slot: self._failure(slot, result) for slot, result in failed})
+        return EndedReads(slots, {slot: self._failure(slot, result) for slot, result in failed})
 
     def _failure(self, slot: int, result: int) -> IobenchError:
         try:

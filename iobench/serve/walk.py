@@ -31,11 +31,11 @@ import xxhash
 
 from ..base.errors import CorruptSampleError, IobenchError, UsageError
 from ..record.manifest import Manifest
-from ..settings.scenario import WalkSpec
+from ..settings.scenario import SearchSpec
 from ..storage.base import Storage
 from .arrivals import Instants
 from .client import HEAD_START_NS, Issued, Sequel, steady
-from .nodes import Ended, Numbers, Slots, node_source
+from .nodes import EndedReads, Numbers, Slots, node_source
 
 UNKNOWN_RECALL = "the vectors of the emulated index are random, so no answer is right or wrong"
 
@@ -63,7 +63,7 @@ class Searches:
         self,
         manifest: Manifest,
         storage: Storage,
-        spec: WalkSpec,
+        spec: SearchSpec,
         in_flight: int,
         nodes: Numbers | None = None,
     ) -> None:
@@ -198,7 +198,7 @@ class Searches:
         nodes = (names % np.uint64(self._count)).astype(np.int64)[wanted]
         self._source.begin(slots, nodes if self._nodes is None else self._nodes[nodes])
 
-    def _arrived(self, ended: Ended) -> Numbers:
+    def _arrived(self, ended: EndedReads) -> Numbers:
         """Note which reads have ended; the walks whose round is over."""
         slots, memory = self._slots, self._slots.memory.data
         size, digest = slots.size, xxhash.xxh3_64_intdigest

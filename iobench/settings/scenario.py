@@ -121,7 +121,7 @@ class LogSpec(Strict):
         return self.commit == "record" if self.wait == "auto" else self.wait
 
 
-class WalkSpec(Strict):
+class SearchSpec(Strict):
     """The search of one query in an index on disk: rounds of reads, each known from the last.
 
     ``search_list``: candidates that a search keeps (DiskANN's L). It reads ``reads_per_candidate``
@@ -171,7 +171,7 @@ class Scenario(Strict):
     accelerators: int = Field(default=1, ge=1, le=10**5)
     arrivals: ArrivalSpec = ArrivalSpec()
     reader: RequestReader = RequestReader()
-    walk: WalkSpec | None = None
+    walk: SearchSpec | None = None
     log: LogSpec = LogSpec()
     cache: Literal["cold", "warm", "any"] = "cold"
     duration: Seconds = Field(default=10.0, gt=0, le=86_400)

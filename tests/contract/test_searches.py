@@ -15,7 +15,7 @@ from iobench.base.errors import CorruptSampleError, StorageError, UsageError
 from iobench.record.manifest import Manifest
 from iobench.serve.nodes import NodeSource, Slots, node_source
 from iobench.serve.walk import Searches, check_index
-from iobench.settings.scenario import WalkSpec
+from iobench.settings.scenario import SearchSpec
 from iobench.storage import open_storage
 from iobench.storage.local import uring
 from iobench.storage.simulated.memory import MemoryStorage
@@ -57,7 +57,7 @@ def opened() -> Iterator[Callable[..., Searches]]:
     threads = set(threading.enumerate())
 
     def make(manifest: Manifest, storage: Any, in_flight: int = 4, **walk: Any) -> Searches:
-        made.append((Searches(manifest, storage, WalkSpec(**walk), in_flight), storage))
+        made.append((Searches(manifest, storage, SearchSpec(**walk), in_flight), storage))
         return made[-1][0]
 
     yield make
