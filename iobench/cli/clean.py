@@ -10,6 +10,7 @@ from ..checkpoint.place import CHECKPOINTS
 from ..checkpoint.place import clean as clean_checkpoints
 from ..data.generator import clean
 from ..data.generator.cleaner import CleanReport
+from ..serve.kv.store import KV_CHUNKS
 from ..serve.logs import LOGS
 from ..serve.weights import WEIGHTS
 from ..storage import open_storage
@@ -41,12 +42,13 @@ def _lines(report: CleanReport) -> Iterator[str]:
 
 
 def _marked(request: CleanRequest) -> CleanReport | None:
-    """Clean a directory or URL with checkpoints, weights or logs of iobench; None for any other."""
+    """Clean a directory or URL with checkpoints, weights, logs or chunks; None for any other."""
     storage = open_storage(request.dir)
     for kind, clean_kind in (
         (CHECKPOINTS, clean_checkpoints),
         (WEIGHTS, WEIGHTS.clean),
         (LOGS, LOGS.clean),
+        (KV_CHUNKS, KV_CHUNKS.clean),
     ):
         try:
             if not exists(storage, kind.marker):

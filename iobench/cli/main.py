@@ -57,6 +57,7 @@ GROUPS = {
         "run": "each stage alone and all together: the bottleneck",
         "train": "train a real model: what limits it, or its step times",
         "serve": "requests that arrive: latency, and the largest rate",
+        "kv": "a KV cache on storage: is it worth it, from where on",
         "checkpoint": "cost of checkpoints: blocked, durable, restored",
         "load": "how long until replicas have a model's weights",
         "sweep": "run a workload with combinations of settings",

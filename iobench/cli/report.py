@@ -11,9 +11,19 @@ from ..base.errors import UsageError
 from ..host.requests import read_requests
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, rebuild
-from ..judge.serving.again import served_again
+from ..judge.serving.again import kv_again, served_again
 from ..record.ab import AB_FILE, load_ab
-from ..record.run import EVENTS_FILE, RUN_FILE, RunRecord, ServingRecord, TrainingRecord, load_run
+from ..record.kv_cache import KV_COLUMNS
+from ..record.run import (
+    EVENTS_FILE,
+    RUN_FILE,
+    KvCacheRecord,
+    RequestsRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+    load_run,
+)
 from ..record.sweep import SWEEP_FILE, load_sweep
 from ..report.submission import sections as submission_sections
 from .printing import check_kind, finish, finish_ab, finish_all, finish_sweep, print_report
@@ -70,9 +80,11 @@ def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
         doc = doc.model_copy(update={"rules": rules})
     if isinstance(doc, TrainingRecord) and (directory / EVENTS_FILE).is_file():
         doc = rebuild(doc, read_events(directory / EVENTS_FILE))
+    elif isinstance(doc, KvCacheRecord) and (directory / EVENTS_FILE).is_file():
+        doc = kv_again(doc, read_requests(directory / EVENTS_FILE, KV_COLUMNS))
     elif isinstance(doc, ServingRecord) and (directory / EVENTS_FILE).is_file():
         doc = served_again(doc, read_requests(directory / EVENTS_FILE))
-    elif isinstance(doc, TrainingRecord | ServingRecord):
+    elif isinstance(doc, TrainingRecord | RequestsRecord):
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
     return conclude(doc), directory
 

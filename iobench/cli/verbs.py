@@ -626,6 +626,53 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
 
 
 @dataclass(frozen=True, kw_only=True)
+class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest):
+    """Keep the KV cache of a language model on a storage, and tell whether that is worth it:
+    whether loading a prefix is faster than computing it again, from which context length on, and
+    how many accelerators it frees. Requests arrive by themselves; what each of them finds in memory
+    and on the storage follows from an exact model of both. Chunks are really written, looked up,
+    loaded and deleted; the prefill is computed from the model's dimensions.
+
+    For example:
+
+      iobench kv kv-chat-llama3-8b --to /mnt/fast/kv
+      iobench kv kv-chat-llama3-8b --to /mnt/fast/kv --find-max
+      iobench kv kv-chat-llama3-8b --to s3://bucket/kv --set layers=4 \\
+          --accelerator-price-per-hour 2.5
+      iobench kv kv-chat-llama3-8b --to /mnt/fast/kv --rate 4 \\
+          --set dram=512GB --set admission=seen-twice
+    """
+
+    scenario: Annotated[str, named("scenario")] = field(kw_only=False)
+    """name of a scenario of a KV cache (iobench list scenarios) or YAML file"""
+    to: Dir
+    """new or empty directory or URL for the chunks; nothing of them stays"""
+    rate: Annotated[Rate | None, above(0), without("find_max")] = None
+    """requests that arrive in a second, on average (default: as in the scenario)"""
+    find_max: bool = False
+    """find the largest rate that holds the limit, and measure at that rate"""
+    limit_s: Annotated[Time | None, above(0)] = None
+    """longest time to the first token of the share of requests that the scenario names, of all
+    layers of the model (default: as in the scenario)"""
+    accelerator_price_per_hour: Annotated[Usd | None, above(0)] = None
+    """price of one accelerator for one hour, for what those are worth that are freed"""
+    duration_s: Annotated[Time, above(0), at_most(24 * 3600)] = 30.0
+    """for how long requests arrive in a repetition, and in each try of --find-max (default: 30s)"""
+    repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 3
+    """number of repetitions, each in turns with one without loads, one without writes and one
+    without look-ups (default: 3)"""
+    budget_s: Time | None = None
+    """time for the whole run: as many rates and repetitions as there is time for, and one
+    repetition at least"""
+    fail_on: Conditions = ()
+    """exit with status 4 if this holds, e.g. 'latency_p99_s>2'; repeatable"""
+    seed: Annotated[Count, MORE, at_least(0)] = 42
+    """seed of the arrivals and of the prompts: the same seed has the same hits (default: 42)"""
+    overrides: Settings = ()
+    """override a key, e.g. layers=4 or dram=512GB; repeatable"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointRequest(
     SharedStorage, RuledRequest, RecordingRequest, LockingRequest, HostsRequest
 ):

@@ -1,8 +1,8 @@
-"""The requests of a serving run on disk: one row for each, in one Parquet file."""
+"""The requests of a run on disk: one row for each, in one Parquet file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +17,41 @@ from .tables import damage, read_table, write_table
 
 RequestColumns = dict[str, npt.NDArray[Any]]
 
-_TYPES = {name: np.dtype(text.split(",")[0]) for name, text in SERVED_COLUMNS.items()}
-_ROW_BYTES = sum(kind.itemsize for kind in _TYPES.values())
+Described = Mapping[str, str]
+"""The columns of a kind of requests: the type of each, a comma, and what it is."""
 
 
-def write_requests(path: Path, windows: Sequence[RequestColumns]) -> FileDigest:
+def _types(described: Described) -> dict[str, np.dtype[Any]]:
+    return {name: np.dtype(text.split(",")[0]) for name, text in described.items()}
+
+
+def write_requests(
+    path: Path, windows: Sequence[RequestColumns], described: Described = SERVED_COLUMNS
+) -> FileDigest:
     """Write the columns of the windows of a run, in their order. Raises IobenchError."""
     import pyarrow as pa
 
+    types = _types(described)
     columns = {
         name: np.concatenate([np.asarray(each[name], kind) for each in windows])
         if windows
         else np.empty(0, kind)
-        for name, kind in _TYPES.items()
+        for name, kind in types.items()
         if name != "trial"
     }
     lengths = [len(each["failed"]) for each in windows]
-    columns["trial"] = np.repeat(np.arange(len(windows), dtype=_TYPES["trial"]), lengths)
-    table = pa.Table.from_arrays([number_column(columns[name]) for name in _TYPES], list(_TYPES))
-    packed = {name: "DELTA_BINARY_PACKED" for name, kind in _TYPES.items() if kind.itemsize > 1}
+    columns["trial"] = np.repeat(np.arange(len(windows), dtype=types["trial"]), lengths)
+    table = pa.Table.from_arrays([number_column(columns[name]) for name in types], list(types))
+    packed = {name: "DELTA_BINARY_PACKED" for name, kind in types.items() if kind.itemsize > 1}
     return write_table(table, path, "requests", column_encoding=packed)
 
 
-def read_requests(path: Path) -> RequestColumns:
-    """The columns of ``SERVED_COLUMNS``. Raises IobenchError for a damaged file."""
-    what = "requests"
-    table = read_table(path, what, row_bytes=_ROW_BYTES)
+def read_requests(path: Path, described: Described = SERVED_COLUMNS) -> RequestColumns:
+    """The columns of this kind of requests. Raises IobenchError for a damaged file."""
+    what, types = "requests", _types(described)
+    table = read_table(path, what, row_bytes=sum(kind.itemsize for kind in types.values()))
     with damage(path, what):
-        missing = [name for name in _TYPES if name not in table.column_names]
+        missing = [name for name in types if name not in table.column_names]
         if missing:
             raise IobenchError(
                 f"{path} lacks the columns {', '.join(missing)}",
@@ -52,5 +59,5 @@ def read_requests(path: Path) -> RequestColumns:
             )
         return {
             name: numbers(table[name].combine_chunks()).astype(kind, casting="safe")
-            for name, kind in _TYPES.items()
+            for name, kind in types.items()
         }

@@ -14,7 +14,14 @@ from math import isclose
 from typing import TypeVar
 
 from ..base.units import format_count
-from ..record.run import RUN_FILE, ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
+from ..record.run import (
+    RUN_FILE,
+    KvCacheRecord,
+    ModelLoadRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+)
 from ..record.training import Ceiling, FindMax, Repetition
 from ..record.verdict import RunCurve
 from .checkpoint.meaning import with_meaning
@@ -27,6 +34,8 @@ from .figures.metrics import repetition_metrics, summarise, with_device_figures
 from .figures.search import find_max_point, with_answer
 from .figures.windows import ceiling_again, cpu_ceiling
 from .judged import Judged, effective_cores, judge
+from .kv.figures import kv_summaries
+from .kv.verdict import kv_verdict
 from .model_load import summaries_of as summaries_of_loads
 from .model_load import with_figures as with_load_figures
 from .promise import told_again, with_bounds
@@ -68,6 +77,9 @@ def conclude(doc: T) -> T:
     elif isinstance(doc, ServingRecord):
         doc = doc.model_copy(update={"metrics": summaries(doc)})
         doc = doc.with_job(verdict=serving_verdict(doc))
+    elif isinstance(doc, KvCacheRecord):
+        doc = doc.model_copy(update={"metrics": kv_summaries(doc)})
+        doc = doc.with_job(verdict=kv_verdict(doc))
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})
     findings = [finding for finding in doc.findings if finding.rule not in LEVELS]

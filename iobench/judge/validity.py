@@ -23,7 +23,9 @@ from ..record.metrics import BY_NAME, METRICS
 from ..record.run import (
     CHANGED,
     Finding,
+    KvCacheRecord,
     ModelLoadRecord,
+    RequestsRecord,
     RunRecord,
     ServingRecord,
     TrainingRecord,
@@ -36,6 +38,7 @@ from . import rules_ranks as ranks
 from . import rules_speed as speed
 from .checkpoint import rules as checkpoint
 from .judged import Judged, judge
+from .kv import rules as kv
 from .rules_data import RuleOutcome
 from .serving import rules as serving
 
@@ -189,24 +192,36 @@ LOAD_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("load.rounds", load.rounds, NOTED),
     Rule("load.left-out", load.left_out, NOTED),
 )
-SERVING_RULES: tuple[Rule[ServingRecord], ...] = (
+REQUEST_RULES: tuple[Rule[RequestsRecord], ...] = (
     Rule("serve.client-bound", serving.client_bound, ALWAYS),
     Rule("serve.unsteady", serving.unsteady, ALWAYS),
-    Rule("serve.cold-residency", serving.cold_residency, ALWAYS),
     Rule("serve.failures", serving.failures, REFUSED),
     Rule("serve.incomplete", serving.incomplete, REFUSED),
     Rule("serve.requests", serving.requests, REFUSED),
-    Rule("serve.log-behind", serving.log_behind, ALWAYS),
-    Rule("serve.log-volatile", serving.log_volatile, ALWAYS),
-    Rule("serve.log-unproven", serving.log_unproven, NOTED),
     Rule(CHANGED, data.record_changed, INCONCLUSIVE),
     Rule("serve.repetitions", serving.repetitions, Levels("info", "warning")),
     Rule("serve.trace-binned", serving.trace_binned, WARNED),
 )
+SERVING_RULES: tuple[Rule[ServingRecord], ...] = (
+    Rule("serve.cold-residency", serving.cold_residency, ALWAYS),
+    Rule("serve.log-behind", serving.log_behind, ALWAYS),
+    Rule("serve.log-volatile", serving.log_volatile, ALWAYS),
+    Rule("serve.log-unproven", serving.log_unproven, NOTED),
+)
+KV_RULES: tuple[Rule[KvCacheRecord], ...] = (
+    Rule("kv.nothing-offloaded", kv.nothing_offloaded, ALWAYS),
+    Rule("kv.nothing-loaded", kv.nothing_loaded, WARNED),
+    Rule("kv.working-set", kv.working_set, REFUSED),
+    Rule("kv.write-failures", kv.write_failures, REFUSED),
+    Rule("kv.writes-behind", kv.writes_behind, REFUSED),
+    Rule("kv.scaled", kv.scaled, NOTED),
+)
 LEVELS = (
     {rule.id: rule.levels for rule in (*CHECKPOINT_RULES, *LOAD_RULES)}
     | {rule.id: rule.levels for rule in (*RULES, *MIXED_RULES)}
+    | {rule.id: rule.levels for rule in REQUEST_RULES}
     | {rule.id: rule.levels for rule in SERVING_RULES}
+    | {rule.id: rule.levels for rule in KV_RULES}
 )
 """The levels of every rule, by its id."""
 
@@ -250,7 +265,11 @@ def evaluate(
             found += [rule(doc, rule_set) for rule in CHECKPOINTS_BESIDE]
             found += [rule(judged, rule_set) for rule in MIXED_RULES]
     elif isinstance(doc, ServingRecord):
-        found = [rule(doc, rule_set) for rule in SERVING_RULES]
+        found = [rule(doc, rule_set) for rule in REQUEST_RULES]
+        found += [rule(doc, rule_set) for rule in SERVING_RULES]
+    elif isinstance(doc, KvCacheRecord):
+        found = [rule(doc, rule_set) for rule in REQUEST_RULES]
+        found += [rule(doc, rule_set) for rule in KV_RULES]
     else:
         rules = LOAD_RULES if isinstance(doc, ModelLoadRecord) else CHECKPOINT_RULES
         found = [rule(doc, rule_set) for rule in rules]

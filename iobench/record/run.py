@@ -24,6 +24,7 @@ from ..base.text import printable
 from ..settings.base import Count, Record, RecordHead, fitting, read_json
 from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
+from .kv_cache import KvCacheRun
 from .model_load import ModelLoadRun
 from .serving import ServingRun
 from .training import TrainingRun
@@ -75,7 +76,7 @@ CHANGED = "record.changed"
 CHANGED_REMEDY = "take the directory from where it was written, or run again"
 
 
-Job = TrainingRun | CheckpointRun | ModelLoadRun | ServingRun
+Job = TrainingRun | CheckpointRun | ModelLoadRun | ServingRun | KvCacheRun
 """What a run did, by its ``kind``."""
 
 
@@ -178,6 +179,15 @@ class ServingRecord(RunRecord):
     job: ServingRun
 
 
+class KvCacheRecord(RunRecord):
+    """A run that kept a KV cache on storage."""
+
+    job: KvCacheRun
+
+
+RequestsRecord = ServingRecord | KvCacheRecord
+"""Runs of requests that arrive by themselves."""
+
 PricedRecord = TrainingRecord | ServingRecord
 """Runs that tell how many samples a host takes in a second."""
 
@@ -186,6 +196,7 @@ KINDS: dict[str, type[RunRecord]] = {
     "checkpoint": CheckpointRecord,
     "model-load": ModelLoadRecord,
     "serving": ServingRecord,
+    "kv-cache": KvCacheRecord,
 }
 
 

@@ -46,22 +46,15 @@ class LatencyParts(Record):
         return float(sum(getattr(self, name) for name in type(self).model_fields))
 
 
-class ServedTrial(Record):
-    """One window of requests.
+class RequestWindow(Record):
+    """One window of requests, whatever they are.
 
     ``over`` is the share of all requests that took longer than the limit, failed, or were not
     taken; the window ``holds`` the limit if that is no more than the scenario allows. ``steady``:
     the latency of the last fifth of the requests is not above that of the first fifth, and no
-    request was left out; None: too few requests to tell. ``without_accelerator_s``: the quantile of
-    the limit if steps took no time, computed from the same reads and waits for the log.
-
-    ``logged``: a log was written; the figures of ``log_`` are its own. Its backlog is records of
-    answers that were not committed; it ``keeps_up`` if the time until a commit does not grow, and
-    nothing was left. ``at_risk``: records of answers that a crash of the host would have lost, at
-    the worst of some instants; ``volatile``: of these, committed ones. None: that can't be seen.
+    request was left out; None: too few requests to tell.
     """
 
-    kind: TrialKind
     seed: int
     rate: Figure  # asked, requests/s
     seconds: Duration  # over which requests arrive
@@ -77,9 +70,6 @@ class ServedTrial(Record):
     latency_max_s: Figure | None = None
     quantile_s: Figure | None = None  # at the scenario's quantile
     without_accelerator_s: Figure | None = None
-    storage_p50_s: Figure | None = None
-    storage_p99_s: Figure | None = None
-    storage_max_s: Figure | None = None
     over: Share | None = None
     holds: bool | None = None
     growth: Figure | None = None  # mean latency of the last fifth over that of the first
@@ -87,6 +77,25 @@ class ServedTrial(Record):
     late_p99_s: Figure | None = None  # what the client adds: late wake-ups of free readers
     cpu_share: Figure | None = None  # of one core, by this process
     bytes: Count = 0
+    error: str = ""  # of the first request that failed
+
+
+class ServedTrial(RequestWindow):
+    """One window of requests for samples.
+
+    ``without_accelerator_s``: the quantile of the limit if steps took no time, computed from the
+    same reads and waits for the log.
+
+    ``logged``: a log was written; the figures of ``log_`` are its own. Its backlog is records of
+    answers that were not committed; it ``keeps_up`` if the time until a commit does not grow, and
+    nothing was left. ``at_risk``: records of answers that a crash of the host would have lost, at
+    the worst of some instants; ``volatile``: of these, committed ones. None: that can't be seen.
+    """
+
+    kind: TrialKind
+    storage_p50_s: Figure | None = None
+    storage_p99_s: Figure | None = None
+    storage_max_s: Figure | None = None
     reads: Count | None = None  # nodes of an index that were read; None: a request is one sample
     reads_per_s: Figure | None = None
     read_bytes_per_s: Figure | None = None
@@ -94,7 +103,6 @@ class ServedTrial(Record):
     slow_parts: LatencyParts = LatencyParts()  # of the slowest 1 % of the requests
     residency_before: Share | None = None
     residency_how: str = ""
-    error: str = ""  # of the first request that failed
     logged: bool = False
     log_records: Few = 0  # that were committed
     log_left: Few = 0  # that were not
@@ -156,6 +164,10 @@ class ServingRun(Record):
     found: FoundRate | None = None
     verdict: ServingVerdict | None = None
     not_measured: dict[str, str] = {}
+
+    @property
+    def limit_s(self) -> float:
+        return self.scenario.limit
 
     @property
     def repetitions(self) -> list[ServedTrial]:

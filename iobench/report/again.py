@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import yaml
 
 from ..base.text import quoted
-from ..record.run import CheckpointRecord, RunRecord, ServingRecord, TrainingRecord
+from ..record.run import CheckpointRecord, RequestsRecord, RunRecord, TrainingRecord
 from ..settings.base import OpenRecord, RecordHead, Strict
 from .figures import facts, facts_of
 from .labels import tags_text
@@ -33,7 +33,7 @@ def again_sections(doc: RunRecord) -> list[Section]:
         found += _training(doc)
     elif isinstance(doc, CheckpointRecord) and doc.job.spec.recorded:
         found.append(_file("spec", "The study as YAML", _plain(doc.job.spec)))
-    elif isinstance(doc, ServingRecord):
+    elif isinstance(doc, RequestsRecord):
         found.append(_file("scenario", "scenario.yaml", _plain(doc.job.scenario)))
     hosts = [_plain(host) for host in doc.hosts[:MAX_HOSTS]]
     more = f" (the first {MAX_HOSTS} of {len(doc.hosts)})" if len(doc.hosts) > MAX_HOSTS else ""

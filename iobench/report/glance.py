@@ -35,6 +35,7 @@ _KINDS = {
     "checkpoint": "checkpoint study",
     "model-load": "measurement of loads",
     "serving": "serving run",
+    "kv-cache": "run of a KV cache",
 }
 _ENDED = {
     "failed": "failed",

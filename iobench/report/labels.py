@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..record.run import (
     CheckpointRecord,
+    KvCacheRecord,
     ModelLoadRecord,
     RunRecord,
     ServingRecord,
@@ -27,6 +28,8 @@ def labels_of(doc: RunRecord) -> dict[str, Value]:
         workload = doc.job.model
     elif isinstance(doc, ServingRecord):
         workload, dataset = doc.job.scenario.name, doc.job.dataset.name
+    elif isinstance(doc, KvCacheRecord):
+        workload = doc.job.scenario.name
     host, memory = doc.host, doc.host.effective_memory_bytes
     return {
         "created": doc.created,

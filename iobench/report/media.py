@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["training", "checkpoint", "model-load", "serving", "ab", "sweep", "submission"]
+Kind = Literal[
+    "training", "checkpoint", "model-load", "serving", "kv-cache", "ab", "sweep", "submission"
+]
 """A kind of record that ``iobench report`` reads: a run by its job, or several runs together."""
 
 KINDS: dict[Kind, str] = {
@@ -17,6 +19,7 @@ KINDS: dict[Kind, str] = {
     "checkpoint": "checkpoint studies",
     "model-load": "loads of models",
     "serving": "runs that served requests",
+    "kv-cache": "runs of a KV cache",
     "ab": "comparisons in turns",
     "sweep": "sweeps",
     "submission": "results of MLPerf Storage",
@@ -50,7 +53,7 @@ MEDIA: dict[str, Medium] = {
         Medium(
             name="openmetrics",
             of="record",
-            kinds=("training", "checkpoint", "model-load", "serving"),
+            kinds=("training", "checkpoint", "model-load", "serving", "kv-cache"),
         ),
         Medium(
             name="mlperf",

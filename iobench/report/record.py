@@ -9,12 +9,14 @@ from ..base.units import counted
 from ..judge.figures.events import Events
 from ..record.run import (
     CheckpointRecord,
+    KvCacheRecord,
     ModelLoadRecord,
+    RequestsRecord,
     RunRecord,
     ServingRecord,
     TrainingRecord,
 )
-from . import checkpoint, model_load, run, serving
+from . import checkpoint, kv_cache, model_load, run, serving
 from .figures import TableOf, word
 from .glance import UTILIZATION, bottleneck_text
 from .labels import labels_of, tags_text
@@ -34,6 +36,8 @@ def sections(
         return model_load.sections(doc)
     if isinstance(doc, ServingRecord):
         return serving.sections(doc)
+    if isinstance(doc, KvCacheRecord):
+        return kv_cache.sections(doc)
     assert isinstance(doc, TrainingRecord)
     return run.sections(doc, events, samples)
 
@@ -105,7 +109,7 @@ def _job(doc: RunRecord) -> str:
         return f"checkpoint of {doc.job.model}"
     if isinstance(doc, ModelLoadRecord):
         return f"loads of {doc.job.model}"
-    if isinstance(doc, ServingRecord):
+    if isinstance(doc, RequestsRecord):
         return doc.job.scenario.name
     if isinstance(doc, TrainingRecord):
         return f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"
@@ -119,6 +123,8 @@ def _when(doc: RunRecord) -> Cell:
 def _bottleneck(doc: RunRecord) -> str:
     if isinstance(doc, ServingRecord) and doc.job.verdict is not None:
         return serving.bottleneck_text(doc.job.verdict)
+    if isinstance(doc, KvCacheRecord) and doc.job.verdict is not None:
+        return kv_cache.bottleneck_text(doc.job.verdict)
     if not isinstance(doc, TrainingRecord):
         return "-"
     return bottleneck_text(doc.job.verdict) if doc.job.verdict else "no verdict"

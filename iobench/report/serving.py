@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ..ask.capacity.requests import ServedPrediction
@@ -11,7 +11,14 @@ from ..judge.serving.figures import SLOW
 from ..judge.serving.verdict import quantile_text
 from ..record.metrics import metrics_of
 from ..record.run import ServingRecord
-from ..record.serving import FoundRate, LatencyParts, ServedTrial, ServingRun, ServingVerdict
+from ..record.serving import (
+    FoundRate,
+    LatencyParts,
+    RequestWindow,
+    ServedTrial,
+    ServingRun,
+    ServingVerdict,
+)
 from .figures import (
     Medians,
     TableOf,
@@ -60,7 +67,9 @@ def bottleneck_text(verdict: ServingVerdict) -> str:
 
 def sections(doc: ServingRecord) -> list[Section]:
     """All sections for which the run has data."""
-    evidence = [_figures(doc), _parts(doc.job), _log(doc.job), _rates(doc.job)]
+    job = doc.job
+    rates = rates_table(job.of("find-max"), job.limit_s, job.scenario.quantile)
+    evidence = [_figures(doc), _parts(job), _log(job), rates]
     return whole_report(doc, _first(doc), evidence, _about(doc), _windows(doc))
 
 
@@ -108,7 +117,9 @@ def _first(doc: ServingRecord) -> FirstScreen:
         gauges.append(KeyFigure("nodes read", rate, f"{spec.walk.reads} a query, in {rounds}"))
         gauges.append(KeyFigure("recall", "not measured:", job.not_measured.get("recall", "")))
     held = verdict is None or verdict.holds is not False
-    gauges.append(KeyFigure("largest rate", _largest(job.found), _why(job.found, held=held)))
+    gauges.append(
+        KeyFigure("largest rate", largest_rate(job.found), why_largest(job.found, held=held))
+    )
     state = "no rate was measured"
     sentences: list[str] = []
     if verdict is not None:
@@ -131,14 +142,15 @@ def _first(doc: ServingRecord) -> FirstScreen:
     )
 
 
-def _largest(found: FoundRate | None) -> str:
+def largest_rate(found: FoundRate | None) -> str:
+    """``400 requests/s``, or that there is none."""
     if found is None or found.low is None:
         return "not measured" if found is None else "none"
     return f"{format_count(found.low)} requests/s"
 
 
-def _why(found: FoundRate | None, *, held: bool) -> str:
-    """``held``: the repetitions at the largest rate did not break the limit."""
+def why_largest(found: FoundRate | None, *, held: bool) -> str:
+    """Why this is the largest rate. ``held``: the repetitions at it did not break the limit."""
     if found is None:
         return "(--find-max looks for it)"
     if found.low is not None and not held:
@@ -249,24 +261,24 @@ def _parts(job: ServingRun) -> Table | None:
     return rows.made("parts", "Where the time goes: means, median of the repetitions")
 
 
-def _rates(job: ServingRun) -> Table | None:
-    """The rates that were tried, in ascending order."""
-    tried = sorted(job.of("find-max"), key=lambda one: one.rate)
+def rates_table(windows: Iterable[RequestWindow], limit_s: float, at: float) -> Table | None:
+    """The rates that were tried, in ascending order; ``at``: the quantile of the limit."""
+    tried = sorted(windows, key=lambda one: one.rate)
     if not tried:
         return None
     rows = TableOf(tried)
     rows.add("rate", "requests/s asked", "requests/s")
     rows.add("requests_per_s", "answered/s")
-    rows.add("quantile_s", quantile_text(job.scenario.quantile))
+    rows.add("quantile_s", quantile_text(at))
     rows.add("over", "over the limit", "share")
     rows.add("growth", "latency grew", "ratio")
     rows.add("holds", "holds", of=_held)
-    limit = Mark(at=job.scenario.limit, label="limit")
+    limit = Mark(at=limit_s, label="limit")
     chart = Chart(kind="lines", x="rate", y=("quantile_s",), dots=("quantile_s",), limits=(limit,))
     return rows.made("rates", "The rates that were tried", charts=[chart])
 
 
-def _held(window: ServedTrial) -> str:
+def _held(window: RequestWindow) -> str:
     return "yes" if window.holds and window.steady is not False else "no"
 
 

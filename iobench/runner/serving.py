@@ -21,9 +21,9 @@ from ..host.requests import RequestColumns, write_requests
 from ..judge.serving.figures import with_figures
 from ..judge.serving.queue import Accelerators
 from ..judge.serving.search import RateSearch
-from ..judge.serving.verdict import trial_client_bound
+from ..judge.serving.verdict import window_client_bound
 from ..record.run import EVENTS_FILE, ServingRecord
-from ..record.serving import FoundRate, ServedTrial, ServingRun, TrialKind
+from ..record.serving import FoundRate, RequestWindow, ServedTrial, ServingRun, TrialKind
 from ..record.training import Epoch
 from ..serve.arrivals import Arrivals, Instants
 from ..serve.client import Issued
@@ -37,6 +37,7 @@ from ..storage.catalog import innermost, local_root
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease, reading
 from .agent import HostAgent
+from .budget import Budget
 from .cache import Others, prepare_cache
 from .calibration.bench import MAX_COPY_BYTES, choose_shards, copy_to_memory
 from .checkpoint import unlocked
@@ -189,6 +190,40 @@ def run_serving(
         return begun.run(), directory
 
 
+def search_rates(
+    search: RateSearch,
+    attempt: Callable[[float], RequestWindow],
+    limit_s: float,
+    budget: Budget,
+    part: str,
+    *,
+    keeping: int,
+) -> Iterator[FoundRate]:
+    """Try rates until the search ends; yield what is known after each window, and at the end.
+
+    ``attempt`` measures a window. ``keeping``: so many windows have to fit into the budget after
+    the search.
+    """
+    yield FoundRate()
+    late = 0
+    while (rate := search.next_rate()) is not None:
+        each = budget.longest_s(part)
+        if not budget.fits(each, keeping_s=keeping * each):
+            search.bound = "the budget had no time for another rate"
+            break
+        window = attempt(rate)
+        held = bool(window.holds) and window.steady is not False
+        why = "" if held else window_client_bound([window], limit_s)
+        late = late + 1 if why else 0
+        if late == MAX_LATE_WINDOWS:
+            search.bound = f"the client could not tell: {why}"
+            break
+        if not why:
+            search.tried(rate, held=held)
+        yield search.found()
+    yield search.found()
+
+
 class LogPlace(NamedTuple):
     """Where logs are written, which this process holds."""
 
@@ -331,31 +366,18 @@ class ServingBegun:
 
     def _search(self) -> None:
         """Find the largest rate that holds the limit."""
-        scenario = self.plan.scenario
-        search = RateSearch(least=2 / self.plan.seconds, most=min(MAX_RATE, scenario.most_per_s))
-        self.doc.job.found, late = FoundRate(), 0
-        while (rate := search.next_rate()) is not None:
-            each = self.budget.longest_s(_PART)
-            # The repetitions, each also without storage, are still to come.
-            if not self.budget.fits(each, keeping_s=2 * each):
-                search.bound = "the budget had no time for another rate"
-                break
+        scenario, job = self.plan.scenario, self.doc.job
+
+        def attempt(rate: float) -> ServedTrial:
             self.observer.phase(f"trying {format_count(rate)} requests/s")
-            number = len(self.doc.job.of("find-max"))
-            trial = self._window(
-                "find-max", rate, seed_of(self.plan.seed, "find-max", number), None
-            )
-            held = bool(trial.holds) and trial.steady is not False
-            why = "" if held else trial_client_bound(trial, scenario.limit)
-            late = late + 1 if why else 0
-            if late == MAX_LATE_WINDOWS:
-                search.bound = f"the client could not tell: {why}"
-                break
-            if not why:
-                search.tried(rate, held=held)
-            self.doc.job.found = search.found()
-        self.doc.job.found = search.found()
-        self.rate = self.doc.job.rate = self.doc.job.found.low
+            seed = seed_of(self.plan.seed, "find-max", len(job.of("find-max")))
+            return self._window("find-max", rate, seed, None)
+
+        search = RateSearch(least=2 / self.plan.seconds, most=min(MAX_RATE, scenario.most_per_s))
+        # The repetitions, each also without storage, are still to come.
+        for found in search_rates(search, attempt, job.limit_s, self.budget, _PART, keeping=2):
+            job.found = found
+        self.rate = job.rate = job.found.low if job.found is not None else None
 
     def _window(
         self,

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,26 @@ class Arrivals:
             times = self._renewals(generator, rate, seconds, most)
         return np.asarray(times[times < seconds] * _SECOND).astype(np.int64)
 
+    def calls(self, rate: float, seconds: float, seed: int, history_s: float) -> Calls:
+        """The requests of a window and of so long before it, by session.
+
+        Requests that belong to no sessions are each one of their own. Raises UsageError if they are
+        more than a record holds.
+        """
+        generator = np.random.default_rng(seed)
+        if self.spec.kind == "sessions":
+            calls = session_calls(self.spec, generator, rate, seconds, history_s)
+        else:
+            whole = history_s + seconds
+            times = self._renewals(generator, rate, whole, MAX_DRAWN) - history_s
+            calls = Calls(times, np.arange(len(times)), np.zeros(len(times), np.int64))
+        if np.count_nonzero((calls.times_s >= 0) & (calls.times_s < seconds)) > MAX_REQUESTS:
+            raise UsageError(
+                f"a window has more than {MAX_REQUESTS:,} requests",
+                remedy="use a lower --rate, or a shorter --duration",
+            )
+        return calls
+
     def _renewals(
         self, generator: np.random.Generator, rate: float, seconds: float, most: int
     ) -> Seconds:
@@ -107,14 +127,36 @@ class Arrivals:
         return np.resize(np.roll(gaps, -generator.integers(len(gaps))), count)
 
 
+class Calls(NamedTuple):
+    """The requests of sessions in the order of arrival; those before the window are below 0."""
+
+    times_s: Seconds
+    session: npt.NDArray[np.int64]
+    turn: npt.NDArray[np.int64]  # 0: the first one of its session
+
+
 def _sessions(
     spec: ArrivalSpec, generator: np.random.Generator, rate: float, seconds: float
 ) -> Seconds:
+    """When the requests of sessions arrive in the window. Raises UsageError for too many."""
+    times = session_calls(spec, generator, rate, seconds).times_s
+    return times[times >= 0]
+
+
+def session_calls(
+    spec: ArrivalSpec,
+    generator: np.random.Generator,
+    rate: float,
+    seconds: float,
+    history_s: float = 0.0,
+) -> Calls:
     """The requests of sessions, those that began before the window among them.
 
-    So as many sessions go on at its begin as later. Raises UsageError if they are too many.
+    So as many sessions go on at its begin, and ``history_s`` seconds before it, as later. Raises
+    UsageError if they are too many.
     """
     before = _LIFETIMES * max(1.0, spec.turns - 1) * spec.pause if spec.turns > 1 else 0.0
+    before += history_s
     if rate * (before + seconds) > MAX_DRAWN:
         raise UsageError(
             f"sessions of {format_duration((spec.turns - 1) * spec.pause)} are too long for "
@@ -132,7 +174,10 @@ def _sessions(
     since = np.cumsum(pauses)
     begins = generator.uniform(-before, seconds, count) - since[first]
     times = since + np.repeat(begins, turns)
-    return np.sort(times[times >= 0])
+    order = np.argsort(times, kind="stable")
+    session = np.repeat(np.arange(count), turns)
+    turn = np.arange(number) - np.repeat(first, turns)
+    return Calls(times[order], session[order], turn[order])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from ..base.errors import SpecError
 from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
 from .workload import AcceleratorSpec, LoaderSpec, ReaderSpec, Workload, option_texts
 from .yamlfile import read_yaml
@@ -224,4 +225,6 @@ def load_scenario(name: str, overrides: Sequence[str] = ()) -> Scenario:
     path = find_spec("scenario", name)
     data = apply_overrides(read_yaml(path), overrides)
     where = str(path) if path.stem != name else f"scenario '{name}'"
+    if data.get("kind") == "kv-cache":
+        raise SpecError(f"{where} is one of a KV cache", remedy="measure it with: iobench kv")
     return build(Scenario, data, where=where)

@@ -119,6 +119,12 @@ def test_every_verb(
     asked = ("--rate", 20, "--limit", "10s", "--duration", "300ms", "--repeat", 1)
     served = story.document("serve", "demo", "--data", data, *asked, *TAG, "--results", results)
     assert [one["kind"] for one in served["job"]["trials"]] == ["repetition", "without-storage"]
+    kept = story.document(
+        *("kv", "kv-chat-llama3-8b", "--to", f"{place}/kv", "--set", "layers=1", "--rate", 4),
+        *("--set", "prompts.max_tokens=3000", "--set", "prompts.new_tokens=600"),
+        *("--duration", "1s", "--repeat", 1, *TAG, "--results", results),
+    )
+    assert kept["job"]["trials"][0]["kind"] == "repetition"
     first = story.document("check", data, "--budget", "10s", *ONCE, *TAG, "--results", results)
     assert (first["status"], first["job"]["dataset"]["samples"]) == ("ok", SAMPLES)
     saved = story.document(
@@ -135,7 +141,7 @@ def test_every_verb(
     assert (loads["status"], loads["job"]["figures"][0]["n"]) == ("ok", 1)
     assert all(fitting_documents(tmp_path).values())
     recorded = [*results.glob("*/run.json"), *(tmp_path / "turns").rglob("run.json")]
-    assert len(recorded) == 8
+    assert len(recorded) == 9
     recorded += (tmp_path / "swept-results").rglob("run.json")
     if not remote:
         without_storage(story, runs, Path(swept["directory"]), results)
@@ -147,7 +153,7 @@ def test_every_verb(
     story.text(*begin, "--calibration", "0s", "--results", tmp_path / "demo-results")
     (demo,) = (tmp_path / "demo-results").glob("*/run.json")
     tags = [json.loads(path.read_text())["tags"] for path in [*recorded, demo]]
-    assert tags == [{"box": "nfs-b", "site": "Basel"}] * (8 + 2 * len(swept["points"]) + 1)
+    assert tags == [{"box": "nfs-b", "site": "Basel"}] * (9 + 2 * len(swept["points"]) + 1)
     if not remote:
         assert story.told == set(VERBS)
 

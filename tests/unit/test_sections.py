@@ -85,6 +85,7 @@ from iobench.runner.plan_figures import describe_plan
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.instances import find_instance, priced_at
 from iobench.settings.workload import load_workload
+from tests.kv import build_kv, build_kv_trial
 from tests.requests import build_serving, build_trial
 from tests.snapshots.texts import VERDICTS
 from tests.unit.conftest import build_run, build_sweep
@@ -346,6 +347,17 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
             found=FoundRate(low=400.0, high=430.0),
         )
     ),
+    "kv_cache": lambda: record.sections(
+        build_kv(
+            [
+                *(build_kv_trial("find-max", requests=300, factor=factor) for factor in (2, 0.1)),
+                *build_kv().job.trials,
+            ],
+            found=FoundRate(low=5.0, high=6.0),
+            job={"price_per_hour": 2.5},
+        )
+    ),
+    "kv not worth it": lambda: record.sections(build_kv(factor=0.5, failed=40)),
     "serving too slow": lambda: record.sections(build_serving(read_s=0.018, failed=40)),
     "compare": lambda: compare.sections(
         [_compare(FAST), _compare(FAST[:2]), _compare([])], ["left"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from iobench.judge.rebuild import conclude
-from iobench.judge.validity import SERVING_RULES, value_of
+from iobench.judge.validity import REQUEST_RULES, SERVING_RULES, value_of
 from iobench.record.host import StorageFacts
 from iobench.record.run import CHANGED, ServingRecord
 from iobench.record.serving import FoundRate
@@ -25,7 +25,7 @@ def broken(doc: ServingRecord) -> dict[str, str]:
 def test_a_good_run_breaks_no_rule() -> None:
     doc = build_serving()
     assert (broken(doc), doc.validity) == ({}, "valid")
-    assert {rule.id for rule in SERVING_RULES} == {*BREAKS, CHANGED}
+    assert {rule.id for rule in (*REQUEST_RULES, *SERVING_RULES)} == {*BREAKS, CHANGED}
 
 
 AT_ONCE = SCENARIO.model_copy(update={"log": LogSpec(wait=False)})

@@ -21,7 +21,14 @@ from functools import lru_cache
 from typing import Literal
 
 from ...record.checkpoint import Study
-from ...record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
+from ...record.run import (
+    KvCacheRecord,
+    ModelLoadRecord,
+    RequestsRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+)
 from ...record.sweep import setting_text
 from ..tuning.points import asked_settings, flatten
 
@@ -210,7 +217,7 @@ def workload_of(doc: RunRecord) -> str:
         return doc.job.workload.name
     if isinstance(doc, ModelLoadRecord):
         return f"load {doc.job.model}"
-    if isinstance(doc, ServingRecord):
+    if isinstance(doc, RequestsRecord):
         return doc.job.scenario.name
     return f"checkpoint {doc.checkpoints.model}" if doc.checkpoints else doc.job.kind
 
@@ -225,6 +232,8 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
         weights = {"bytes": doc.job.bytes, "tensors": doc.job.tensors, "shards": doc.job.shards}
         asked = doc.job.spec.model_dump(exclude={"repetitions", "engine_start_s"})
         return flatten({**asked, "weights": weights}, {})
+    if isinstance(doc, KvCacheRecord):
+        return flatten(doc.job.scenario.model_dump(mode="json"), {}) | {"rate": str(doc.job.rate)}
     if isinstance(doc, ServingRecord):
         asked = {"rate": str(doc.job.rate), "dataset.seed": str(doc.job.dataset.asked.get("seed"))}
         scenario = doc.job.scenario.model_dump(mode="json")

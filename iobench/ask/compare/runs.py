@@ -19,12 +19,14 @@ from ...base.errors import IobenchError, UsageError
 from ...judge.checkpoint.study import values_of_study
 from ...judge.figures.ranktime import shares_of
 from ...judge.judged import cut_by_budget
+from ...judge.kv.figures import KV_SUMMARISED
 from ...judge.model_load import values_of_loads
 from ...judge.serving.figures import SUMMARISED
 from ...record.metrics import BY_NAME, COMPARED
 from ...record.run import (
     KINDS,
     RUN_FILE,
+    KvCacheRecord,
     ModelLoadRecord,
     RunRecord,
     ServingRecord,
@@ -198,8 +200,8 @@ def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[
         return values_of_study(doc.checkpoints, found) if doc.checkpoints else []
     if found.of == "load":
         return values_of_loads(doc.job, found) if isinstance(doc, ModelLoadRecord) else []
-    if isinstance(doc, ServingRecord):
-        if found.name not in SUMMARISED:
+    if isinstance(doc, ServingRecord | KvCacheRecord):
+        if found.name not in (KV_SUMMARISED if isinstance(doc, KvCacheRecord) else SUMMARISED):
             return []
         windows = (getattr(window, found.name) for window in doc.job.repetitions)
         return [float(value) for value in windows if value is not None]

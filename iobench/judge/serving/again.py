@@ -1,10 +1,16 @@
-"""The figures of a serving run, computed again from its requests."""
+"""The figures of a run of requests, computed again from its requests."""
 
 from __future__ import annotations
 
-from ...record.run import ServingRecord
-from ...record.serving import ServedTrial
+from collections.abc import Callable
+from typing import TypeVar
+
+from ...record.run import KvCacheRecord, ServingRecord
+from ...record.serving import RequestWindow
+from ..kv.figures import with_kv_figures
 from .figures import Rows, with_figures
+
+W = TypeVar("W", bound=RequestWindow)
 
 
 def served_again(doc: ServingRecord, rows: Rows) -> ServingRecord:
@@ -12,21 +18,34 @@ def served_again(doc: ServingRecord, rows: Rows) -> ServingRecord:
 
     Windows whose figures were other ones are told as changed.
     """
-    trials, changed = [], list[str]()
-    for place, trial in enumerate(doc.job.trials):
+    spec = doc.job.scenario
+    trials, changed = _again(doc.job.trials, rows, lambda trial, of: with_figures(trial, of, spec))
+    return doc.with_job(trials=trials).with_changes(changed)
+
+
+def kv_again(doc: KvCacheRecord, rows: Rows) -> KvCacheRecord:
+    """The same for a run of a KV cache."""
+    spec = doc.job.scenario
+    trials, changed = _again(
+        doc.job.trials, rows, lambda trial, of: with_kv_figures(trial, of, spec)
+    )
+    return doc.with_job(trials=trials).with_changes(changed)
+
+
+def _again(kept: list[W], rows: Rows, compute: Callable[[W, Rows], W]) -> tuple[list[W], list[str]]:
+    trials, changed = list[W](), list[str]()
+    for place, trial in enumerate(kept):
         mine = rows["trial"] == place
-        again = with_figures(
-            trial, {name: each[mine] for name, each in rows.items()}, doc.job.scenario
-        )
+        again = compute(trial, {name: each[mine] for name, each in rows.items()})
         if _differs(trial, again):
             changed.append(
                 f"the figures of window {place + 1} are not those of its requests in events.parquet"
             )
         trials.append(again)
-    return doc.with_job(trials=trials).with_changes(changed)
+    return trials, changed
 
 
-def _differs(trial: ServedTrial, again: ServedTrial) -> bool:
+def _differs(trial: RequestWindow, again: RequestWindow) -> bool:
     kept, found = trial.model_dump(), again.model_dump()
     return any(
         abs(kept[name] - value) > 1e-6 * abs(value)

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...record.run import ServingRecord, Summary
-from ...record.serving import LatencyParts, ServedTrial
+from ...record.serving import LatencyParts, RequestWindow, ServedTrial
 from ...settings.scenario import Scenario
 from ..statistics import t_quantile
 from .queue import served
 
 Rows = Mapping[str, npt.NDArray[Any]]
-"""The columns of ``SERVED_COLUMNS`` of one window."""
+"""The columns of one window: those of ``SERVED_COLUMNS``, or of ``KV_COLUMNS``."""
 
 SLOW = 0.01
 """The share of the slowest requests whose parts are told."""
@@ -38,7 +38,7 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
     failed = rows["failed"] > 0
     unserved = rows["ready_ns"] < 0
     good = ~failed & ~unserved
-    update: dict[str, object] = {
+    update: dict[str, Any] = {
         "requests": number,
         "failed": int(failed.sum()),
         "unserved": int(unserved.sum()),
@@ -77,31 +77,20 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
         "log_wait_s": answered - ends,
     }
     slow = latency >= quantile(latency, 1 - SLOW)
-    over = float((latency > scenario.limit).sum() + number - len(latency)) / number
-    growth, grows = growth_of(latency)
-    steady = None if growth is None else not grows
+    update |= of_latency(
+        trial, latency, answered, limit_s=scenario.limit, at=scenario.quantile, number=number
+    )
     late = issued - np.maximum(intended, taken)
     return trial.model_copy(
         update=update
         | {
-            "offered_per_s": number / trial.seconds,
-            "requests_per_s": len(latency) / max(trial.seconds, float(answered.max())),
-            "latency_mean_s": float(latency.mean()),
-            "latency_p50_s": quantile(latency, 0.5),
-            "latency_p99_s": quantile(latency, 0.99),
-            "latency_p999_s": quantile(latency, 0.999),
-            "latency_max_s": float(latency.max()),
-            "quantile_s": quantile(latency, scenario.quantile),
             "without_accelerator_s": quantile(
                 ready - intended + parts["log_wait_s"], scenario.quantile
             ),
             "storage_p50_s": quantile(parts["storage_s"], 0.5),
             "storage_p99_s": quantile(parts["storage_s"], 0.99),
             "storage_max_s": float(parts["storage_s"].max()),
-            "over": over,
-            "holds": over <= 1 - scenario.quantile + 1e-9,
-            "growth": growth,
-            "steady": False if update["unserved"] else steady,
+            "steady": False if update["unserved"] else update["steady"],
             "late_p99_s": quantile(late, 0.99),
             "reads_per_s": (
                 trial.reads / max(trial.seconds, float(ready.max())) if trial.reads else None
@@ -111,6 +100,38 @@ def with_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTr
             "slow_parts": _means(parts, slow),
         }
     )
+
+
+def of_latency(
+    trial: RequestWindow,
+    latency: npt.NDArray[np.float64],
+    answered: npt.NDArray[np.float64],
+    *,
+    limit_s: float,
+    at: float,
+    number: int,
+) -> dict[str, Any]:
+    """The figures of a window that follow from the latencies of the requests with an answer.
+
+    ``answered``: when it came. ``number``: of all requests. The share ``at`` of them has to be
+    within the limit.
+    """
+    over = float((latency > limit_s).sum() + number - len(latency)) / number
+    growth, grows = growth_of(latency)
+    return {
+        "offered_per_s": number / trial.seconds,
+        "requests_per_s": len(latency) / max(trial.seconds, float(answered.max())),
+        "latency_mean_s": float(latency.mean()),
+        "latency_p50_s": quantile(latency, 0.5),
+        "latency_p99_s": quantile(latency, 0.99),
+        "latency_p999_s": quantile(latency, 0.999),
+        "latency_max_s": float(latency.max()),
+        "quantile_s": quantile(latency, at),
+        "over": over,
+        "holds": over <= 1 - at + 1e-9,
+        "growth": growth,
+        "steady": None if growth is None else not grows,
+    }
 
 
 def _of_log(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from ...base.units import counted, format_count, format_percent
-from ...record.run import ServingRecord
+from ...record.run import RequestsRecord, ServingRecord
+from ...record.serving import ServingRun
 from ..cache import MAX_RESIDENT
 from ..rules_data import RuleOutcome, unknown
 from . import verdict
@@ -19,7 +20,7 @@ BINNED = 0.2
 """Share of arrivals at the very instant of another one, above which a trace's clock was coarse."""
 
 
-def client_bound(doc: ServingRecord) -> RuleOutcome | None:
+def client_bound(doc: RequestsRecord) -> RuleOutcome | None:
     why = verdict.client_bound(doc)
     if not why:
         return None
@@ -30,7 +31,7 @@ def client_bound(doc: ServingRecord) -> RuleOutcome | None:
     )
 
 
-def unsteady(doc: ServingRecord) -> RuleOutcome | None:
+def unsteady(doc: RequestsRecord) -> RuleOutcome | None:
     """Check that the latency did not grow for as long as requests arrived."""
     tried = doc.job.repetitions
     grows = [one for one in tried if one.steady is False]
@@ -42,13 +43,16 @@ def unsteady(doc: ServingRecord) -> RuleOutcome | None:
     if 2 * len(grows) <= len(tried):
         return None
     known = [one.growth for one in grows if one.growth is not None]
-    times = f"the last fifth of the requests took {median(known):.1f} x as long as the first fifth"
     left = sum(one.unserved for one in grows)
-    lost = f"{counted(left, 'request')} had no free reader until the end"
-    told = " and ".join([*([times] if known else []), *([lost] if left else [])])
+    told = []
+    if known:
+        times = f"{median(known):.1f} x"
+        told.append(f"the last fifth of the requests took {times} as long as the first fifth")
+    if left:
+        told.append(f"{counted(left, 'request')} had no free reader until the end")
     return RuleOutcome(
         f"{format_count(doc.job.rate or 0.0)} requests/s are no rate that lasts: "
-        f"{told or 'no request was answered'}",
+        f"{' and '.join(told) or 'no request was answered'}",
         "requests arrive faster than they are answered: use a lower --rate, or --find-max",
     )
 
@@ -72,7 +76,7 @@ def cold_residency(doc: ServingRecord) -> RuleOutcome | None:
     return None
 
 
-def failures(doc: ServingRecord) -> RuleOutcome | None:
+def failures(doc: RequestsRecord) -> RuleOutcome | None:
     failed = sum(one.failed for one in doc.job.repetitions)
     if not failed:
         return None
@@ -85,7 +89,7 @@ def failures(doc: ServingRecord) -> RuleOutcome | None:
     )
 
 
-def incomplete(doc: ServingRecord) -> RuleOutcome | None:
+def incomplete(doc: RequestsRecord) -> RuleOutcome | None:
     if doc.status == "ok" and doc.job.repetitions:
         return None
     what = f"the run's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
@@ -94,7 +98,7 @@ def incomplete(doc: ServingRecord) -> RuleOutcome | None:
     return RuleOutcome(what, "run it again and let it finish, or give a --rate")
 
 
-def requests(doc: ServingRecord) -> RuleOutcome | None:
+def requests(doc: RequestsRecord) -> RuleOutcome | None:
     """Check that enough requests are beyond the quantile to know it."""
     numbers = [one.requests for one in doc.job.repetitions]
     needed = round(MIN_BEYOND / (1 - doc.job.scenario.quantile))
@@ -102,7 +106,8 @@ def requests(doc: ServingRecord) -> RuleOutcome | None:
         return None
     name = verdict.quantile_text(doc.job.scenario.quantile)
     short = min(numbers)
-    once = doc.job.scenario.cache == "cold" and not doc.job.direct
+    job = doc.job
+    once = isinstance(job, ServingRun) and job.scenario.cache == "cold" and not job.direct
     cut = "" if not once else ", or a larger dataset, of which each sample is read once"
     return RuleOutcome(
         f"{counted(short, 'request')} in a repetition are too few for {name}",
@@ -110,7 +115,7 @@ def requests(doc: ServingRecord) -> RuleOutcome | None:
     )
 
 
-def repetitions(doc: ServingRecord) -> RuleOutcome | None:
+def repetitions(doc: RequestsRecord) -> RuleOutcome | None:
     number = len(doc.job.repetitions)
     if number >= MIN_REPETITIONS or not number:
         return None
@@ -157,7 +162,7 @@ def log_unproven(doc: ServingRecord) -> RuleOutcome | None:
     )
 
 
-def trace_binned(doc: ServingRecord) -> RuleOutcome | None:
+def trace_binned(doc: RequestsRecord) -> RuleOutcome | None:
     """Check that the clock of a trace was fine enough to tell its requests apart."""
     share = doc.job.arrivals_together
     if share is None or share <= BINNED:

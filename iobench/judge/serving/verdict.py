@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
+from typing import get_args
 
 from ...base.units import format_count, format_duration, format_percent
-from ...record.run import ServingRecord
-from ...record.serving import ServedBottleneck, ServedTrial, ServingVerdict, TrialKind
+from ...record.run import RequestsRecord, ServingRecord
+from ...record.serving import RequestWindow, ServedBottleneck, ServingVerdict, TrialKind
 from ...record.verdict import Estimate
 from ..statistics import NOISE, mean_interval, ratio_estimate
 
@@ -18,13 +19,6 @@ MAX_CPU_SHARE = 0.8
 """Of one core: with more, requests wait for the interpreter, which runs one thread at a time."""
 
 
-_STAGES: dict[str, ServedBottleneck] = {
-    "storage": "storage",
-    "accelerator": "accelerator",
-    "log": "log",
-}
-
-
 def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
     """The verdict; None before the first repetition."""
     tried = doc.job.repetitions
@@ -33,10 +27,11 @@ def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
     known = {each.holds for each in tried}
     holds = known.pop() if len(known) == 1 else None
     gains = gains_of(doc)
-    bottleneck, why = _bottleneck(doc, gains)
+    found, why = ("client", bound) if (bound := client_bound(doc)) else leading(gains)
+    stage: ServedBottleneck = next(each for each in get_args(ServedBottleneck) if each == found)
     return ServingVerdict(
         holds=holds,
-        bottleneck=bottleneck,
+        bottleneck=stage,
         gains=gains,
         log_adds_s=_added(_pairs(doc, "without-log")),
         why=why,
@@ -75,17 +70,13 @@ def gains_of(doc: ServingRecord) -> dict[str, Estimate]:
     return {stage: estimate for stage, estimate in found.items() if estimate is not None}
 
 
-def client_bound(doc: ServingRecord) -> str:
+def client_bound(doc: RequestsRecord) -> str:
     """Why the client limits what was measured; empty if it does not."""
-    return _client(doc.job.repetitions, doc.job.scenario.limit)
+    return window_client_bound(doc.job.repetitions, doc.job.limit_s)
 
 
-def trial_client_bound(trial: ServedTrial, limit_s: float) -> str:
-    """The same of one window."""
-    return _client([trial], limit_s)
-
-
-def _client(trials: Iterable[ServedTrial], limit_s: float) -> str:
+def window_client_bound(trials: Sequence[RequestWindow], limit_s: float) -> str:
+    """The same of some windows."""
     late = [one.late_p99_s for one in trials if one.late_p99_s is not None]
     if late and median(late) > MAX_LATE * limit_s:
         return (
@@ -102,9 +93,8 @@ def _client(trials: Iterable[ServedTrial], limit_s: float) -> str:
     return ""
 
 
-def _bottleneck(doc: ServingRecord, gains: dict[str, Estimate]) -> tuple[ServedBottleneck, str]:
-    if why := client_bound(doc):
-        return "client", why
+def leading(gains: dict[str, Estimate]) -> tuple[str, str]:
+    """The stage whose absence helps most, or ``inconclusive`` and why."""
     significant = {
         stage: gain
         for stage, gain in gains.items()
@@ -115,7 +105,7 @@ def _bottleneck(doc: ServingRecord, gains: dict[str, Estimate]) -> tuple[ServedB
         return "inconclusive", "no stage that was left out made a significant difference"
     if len(ranked) > 1 and (gains[ranked[0]].low or 0.0) <= gains[ranked[1]].value:
         return "inconclusive", f"{' and '.join(ranked)} make about the same difference"
-    return _STAGES[ranked[0]], ""
+    return ranked[0], ""
 
 
 def quantile_text(quantile: float) -> str:

@@ -1,0 +1,166 @@
+"""The figures of a window of a KV cache, from the times and the tokens of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from heapq import heapreplace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...record.kv_cache import KvParts, KvTrial
+from ...record.run import KvCacheRecord, Summary
+from ...settings.kv_cache import MAX_CONTEXT, KvScenario
+from ..serving.figures import SLOW, Rows, of_latency, quantile
+
+Array = npt.NDArray[np.float64]
+
+
+def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
+    """The window with every figure that follows from its requests."""
+    number, failed, unserved = len(rows["failed"]), rows["failed"] > 0, rows["ready_ns"] < 0
+    good = ~failed & ~unserved
+    update: dict[str, Any] = {
+        "requests": number,
+        "failed": int(failed.sum()),
+        "unserved": int(unserved.sum()),
+    }
+    nothing = {"over": 1.0, "holds": False, "steady": False} if number else {}
+    if not good.any():
+        return trial.model_copy(update=update | nothing)
+    intended, taken, issued, waited, looked, ready = (
+        rows[f"{name}_ns"][good].astype(np.float64) / 1e9
+        for name in ("intended", "taken", "issued", "waited", "looked", "ready")
+    )
+    tokens, memory, loaded, chunks = (
+        rows[name][good].astype(np.float64)
+        for name in ("tokens", "memory_tokens", "loaded_tokens", "chunks")
+    )
+    with_storage = _prefills(spec, tokens, memory + loaded)
+    without = _prefills(spec, tokens, memory)
+    engines = spec.prefill.engines
+    begins = prefill_begins(ready, with_storage, engines)
+    latency = begins + with_storage - intended
+    again = prefill_begins(intended, without, engines) + without - intended
+    parts = {
+        "reader_wait_s": issued - intended,
+        "write_wait_s": waited - issued,
+        "lookup_s": looked - waited,
+        "load_s": ready - looked,
+        "engine_wait_s": begins - ready,
+        "prefill_s": with_storage,
+    }
+    update |= of_latency(
+        trial,
+        latency,
+        intended + latency,
+        limit_s=spec.limit_s,
+        at=spec.quantile,
+        number=number,
+    )
+    wall = max(trial.seconds, float(ready.max()))
+    lookups = float(rows["lookups"][good].sum())
+    late = issued - np.maximum(intended, taken)
+    update |= {
+        "steady": False if update["unserved"] else update["steady"],
+        "without_accelerator_s": quantile(ready - intended, spec.quantile),
+        "late_p99_s": quantile(late, 0.99),
+        "parts": _means(parts, np.ones(len(latency), bool)),
+        "slow_parts": _means(parts, latency >= quantile(latency, 1 - SLOW)),
+        "prompt_tokens": int(tokens.sum()),
+        "memory_tokens": int(memory.sum()),
+        "loaded_tokens": int(loaded.sum()),
+        "chunks_loaded": int(chunks.sum()),
+        "lookups": int(lookups),
+        "lookup_mean_s": float((looked - waited).sum()) / lookups if lookups else None,
+        "recomputed_p50_s": quantile(again, 0.5),
+        "recomputed_quantile_s": quantile(again, spec.quantile),
+        "busy": float(with_storage.sum()) / trial.seconds / engines,
+        "recomputed_busy": float(without.sum()) / trial.seconds / engines,
+        "read_bytes_per_s": trial.bytes / wall,
+    }
+    if (loads := chunks > 0).any():
+        update |= _of_loads(
+            spec, trial.seconds, (ready - issued)[loads], (without - with_storage)[loads],
+            chunks[loads],
+        )  # fmt: skip
+    return trial.model_copy(update=update)
+
+
+def _prefills(spec: KvScenario, tokens: Array, cached: Array) -> Array:
+    pairs = zip(tokens.tolist(), cached.tolist(), strict=True)
+    return np.array([spec.prefill_s(whole, known) for whole, known in pairs])
+
+
+def prefill_begins(ready: Array, seconds: Array, engines: int) -> Array:
+    """When each prefill begins, if engines take prompts one at a time as they get ready."""
+    begins, free = np.empty(len(ready)), [0.0] * min(engines, len(ready))
+    for request in np.argsort(ready, kind="stable").tolist():
+        begins[request] = max(free[0], ready[request])
+        heapreplace(free, begins[request] + seconds[request])
+    return begins
+
+
+def _of_loads(
+    spec: KvScenario, seconds: float, load: Array, saved: Array, chunks: Array
+) -> dict[str, Any]:
+    """The figures of the requests that loaded something, against computing the same again."""
+    moved = float(chunks.sum()) * spec.chunk_bytes
+    load_s, saved_s = float(load.sum()), float(saved.sum())
+    return {
+        "loads": len(load),
+        "load_p50_s": quantile(load, 0.5),
+        "load_p99_s": quantile(load, 0.99),
+        "loading_s": load_s,
+        "recomputing_s": saved_s,
+        "load_bytes_per_s": moved / load_s if load_s > 0 else None,
+        "break_even_bytes_per_s": moved / saved_s if saved_s > 0 else None,
+        "crossover_tokens": crossover(spec, chunks, load),
+        # Of all layers: of fewer, the prefill takes so much less.
+        "accelerators_freed": saved_s / spec.share * spec.prefill.accelerators / seconds,
+    }
+
+
+def crossover(spec: KvScenario, chunks: Sequence[float] | Array, load: Array) -> int:
+    """From how many tokens on a prefix is loaded faster than it is computed; 0: never.
+
+    A load takes a time of its own and one for each chunk, by least squares over the loads.
+    """
+    number = np.asarray(chunks, np.float64)
+    own, each = 0.0, float(load.sum() / number.sum())
+    if len(set(number.tolist())) > 1:
+        slope, base = (float(one) for one in np.polyfit(number, load, 1))
+        if base >= 0 and slope >= 0:
+            own, each = base, slope
+        elif slope < 0:
+            own, each = float(load.mean()), 0.0
+    size = spec.chunk_tokens
+    found = 0
+    for count in range(max(1, MAX_CONTEXT // size), 0, -1):
+        if own + each * count >= spec.prefill_s(count * size):
+            break
+        found = count * size
+    return found
+
+
+def _means(parts: Mapping[str, Array], of: npt.NDArray[np.bool_]) -> KvParts:
+    return KvParts(**{name: max(0.0, float(each[of].mean())) for name, each in parts.items()})
+
+
+KV_SUMMARISED = (
+    *("latency_p50_s", "latency_p99_s", "latency_p999_s", "latency_max_s", "requests_per_s"),
+    *("hit_rate", "load_p99_s", "load_bytes_per_s", "break_even_bytes_per_s"),
+    *("accelerators_freed", "read_bytes_per_s", "write_bytes_per_s", "drive_writes_per_day"),
+)
+
+
+def kv_summaries(doc: KvCacheRecord) -> dict[str, Summary]:
+    """The figures of the repetitions by the names of ``record.metrics``."""
+    done = doc.job.repetitions
+    return Summary.of(
+        {
+            name: [value for one in done if (value := getattr(one, name)) is not None]
+            for name in KV_SUMMARISED
+        }
+    )

@@ -1,0 +1,331 @@
+"""A run of a KV cache: whether it is worth it, from where on, and what the traffic asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from ..base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
+from ..judge.serving.figures import SLOW
+from ..judge.serving.verdict import quantile_text
+from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
+from ..record.metrics import metrics_of
+from ..record.run import KvCacheRecord
+from ..record.verdict import Estimate
+from .figures import (
+    BY_UNIT,
+    Format,
+    Medians,
+    TableOf,
+    interval,
+    interval_of,
+    median_cell,
+    picture,
+    sentence,
+    tone_of,
+    unit_of,
+)
+from .glance import whole_report
+from .labels import data_table
+from .sections import FirstScreen, KeyFigure, Section, Table
+from .serving import largest_rate, rates_table, why_largest
+
+_PARTS = {
+    "reader_wait_s": "waiting for a reader",
+    "write_wait_s": "waiting for writes of its chunks",
+    "lookup_s": "look-ups",
+    "load_s": "loads",
+    "engine_wait_s": "waiting for an engine",
+    "prefill_s": "prefill (computed)",
+}
+
+_STAGES = {
+    "reads": "loads are the bottleneck",
+    "writes": "writes are the bottleneck",
+    "lookups": "look-ups are the bottleneck",
+    "prefill": "the prefill is the bottleneck",
+    "client": "the client is the bottleneck, iobench itself",
+    "inconclusive": "the bottleneck is inconclusive",
+}
+
+_TRIALS = {
+    "repetition": "repetition",
+    "without-reads": "without loads",
+    "without-writes": "without writes",
+    "without-lookups": "without look-ups",
+    "find-max": "tried rate",
+}
+
+
+def bottleneck_text(verdict: KvVerdict) -> str:
+    """``loads are the bottleneck``, for a title."""
+    return _STAGES[verdict.bottleneck]
+
+
+def sections(doc: KvCacheRecord) -> list[Section]:
+    """All sections for which the run has data."""
+    job = doc.job
+    evidence = [_figures(doc), _tiers(job), _parts(job), _behind(job), _windows(job), _rates(job)]
+    return whole_report(doc, _first(doc), evidence, _about(doc), _data(doc))
+
+
+def _estimate(found: Estimate | None, show: Format = format_rate) -> str:
+    if found is None:
+        return "not measured"
+    return f"{show(found.value)} {interval_of(found, show)}".strip()
+
+
+def _first(doc: KvCacheRecord) -> FirstScreen:
+    job, verdict = doc.job, doc.job.verdict
+    spec, tried = job.scenario, job.repetitions
+    name, gauges, sentences = quantile_text(spec.quantile), list[KeyFigure](), list[str]()
+    state, tone = "no rate was measured", tone_of(None)
+    if verdict is not None:
+        words = {True: "worth it", False: "not worth it", None: "inconclusive whether worth it"}
+        state, tone = words[verdict.worth], tone_of(verdict.worth)
+        side = {True: "above", False: "below", None: "not clearly on one side of"}[verdict.worth]
+        even = _estimate(verdict.break_even_bytes_per_s)
+        gauges.append(
+            KeyFigure(
+                "bandwidth of a load",
+                _estimate(verdict.load_bytes_per_s),
+                f"{side} the break-even of {even}",
+            )
+        )
+        gauges.append(_ttft(name, tried, verdict, spec.limit_s))
+        freed = _estimate(verdict.freed, format_count)
+        total = spec.prefill.accelerators * spec.prefill.engines
+        gauges.append(KeyFigure("accelerators freed", freed, f"of {total}{_dollars(job, verdict)}"))
+        gauges.append(
+            KeyFigure("largest rate", largest_rate(job.found), why_largest(job.found, held=True))
+        )
+        sentences = [verdict.sentence, _hits(tried), _cause(verdict)]
+    elif job.found is not None and job.found.low is None:
+        sentences = [job.found.bound or "No rate was tried."]
+    return FirstScreen(
+        job=f"{spec.name} at {format_count(job.rate)} requests/s" if job.rate else spec.name,
+        state=state,
+        tone=tone,
+        sentences=tuple(filter(None, sentences)),
+        gauges=tuple(gauges),
+        picture=_picture(job),
+    )
+
+
+def _ttft(name: str, tried: Sequence[KvTrial], verdict: KvVerdict, limit_s: float) -> KeyFigure:
+    both = [(one.quantile_s, one.recomputed_quantile_s) for one in tried]
+    known = [one for one, _ in both if one is not None]
+    again = [other for _, other in both if other is not None]
+    if not known or not again:
+        return KeyFigure(f"{name} to the first token", "not measured")
+    held_text = {True: "holds", False: "does not hold", None: "inconclusive whether it holds"}
+    return KeyFigure(
+        f"{name} to the first token",
+        format_duration(median(known)),
+        f"{format_duration(median(again))} without the storage; {held_text[verdict.holds]} "
+        f"{format_duration(limit_s)}",
+    )
+
+
+def _dollars(job: KvCacheRun, verdict: KvVerdict) -> str:
+    if job.price_per_hour is None or verdict.freed is None:
+        return ""
+    return f", ${verdict.freed.value * job.price_per_hour:,.2f} an hour"
+
+
+def _hits(tried: Sequence[KvTrial]) -> str:
+    shares = [(one.memory_share, one.storage_share) for one in tried]
+    known = [(one, other) for one, other in shares if one is not None and other is not None]
+    if not known:
+        return ""
+    memory, loaded = (format_percent(median(each)) for each in zip(*known, strict=True))
+    return f"Of the prompts' tokens {memory} are found in memory and {loaded} on the storage."
+
+
+def _cause(verdict: KvVerdict) -> str:
+    """The bottleneck, and what leaving it out brings."""
+    text, gain = bottleneck_text(verdict), verdict.gains.get(verdict.bottleneck)
+    if verdict.why:
+        return sentence(f"{text}: {verdict.why}")
+    if gain is None:
+        return sentence(text)
+    return sentence(f"{text}: without it the slow requests are {interval(gain)} as fast")
+
+
+def _means(tried: Sequence[KvTrial], name: str, *, slow: bool) -> float:
+    parts = [one.slow_parts if slow else one.parts for one in tried]
+    return median(getattr(each, name) for each in parts) if parts else 0.0
+
+
+def _picture(job: KvCacheRun) -> Table | None:
+    rows = [
+        (label, value := _means(job.repetitions, name, slow=True), format_duration(value), "")
+        for name, label in _PARTS.items()
+    ]
+    return picture(
+        f"Where the slowest {format_percent(SLOW)} of the requests spend their time", rows
+    )
+
+
+def _figures(doc: KvCacheRecord) -> Table | None:
+    table = Medians("min", "max", "n")
+    for metric in metrics_of("request", "repetition"):
+        if metric.name in doc.metrics:
+            table.measured(metric, doc.metrics[metric.name])
+    many = counted(len(doc.job.repetitions), "repetition")
+    title = f"Measured: median [min, max] of {many}"
+    return table.table("metrics", title) if table.rows else None
+
+
+def _spreads(job: KvCacheRun, name: str, title: str, labels: dict[str, str]) -> Table | None:
+    """The median of the repetitions for each of these figures."""
+    table = Medians()
+    for figure, label in labels.items():
+        known = [getattr(one, figure) for one in job.repetitions]
+        values = [float(value) for value in known if value is not None]
+        if values:
+            unit = _UNITS.get(figure) or unit_of(figure)
+            table.add(label, figure, median_cell(values, BY_UNIT.get(unit, format_count)))
+    return table.table(name, title) if table.rows else None
+
+
+_UNITS = {
+    "memory_share": "share",
+    "storage_share": "share",
+    "busy": "share",
+    "recomputed_busy": "share",
+    "stored_share": "share",
+    "drive_writes_per_day": "ratio",
+}
+
+
+def _tiers(job: KvCacheRun) -> Table | None:
+    """Where the tokens of the prompts come from, and what the storage is asked for."""
+    labels = {
+        "prompt_tokens": "tokens of the prompts",
+        "memory_share": "  found in memory",
+        "storage_share": "  found on the storage",
+        "chunks_loaded": "chunks loaded",
+        "load_p50_s": "  those of one request, p50",
+        "load_p99_s": "  p99",
+        "read_bytes_per_s": "bytes loaded",
+        "lookups": "look-ups",
+        "lookup_mean_s": "  one takes",
+        "busy": "engines busy",
+        "recomputed_busy": "  without the storage",
+    }
+    return _spreads(job, "tiers", "What the requests find, and how it is loaded", labels)
+
+
+def _parts(job: KvCacheRun) -> Table | None:
+    """Where all requests, and the slowest of them, spend their time."""
+    tried = job.repetitions
+    if not tried:
+        return None
+    rows = TableOf(list(_PARTS.items()))
+    rows.add("part", "part of the time to the first token", of=lambda each: each[1])
+    rows.add("mean_s", "all requests", "s", lambda each: _means(tried, each[0], slow=False))
+    slow = f"slowest {format_percent(SLOW)}"
+    rows.add("slow_mean_s", slow, "s", lambda each: _means(tried, each[0], slow=True))
+    return rows.made("parts", "Where the time goes: means, median of the repetitions")
+
+
+def _behind(job: KvCacheRun) -> Table | None:
+    """What is written and deleted behind the requests."""
+    labels = {
+        "chunks_written": "chunks written",
+        "write_bytes_per_s": "  bytes",
+        "write_p50_s": "  one takes, p50",
+        "write_p99_s": "  p99",
+        "behind_p99_s": "  began late, p99",
+        "flush_s": "  flushed at the end in",
+        "writes_left": "  not written in time",
+        "chunks_deleted": "chunks deleted",
+        "delete_p99_s": "  one takes, p99",
+        "drive_writes_per_day": "writes of the capacity in a day",
+        "stored_share": "share of the tier that was filled before",
+    }
+    return _spreads(job, "behind", "Written and deleted behind the requests", labels)
+
+
+def _windows(job: KvCacheRun) -> Table | None:
+    """What leaving out each stage brings."""
+    if job.verdict is None or not job.verdict.gains:
+        return None
+    rows = TableOf(list(job.verdict.gains.items()))
+    rows.add("stage", "left out", of=lambda each: _LEFT_OUT[each[0]])
+    rows.add("gain", "times as fast", "ratio", lambda each: each[1], ends=("{}_low", "{}_high"))
+    name = quantile_text(job.scenario.quantile)
+    return rows.made("gains", f"{name} to the first token with one stage left out")
+
+
+_LEFT_OUT = {
+    "reads": "loads",
+    "writes": "writes and deletions",
+    "lookups": "look-ups",
+    "prefill": "prefill (computed)",
+}
+
+
+def _rates(job: KvCacheRun) -> Table | None:
+    return rates_table(job.of("find-max"), job.limit_s, job.scenario.quantile)
+
+
+def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
+    job = doc.job
+    spec, prefill, prompts = job.scenario, job.scenario.prefill, job.scenario.prompts
+    rank = f" in {counted(spec.pieces, 'object')}" if spec.pieces > 1 else ""
+    chunk = f"{spec.chunk_tokens:,} tokens, {format_bytes(spec.chunk_bytes)}{rank}"
+    layers = f", {spec.measured_layers} of {spec.model.layers} layers" if spec.share < 1 else ""
+    speed = (
+        f"{format_count(prefill.tokens_per_s)} tokens/s"
+        if prefill.tokens_per_s is not None
+        else f"{format_count(prefill.flops / 1e12)} Tflop/s, MFU {prefill.mfu:g}"
+    )
+    engines = counted(prefill.engines, "engine")
+    direct = ", past the page cache" if job.direct else ""
+    reader = spec.reader
+    return [
+        ("model", f"{spec.model.name}{layers}, KV cache in {spec.dtype}"),
+        ("chunk", chunk),
+        ("tiers", f"{format_bytes(spec.dram)} of memory, {format_bytes(spec.capacity)} of storage"),
+        ("admission", spec.admission),
+        (
+            "prefill",
+            f"computed: {engines} of {counted(prefill.accelerators, 'accelerator')}, {speed}",
+        ),
+        ("arrivals", str(spec.arrivals.kind)),
+        (
+            "prompts",
+            f"{prompts.shared_tokens:,} shared tokens, then a median of {prompts.new_tokens:,} new "
+            f"ones a turn, at most {prompts.max_tokens:,}",
+        ),
+        (
+            "loads",
+            f"{counted(reader.concurrency, 'request')} at a time, {reader.depth} reads each"
+            + direct,
+        ),
+        (
+            "writes",
+            f"{counted(spec.writers, 'thread')}, {'durable' if spec.durable else 'flushed'}",
+        ),
+        ("storage", doc.storage.url or ""),
+    ]
+
+
+def _data(doc: KvCacheRecord) -> Table:
+    """One row for each window of requests."""
+    rows = TableOf(doc.job.trials)
+    rows.data("run_id", of=lambda _: doc.run_id)
+    rows.data("kind", of=lambda one: _TRIALS[one.kind])
+    others = ("kind", "parts", "slow_parts", "error", "write_error")
+    rows.data(*(name for name in KvTrial.model_fields if name not in others))
+    rows.data(*KvParts.model_fields, each=lambda one, name: getattr(one.parts, name))
+    return data_table(rows, doc, "windows", "Windows of requests")

@@ -1,0 +1,352 @@
+"""A run of a KV cache: windows of requests with storage, in turns with one stage left out.
+
+What each request finds, loads, writes and deletes is decided before its window begins, by the
+window's seed alone. Whatever happens on the way, what was measured until then is written.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from ..base.errors import IobenchError, UsageError
+from ..base.units import format_bytes, format_count, format_duration
+from ..host.requests import RequestColumns, write_requests
+from ..judge.kv.figures import with_kv_figures
+from ..judge.serving.figures import quantile
+from ..judge.serving.search import RateSearch
+from ..record.kv_cache import KV_COLUMNS, KvCacheRun, KvTrial, KvTrialKind
+from ..record.run import EVENTS_FILE, KvCacheRecord
+from ..serve.arrivals import Arrivals
+from ..serve.client import Issued, issue
+from ..serve.kv.store import KV_CHUNKS, ChunkStore, LeftOut, Written
+from ..serve.kv.tiers import WindowPlan, plan_window
+from ..serve.kv.traffic import draw_prompts
+from ..settings.kv_cache import KvScenario
+from ..storage import open_storage
+from ..storage.base import MaybeDirect, Storage
+from ..storage.catalog import innermost, local_root
+from ..storage.locks.held import Held
+from ..storage.locks.lock import Lease
+from .agent import HostAgent
+from .checkpoint import unlocked
+from .facts import failures_recorded, new_directory, new_record, storage_facts
+from .options import VerbOptions
+from .progress import Observer
+from .serving import DRAIN, DRAIN_S, MAX_RATE, search_rates
+from .trials import seed_of, take_turns
+
+MAX_HISTORY_S = 4 * 3600.0
+"""So long before a window, requests fill the tiers at most."""
+
+_PART = "window"
+
+_WITHOUT: dict[KvTrialKind, LeftOut] = {
+    "without-reads": "reads",
+    "without-writes": "writes",
+    "without-lookups": "lookups",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvPlan:
+    """A run with all decisions made. ``rate``: requests/s; None: the largest one is to be found."""
+
+    scenario: KvScenario
+    to: str
+    arrivals: Arrivals
+    rate: float | None
+    seconds: float
+    repetitions: int
+    seed: int
+    price_per_hour: float | None = None
+
+    def window(self, rate: float, seed: int) -> WindowPlan:
+        """What the requests of a window do. Raises UsageError if they are too many."""
+        spec, seconds = self.scenario, self.seconds
+        # Until then they bring more than the tiers hold: the median is below the mean.
+        chunks_per_s = rate * spec.prompts.new_tokens / spec.chunk_tokens
+        history_s = min(MAX_HISTORY_S, (spec.dram_chunks + spec.capacity_chunks) / chunks_per_s)
+        prompts = draw_prompts(spec, self.arrivals, rate, seconds, seed, history_s)
+        return plan_window(spec, prompts)
+
+
+def make_kv_plan(
+    scenario: KvScenario,
+    to: str,
+    *,
+    rate: float | None,
+    find_max: bool,
+    seconds: float,
+    repetitions: int,
+    seed: int = 42,
+    price_per_hour: float | None = None,
+) -> KvPlan:
+    """Check that the scenario, the rate and the storage fit. Raises UsageError."""
+    arrivals = Arrivals(scenario.arrivals)
+    rate = None if find_max else rate or scenario.rate or arrivals.usual_rate()
+    plan = KvPlan(
+        scenario=scenario,
+        to=to,
+        arrivals=arrivals,
+        rate=rate,
+        seconds=seconds,
+        repetitions=repetitions,
+        seed=seed,
+        price_per_hour=price_per_hour,
+    )
+    if rate is None:
+        if not find_max:
+            raise UsageError(
+                "how many requests arrive in a second is not known",
+                remedy="give --rate, or --find-max to look for the largest rate that holds "
+                "the limit",
+            )
+        return plan
+    if rate > MAX_RATE or rate * seconds < 1:
+        raise UsageError(
+            f"{rate:,.6g} requests/s for {format_duration(seconds)} can't be measured: one process "
+            f"issues at most {MAX_RATE:,.0f} requests/s, and a window needs one at least",
+            remedy="give another --rate or --duration",
+        )
+    _check_room(plan, plan.window(rate, seed))
+    return plan
+
+
+def _check_room(plan: KvPlan, window: WindowPlan) -> None:
+    """Check that the chunks of a window have room. Raises UsageError."""
+    root = local_root(innermost(open_storage(plan.to)))
+    if root is None:
+        return
+    there = next(each for each in (root, *root.parents) if each.exists())
+    free, needed = shutil.disk_usage(there).free, window.most * plan.scenario.chunk_bytes
+    if needed > free:
+        raise UsageError(
+            f"the chunks of a window take {format_bytes(needed)}, and {format_bytes(free)} are "
+            f"free at {there}",
+            remedy="use fewer layers (--set layers=1), a lower --rate or a shorter --duration",
+        )
+
+
+def run_kv(
+    plan: KvPlan, options: VerbOptions, *, observer: Observer | None = None
+) -> tuple[KvCacheRecord, Path]:
+    """Run the plan; return the concluded document and its directory.
+
+    Raises TargetHeldError if another process has the place, and TargetRefusedError if it is
+    somebody else's, before anything is written; InterruptedRun or the failure after the document
+    was written. Of the chunks nothing stays.
+    """
+    storage = open_storage(plan.to, options=plan.scenario.storage_options())
+    with KV_CHUNKS.held(storage, "kv", break_lock=options.break_lock) as lease:
+        reads = _for_reads(plan, storage)
+        run = _KvRun(plan, options, observer or Observer(), reads, lease)
+        return run.run(), run.directory
+
+
+def _for_reads(plan: KvPlan, storage: Storage) -> Storage:
+    """The storage as chunks are read: with O_DIRECT where that is asked for and works."""
+    asked, inner = plan.scenario.reader.direct, innermost(storage)
+    works = isinstance(inner, MaybeDirect) and inner.supports_direct(KV_CHUNKS.marker)
+    if asked is True and not works:
+        raise UsageError(
+            f"{storage.url} does not support O_DIRECT", remedy="use --set reader.direct=auto"
+        )
+    if asked is False or not works:
+        return storage
+    return open_storage(plan.to, direct=True, options=plan.scenario.storage_options())
+
+
+class _KvRun:
+    """One call of ``run_kv``, whose place is held."""
+
+    def __init__(
+        self,
+        plan: KvPlan,
+        options: VerbOptions,
+        observer: Observer,
+        storage: Storage,
+        lease: Lease,
+    ) -> None:
+        self.plan, self.observer, self.storage = plan, observer, storage
+        self.budget, self.held = options.budget, Held(lease)
+        self.agent = HostAgent(storage)
+        self.windows: list[RequestColumns] = []
+        self.rate = plan.rate
+        self._planned: tuple[float, int, WindowPlan] | None = None
+        trace = plan.arrivals.trace
+        self.directory = new_directory(options.results, plan.scenario.name)
+        self.doc = new_record(
+            KvCacheRecord,
+            self.directory.name,
+            options.command,
+            rules=options.rules,
+            hosts=self.agent.describe_all(),
+            storage=storage_facts(storage),
+            findings=unlocked(lease),
+            job=KvCacheRun(
+                scenario=plan.scenario,
+                rate=plan.rate,
+                direct=storage.traits.direct,
+                price_per_hour=plan.price_per_hour,
+                arrivals_together=trace.together if trace is not None else None,
+            ),
+        )
+
+    def run(self) -> KvCacheRecord:
+        doc = self.doc
+        with failures_recorded(doc, self.directory) as ending:
+            if self.rate is None:
+                self._search()
+            if self.rate is not None:
+                self._repeat()
+        try:
+            KV_CHUNKS.clean(self.storage, held=self.held)
+        except IobenchError:
+            if ending.failure is None:
+                raise
+        events = self.directory / EVENTS_FILE
+        return ending.write(
+            doc,
+            self.directory,
+            files=lambda: {EVENTS_FILE: write_requests(events, self.windows, KV_COLUMNS)},
+        )
+
+    def _repeat(self) -> None:
+        """All repetitions, in turns with the same requests without one stage each."""
+        assert self.rate is not None
+        rate, total = self.rate, self.plan.repetitions
+        kinds: list[KvTrialKind] = ["repetition", *_WITHOUT]
+        if self.plan.scenario.lookups == "memory":
+            kinds.remove("without-lookups")
+
+        def measure(kind: KvTrialKind, turn: int) -> None:
+            what = "with all" if kind == "repetition" else kind.replace("-", " ")
+            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
+            self._window(kind, rate, seed_of(self.plan.seed, "repetition", turn))
+
+        def stop(turn: int, active: Sequence[KvTrialKind]) -> bool:
+            each = self.budget.mean_s(_PART)
+            full = each is not None and turn > 0 and not self.budget.fits(len(kinds) * each)
+            return turn >= total or full
+
+        take_turns(kinds, measure, stop)
+
+    def _search(self) -> None:
+        """Find the largest rate that holds the limit."""
+        job = self.doc.job
+
+        def attempt(rate: float) -> KvTrial:
+            self.observer.phase(f"trying {format_count(rate)} requests/s")
+            seed = seed_of(self.plan.seed, "find-max", len(job.of("find-max")))
+            return self._window("find-max", rate, seed)
+
+        first = self.plan.scenario.rate or 1.0
+        search = RateSearch(least=2 / self.plan.seconds, most=MAX_RATE, first=first)
+        keeping = len(get_args(LeftOut)) + 1
+        for found in search_rates(
+            search, attempt, job.limit_s, self.budget, _PART, keeping=keeping
+        ):
+            job.found = found
+        self.rate = job.rate = job.found.low if job.found is not None else None
+
+    def _plan_of(self, rate: float, seed: int) -> WindowPlan:
+        """The plan of a window, which is kept for the same one without a stage."""
+        if self._planned is None or self._planned[:2] != (rate, seed):
+            window = self.plan.window(rate, seed)
+            _check_room(self.plan, window)
+            self._planned = rate, seed, window
+        return self._planned[2]
+
+    def _window(self, kind: KvTrialKind, rate: float, seed: int) -> KvTrial:
+        """One window of requests, recorded."""
+        spec, seconds = self.plan.scenario, self.plan.seconds
+        drain_s = max(DRAIN_S, DRAIN * spec.limit_s)
+        with self.budget.trial(_PART):
+            plan = self._plan_of(rate, seed)
+            store = ChunkStore(
+                spec, self.storage, plan, window=len(self.windows), without=_WITHOUT.get(kind)
+            )
+            try:
+                before = store.prepare()
+                issued = issue(
+                    plan.instants,
+                    range(len(plan.instants)),
+                    store.readers(),
+                    drain_s=drain_s,
+                    sequel=store,
+                )
+                written = store.end(drain_s)
+            finally:
+                store.remove(self.held)
+        columns = _columns(plan, store, issued)
+        trial = KvTrial(
+            kind=kind,
+            seed=seed,
+            rate=rate,
+            seconds=seconds,
+            requests=len(plan.instants),
+            bytes=issued.bytes,
+            cpu_share=issued.cpu_s / issued.wall_s if issued.wall_s > 0 else None,
+            error=str(issued.failure) if issued.failure is not None else "",
+            before_bytes=before,
+            stored_share=min(1.0, plan.stored / spec.capacity_chunks),
+        )
+        trial = with_kv_figures(_with_writes(trial, written, spec), columns, spec)
+        self.doc.job.trials.append(trial)
+        self.windows.append(columns)
+        if issued.failure is not None and trial.failed == trial.requests:
+            raise issued.failure
+        return trial
+
+
+def _columns(plan: WindowPlan, store: ChunkStore, issued: Issued) -> RequestColumns:
+    def of(name: str) -> np.ndarray:
+        return np.array([getattr(each, name) for each in plan.requests], np.int64)
+
+    return {
+        "intended_ns": issued.intended_ns,
+        "taken_ns": issued.taken_ns,
+        "issued_ns": issued.issued_ns,
+        "waited_ns": store.waited,
+        "looked_ns": store.looked,
+        "ready_ns": issued.ready_ns,
+        "failed": issued.failed,
+        "tokens": of("tokens"),
+        "memory_tokens": of("in_memory"),
+        "loaded_tokens": of("loaded"),
+        "chunks": np.array([len(each.loads) for each in plan.requests], np.int64),
+        "lookups": of("lookups"),
+    }
+
+
+def _with_writes(trial: KvTrial, written: Written, spec: KvScenario) -> KvTrial:
+    """The window with what became of its writes."""
+    until_s = max(trial.seconds, written.end_s + (written.flush_s or 0.0))
+    per_s = written.bytes / until_s
+
+    def at(values: list[float], share: float) -> float | None:
+        return quantile(np.array(values), share) if values else None
+
+    return trial.model_copy(
+        update={
+            "chunks_written": written.chunks,
+            "written_bytes": written.bytes,
+            "writes_failed": written.failed,
+            "writes_left": written.left,
+            "write_error": str(written.failure) if written.failure is not None else "",
+            "write_bytes_per_s": per_s if written.chunks else None,
+            "write_p50_s": at(written.write_s, 0.5),
+            "write_p99_s": at(written.write_s, 0.99),
+            "behind_p99_s": at(written.behind_s, 0.99),
+            "flush_s": written.flush_s,
+            "chunks_deleted": written.deleted,
+            "delete_p99_s": at(written.delete_s, 0.99),
+            "drive_writes_per_day": per_s * 86_400 / (spec.capacity * spec.share),
+        }
+    )

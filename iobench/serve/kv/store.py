@@ -1,0 +1,340 @@
+"""The chunks of a KV cache on storage: loaded by requests, written and deleted behind them.
+
+Each piece of a chunk is an object of its own. A request waits until its chunks are written, looks
+for them, and loads them by several reads at a time. What it computes is written by threads of the
+store, when its prefill would have ended: an emulated engine takes the prompts in the order in which
+their loads have ended.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from ...base.errors import IobenchError, MissingObjectError, StorageError
+from ...base.interrupts import defer_interrupts
+from ...load.engines.base import Extent
+from ...load.engines.threads import ThreadEngine
+from ...settings.kv_cache import KvScenario
+from ...storage.base import Cached, Storage
+from ...storage.catalog import exists
+from ...storage.locks.held import delete
+from ...storage.markers import Marked
+from ..arrivals import Instants
+from ..client import Read
+from .tiers import WindowPlan
+
+_PIECE = re.compile(r"window-\d{5}-\d{9}-\d{4}\.kv(\.part)?")
+
+KV_CHUNKS = Marked(".iobench-kv", "kv", lambda key: _PIECE.fullmatch(key) is not None)
+"""Places of KV caches, which hold their chunks only while a window goes on."""
+
+LeftOut = Literal["reads", "writes", "lookups"]
+"""What a window is measured without."""
+
+_AGAIN_NS = 5_000_000
+"""A deletion that has to wait for a load, or for the write of its chunk, is tried so much later."""
+
+_NAP_S = 0.05
+
+_PENDING, _WRITTEN, _FAILED = range(3)
+
+
+@dataclass(kw_only=True)
+class Written:
+    """What became of the chunks that were written and deleted behind the requests of a window.
+
+    ``write_s``: of each chunk, without what it waited for a thread; that is in ``behind_s``.
+    ``left``: writes that were not begun in time. ``flush_s``: until all were on the storage, after
+    the last one; None where each of them is durable when it ends. ``failure``: the first error.
+    """
+
+    chunks: int = 0
+    bytes: int = 0
+    failed: int = 0
+    left: int = 0
+    deleted: int = 0
+    write_s: list[float] = field(default_factory=list)
+    behind_s: list[float] = field(default_factory=list)
+    delete_s: list[float] = field(default_factory=list)
+    end_s: float = 0.0  # of the last write, from the begin of the window
+    flush_s: float | None = None
+    failure: IobenchError | None = None
+
+
+class ChunkStore:
+    """The chunks of one window. ``waited`` and ``looked`` are columns of its requests, in ns."""
+
+    def __init__(
+        self,
+        spec: KvScenario,
+        storage: Storage,
+        plan: WindowPlan,
+        *,
+        window: int,
+        without: LeftOut | None = None,
+    ) -> None:
+        self.spec, self.storage, self.plan = spec, storage, plan
+        self.window, self.without = window, without
+        number = len(plan.requests)
+        self.waited: Instants = np.full(number, -1, np.int64)
+        self.looked: Instants = np.full(number, -1, np.int64)
+        self.written = Written()
+        self._content = memoryview(os.urandom(2 * spec.piece_bytes))
+        self._state = bytearray(plan.chunks)
+        self._loads_left = np.zeros(plan.chunks, np.int64)
+        for each in plan.requests:
+            np.add.at(self._loads_left, list(each.loads), 1)
+        self._there: set[int] = set()
+        self._changed = threading.Condition()
+        self._free = [0] * spec.prefill.engines
+        self._prefills = [
+            int(1e9 * spec.prefill_s(each.tokens, each.in_memory + each.loaded))
+            for each in plan.requests
+        ]
+        self._begin_ns = 0
+        self._began = self._closing = False
+        self._tasks: list[tuple[int, int, int, bool]] = []  # due, order, chunk, whether a deletion
+        self._order = 0
+        self._writers: list[threading.Thread] = []
+        self._engines = [
+            ThreadEngine(
+                storage,
+                concurrency=spec.reader.depth,
+                # A file that is read by one request is closed again: it may be deleted soon.
+                block_size=min(spec.reader.block_size, 2 * spec.piece_bytes),
+                once=True,
+            )
+            for _ in range(min(spec.reader.concurrency, max(1, number)))
+        ]
+
+    # Before the window
+
+    def prepare(self) -> int:
+        """Write what must be there when the window begins; its bytes. Raises StorageError."""
+        first = self.plan.only_loaded if self.without == "writes" else self.plan.before
+        with ThreadPoolExecutor(self.spec.writers) as pool:
+            for chunk in pool.map(self._put, first):
+                self._state[chunk] = _WRITTEN
+        self.storage.flush()
+        if isinstance(self.storage, Cached):
+            self.storage.evict(key for chunk in first for key in self._keys(chunk))
+        return len(first) * self.spec.chunk_bytes
+
+    def readers(self) -> list[Read]:
+        """As many readers of requests as may load at a time, each for a thread of its own."""
+        for engine in self._engines:
+            engine.reserve()
+        return [partial(self._load, engine=engine) for engine in self._engines]
+
+    def _keys(self, chunk: int) -> list[str]:
+        name = f"window-{self.window:05d}-{chunk:09d}"
+        return [f"{name}-{piece:04d}.kv" for piece in range(self.spec.pieces)]
+
+    def _put(self, chunk: int) -> int:
+        size = self.spec.piece_bytes
+        for piece, key in enumerate(self._keys(chunk)):
+            at = 61 * (chunk * self.spec.pieces + piece) % size
+            with self._changed:
+                self._there.add(chunk)
+            with self.storage.create(key, size_hint=size, durable=self.spec.durable) as sink:
+                sink.write(self._content[at : at + size])
+        return chunk
+
+    # Requests
+
+    def begin(self, begin_ns: int) -> None:
+        """The window begins at this instant of the monotonic clock."""
+        self._begin_ns, self._began = begin_ns, True
+        if self.without == "writes":
+            return
+        self._writers = [
+            threading.Thread(target=self._write_behind, name="iobench-kv-write", daemon=True)
+            for _ in range(self.spec.writers)
+        ]
+        with defer_interrupts():
+            for thread in self._writers:
+                thread.start()
+
+    def ready(self, request: int, at_ns: int) -> None:
+        """The loads of a request have ended, well or not: what is new is written later."""
+        planned = self.plan.requests[request]
+        with self._changed:
+            ended = max(at_ns, self._free[0]) + self._prefills[request]
+            heapq.heapreplace(self._free, ended)
+            if self.without != "writes":
+                for chunk in planned.writes:
+                    self._add(ended, chunk, deletes=False)
+                for chunk in planned.deletes:
+                    self._add(ended, chunk, deletes=True)
+            self._changed.notify_all()
+
+    def _add(self, due_ns: int, chunk: int, *, deletes: bool) -> None:
+        self._order += 1
+        heapq.heappush(self._tasks, (due_ns, self._order, chunk, deletes))
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns() - self._begin_ns
+
+    def _load(self, number: int, engine: ThreadEngine) -> int:
+        """Load the chunks of a request; before the window, open what loads need."""
+        if not self._began:
+            return self._read(self.plan.before[:1], engine)
+        planned = self.plan.requests[number]
+        try:
+            self._wait_for(planned.loads)
+            self.waited[number] = self.now_ns()
+            if self.spec.lookups == "storage" and self.without != "lookups":
+                self._look_up(planned.loads, planned.lookups)
+            self.looked[number] = self.now_ns()
+            return self._read(planned.loads, engine)
+        except IobenchError:
+            self.ready(number, self.now_ns())
+            raise
+        finally:
+            with self._changed:
+                np.subtract.at(self._loads_left, list(planned.loads), 1)
+
+    def _wait_for(self, chunks: Sequence[int]) -> None:
+        """Wait until the chunks are written. Raises StorageError if one will never be."""
+        if self.without == "writes":
+            return
+        state = self._state
+        for chunk in chunks:
+            if state[chunk] == _WRITTEN:
+                continue
+            with self._changed:
+                while state[chunk] == _PENDING and not self._closing:
+                    self._changed.wait(_NAP_S)
+            if state[chunk] != _WRITTEN:
+                raise StorageError(
+                    f"cannot load {self._keys(chunk)[0]}: its write "
+                    + ("failed" if state[chunk] == _FAILED else "has not begun in time")
+                )
+
+    def _look_up(self, chunks: Sequence[int], lookups: int) -> None:
+        """Look for the chunks, and for the one after them if there is a look-up more."""
+        for chunk in chunks:
+            self.storage.size(self._keys(chunk)[0])
+        if lookups > len(chunks):
+            exists(self.storage, self._keys(self.plan.chunks)[0])
+
+    def _read(self, chunks: Sequence[int], engine: ThreadEngine) -> int:
+        if not chunks or self.without == "reads":
+            return 0
+        size, step = self.spec.piece_bytes, self.storage.alignment
+        length = -(-size // step) * step
+        extents = [Extent(key, 0, length, 0, size) for chunk in chunks for key in self._keys(chunk)]
+        return engine.read(extents, None)
+
+    # Behind the requests
+
+    def _write_behind(self) -> None:
+        while True:
+            with self._changed:
+                while not self._tasks and not self._closing:
+                    self._changed.wait(_NAP_S)
+                if not self._tasks:
+                    return
+                late_ns = self.now_ns() - self._tasks[0][0]
+                if late_ns < 0 and not self._closing:
+                    self._changed.wait(min(_NAP_S, -late_ns / 1e9))
+                    continue
+                _, _, chunk, deletes = heapq.heappop(self._tasks)
+                if deletes and self._state[chunk] == _FAILED:
+                    continue
+                if deletes and not self._free_to_delete(chunk):
+                    if not self._closing:
+                        self._add(self.now_ns() + _AGAIN_NS, chunk, deletes=True)
+                    continue
+                if self._closing and not deletes:
+                    self.written.left += 1
+                    continue
+            self._delete(chunk) if deletes else self._write(chunk, late_ns / 1e9)
+
+    def _free_to_delete(self, chunk: int) -> bool:
+        return self._state[chunk] == _WRITTEN and not self._loads_left[chunk]
+
+    def _write(self, chunk: int, behind_s: float) -> None:
+        began, done = time.monotonic(), self.written
+        failure: IobenchError | None = None
+        try:
+            self._put(chunk)
+        except IobenchError as error:
+            failure = error
+        with self._changed:
+            self._state[chunk] = _WRITTEN if failure is None else _FAILED
+            if failure is None:
+                done.chunks += 1
+                done.bytes += self.spec.chunk_bytes
+                done.write_s.append(time.monotonic() - began)
+                done.behind_s.append(behind_s)
+                done.end_s = max(done.end_s, self.now_ns() / 1e9)
+            else:
+                done.failed += 1
+                done.failure = done.failure or failure
+            self._changed.notify_all()
+
+    def _delete(self, chunk: int) -> None:
+        began, failure = time.monotonic(), None
+        try:
+            for key in self._keys(chunk):
+                self.storage.delete(key)
+        except IobenchError as error:
+            failure = error
+        with self._changed:
+            self.written.failure = self.written.failure or failure
+            self.written.failed += failure is not None
+            if failure is None:
+                self._there.discard(chunk)
+                self.written.deleted += 1
+                self.written.delete_s.append(time.monotonic() - began)
+
+    def end(self, drain_s: float) -> Written:
+        """Wait for the writes of all requests, but not longer than this."""
+        deadline = time.monotonic() + drain_s
+        with self._changed:
+            while any(not task[3] for task in self._tasks) and time.monotonic() < deadline:
+                self._changed.wait(_NAP_S)
+        self._close()
+        if self.written.chunks and not self.spec.durable:
+            began = time.monotonic()
+            self.storage.flush()
+            self.written.flush_s = time.monotonic() - began
+        return self.written
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._writers:
+            if thread.ident is not None:
+                thread.join()
+
+    def remove(self, held: Callable[[], None]) -> None:
+        """End the store, and remove its chunks. ``held`` is called before each deletion."""
+        self._close()
+        for engine in self._engines:
+            engine.close()
+        self.storage.close()
+        with ThreadPoolExecutor(self.spec.writers) as pool:
+            for _ in pool.map(lambda chunk: self._remove(chunk, held), sorted(self._there)):
+                pass
+
+    def _remove(self, chunk: int, held: Callable[[], None]) -> None:
+        for key in self._keys(chunk):
+            with suppress(MissingObjectError):
+                delete(self.storage, key, held)
+        with self._changed:
+            self._there.discard(chunk)

@@ -1,0 +1,199 @@
+"""Which chunks a request finds in memory and on storage: exact, in virtual time.
+
+Both tiers forget what was used least recently. A prompt is looked up from its begin to the first
+chunk that is nowhere; from there on it is computed. Of chunks that are used together the end of the
+prompt is forgotten first, because no chunk is of use without those before it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ...settings.kv_cache import KvScenario
+from ..arrivals import Instants
+from .traffic import Prompts
+
+
+class Step(NamedTuple):
+    """What one prompt does, by the numbers of chunks.
+
+    ``dram``: how many are found in memory. ``looked``: how many were looked for on the storage.
+    ``load``: found there. ``write``: new there. ``delete``: forgotten there.
+    """
+
+    dram: int
+    looked: int
+    load: list[int]
+    write: list[int]
+    delete: list[int]
+
+
+class Tiers:
+    """Memory in front of storage, each with room for so many chunks.
+
+    What is computed goes into memory, and to the storage: at once, or with ``seen-twice`` when a
+    chunk is used for the second time. What is loaded goes into memory. A chunk that is found in
+    memory is not looked for on the storage, so it does not count as used there.
+    """
+
+    def __init__(
+        self, dram: int, capacity: int, admission: Literal["always", "seen-twice"]
+    ) -> None:
+        self.room, self.capacity, self.admission = dram, capacity, admission
+        self.dram: OrderedDict[int, None] = OrderedDict()
+        self.stored: OrderedDict[int, None] = OrderedDict()
+        self._seen: set[int] = set()
+
+    def prompt(self, chunks: Sequence[int]) -> Step:
+        """One request, whose prompt has these chunks."""
+        dram, stored = self.dram, self.stored
+        load, in_memory, looked, known = list[int](), 0, 0, 0
+        for chunk in chunks:
+            if chunk in dram:
+                in_memory += 1
+            else:
+                looked += 1
+                if chunk not in stored:
+                    break
+                load.append(chunk)
+            known += 1
+        for chunk in reversed(load):
+            stored.move_to_end(chunk)
+        write = self._admitted(chunks, known)
+        for chunk in reversed(write):
+            stored[chunk] = None
+        for chunk in reversed(chunks):
+            dram[chunk] = None
+            dram.move_to_end(chunk)
+        _forget(dram, self.room)
+        return Step(in_memory, looked, load, write, _forget(stored, self.capacity))
+
+    def _admitted(self, chunks: Sequence[int], known: int) -> list[int]:
+        """The chunks that the storage gets, in the order of the prompt."""
+        if self.admission == "always":
+            return [chunk for chunk in chunks[known:] if chunk not in self.stored]
+        lacking = [chunk for chunk in chunks if chunk not in self.stored]
+        again = [chunk for chunk in lacking if chunk in self._seen]
+        self._seen.update(lacking)
+        return again
+
+
+def _forget(tier: OrderedDict[int, None], room: int) -> list[int]:
+    """Forget what is beyond the room, and was used least recently."""
+    return [tier.popitem(last=False)[0] for _ in range(len(tier) - room)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What one request of a window does. Chunks have numbers of the window, each written once.
+
+    ``tokens``: of the prompt. ``in_memory`` and ``loaded``: of these, found in memory and on the
+    storage. ``lookups``: chunks that are looked for on the storage, of which the last one is not
+    there unless all are loaded.
+    """
+
+    tokens: int
+    in_memory: int
+    loaded: int
+    lookups: int
+    loads: tuple[int, ...]
+    writes: tuple[int, ...]
+    deletes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowPlan:
+    """The requests of a window, all decided before it begins.
+
+    ``before``: chunks that must be on the storage when it begins, because they are loaded or
+    deleted. ``chunks``: all numbers are below. ``stored``: chunks of the tier at the begin, whether
+    or not they are needed. ``most``: chunks that lie there at the same time, of those that are.
+    """
+
+    instants: Instants
+    requests: list[Planned]
+    before: list[int] = field(default_factory=list)
+    chunks: int = 0
+    stored: int = 0
+    most: int = 0
+
+    @property
+    def only_loaded(self) -> list[int]:
+        """What must lie there if nothing is written or deleted: all that is loaded."""
+        return sorted({chunk for each in self.requests for chunk in each.loads})
+
+
+def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
+    """Let all prompts pass through the tiers; the plan of those that arrive in the window."""
+    tiers = Tiers(spec.dram_chunks, spec.capacity_chunks, spec.admission)
+    first = int(np.searchsorted(prompts.times_s, 0))
+    for request in range(first):
+        tiers.prompt(prompts.chunks(request))
+    numbers, plan = _Numbers(), list[Planned]()
+    stored = len(tiers.stored)
+    for request in range(first, len(prompts.tokens)):
+        found = tiers.prompt(prompts.chunks(request))
+        tokens = int(prompts.tokens[request])
+        # One token at least is computed, which the first one of the answer follows from.
+        most = tokens - 1
+        in_memory = min(most, found.dram * spec.chunk_tokens)
+        loaded = min(most - in_memory, len(found.load) * spec.chunk_tokens)
+        plan.append(
+            Planned(
+                tokens=tokens,
+                in_memory=in_memory,
+                loaded=loaded,
+                lookups=found.looked,
+                loads=numbers.there(found.load),
+                writes=numbers.written(found.write),
+                deletes=numbers.deleted(found.delete),
+            )
+        )
+    instants = np.asarray(prompts.times_s[first:] * 1e9).astype(np.int64)
+    return WindowPlan(
+        instants=instants,
+        requests=plan,
+        before=numbers.before,
+        chunks=numbers.next,
+        stored=stored,
+        most=len(numbers.before) + numbers.grown,
+    )
+
+
+class _Numbers:
+    """Numbers of the chunks of a window: a chunk that is written again gets another one."""
+
+    def __init__(self) -> None:
+        self.next, self.before, self.grown = 0, list[int](), 0
+        self._now: dict[int, int] = {}
+        self._balance = 0
+
+    def _new(self, chunk: int) -> int:
+        self._now[chunk] = self.next
+        self.next += 1
+        return self.next - 1
+
+    def _old(self, chunk: int) -> int:
+        if chunk not in self._now:
+            self.before.append(self._new(chunk))
+        return self._now[chunk]
+
+    def there(self, chunks: Iterable[int]) -> tuple[int, ...]:
+        return tuple(self._old(chunk) for chunk in chunks)
+
+    def written(self, chunks: Sequence[int]) -> tuple[int, ...]:
+        self._balance += len(chunks)
+        self.grown = max(self.grown, self._balance)
+        return tuple(self._new(chunk) for chunk in chunks)
+
+    def deleted(self, chunks: Sequence[int]) -> tuple[int, ...]:
+        self._balance -= len(chunks)
+        found = self.there(chunks)
+        for chunk in chunks:
+            del self._now[chunk]
+        return found

@@ -1,0 +1,305 @@
+"""``iobench kv`` as its users call it: every flag, every storage, failures and mistakes.
+
+The limit is long, so that a busy machine does not break it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.host.requests import read_requests
+from iobench.record.kv_cache import KV_COLUMNS
+from iobench.record.run import RUN_FILE, KvCacheRecord, load_run
+from iobench.runner.kv_cache import make_kv_plan
+from iobench.serve.client import issue
+from iobench.serve.kv.store import KV_CHUNKS, ChunkStore
+from iobench.settings.kv_cache import load_kv_scenario
+from iobench.storage.local.storage import LocalStorage
+from tests.processes import in_process, refused, running, wait_until
+from tests.servers.nfs import NfsServer, nfs_server
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
+
+SCENARIO = """
+kind: kv-cache
+name: mine
+model: {layers: 4, heads: 4, kv_heads: 2, head_dim: 16, parameters: 1e6}
+chunk_tokens: 16
+prefill: {tokens_per_s: 100000}
+rate: 60
+arrivals: {kind: sessions, turns: 4, tool_share: 0.5, tool_pause: 100ms, person_pause: 1s}
+prompts:
+  {shared_tokens: 32, new_tokens: 60, new_tokens_p90: 200, output_tokens: 10, max_tokens: 2000}
+dram: 1MB
+capacity: 4MB
+limit: 20s
+"""
+QUICK = ("--duration", "500ms", "--repeat", 1, "--quiet")
+WINDOWS = ["repetition", "without-reads", "without-writes", "without-lookups"]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+@pytest.fixture
+def asked(scenario: Path, tmp_path: Path) -> tuple[object, ...]:
+    """Of each command of a test: what is measured, for a short time."""
+    return ("kv", scenario, "--results", tmp_path / "results", *QUICK)
+
+
+def document(*words: object) -> dict[str, Any]:
+    """The record, which a busy machine may have made INVALID: its client is late."""
+    code, out, err = in_process(*words, "--json")
+    assert (code in (0, 3), err) == (True, ""), (code, out, err)
+    found = json.loads(out)
+    KvCacheRecord.model_validate(found)
+    assert isinstance(found, dict)
+    return found
+
+
+def check_windows(found: dict[str, Any], results: Path) -> None:
+    """Each request is a row, its parts add up, and what is counted is what was planned."""
+    trials = found["job"]["trials"]
+    rows = read_requests(results / found["run_id"] / "events.parquet", KV_COLUMNS)
+    assert list(rows) == list(KV_COLUMNS)
+    chunk = 16 * 2 * 2 * 16 * 2 * 4
+    for place, trial in enumerate(trials):
+        mine = {name: each[rows["trial"] == place] for name, each in rows.items()}
+        assert len(mine["failed"]) == trial["requests"] > 0
+        assert (trial["failed"], trial["unserved"], trial["writes_failed"]) == (0, 0, 0)
+        assert sum(trial["parts"].values()) == pytest.approx(trial["latency_mean_s"], rel=1e-3)
+        order = ("intended_ns", "issued_ns", "waited_ns", "looked_ns", "ready_ns")
+        times = np.array([mine[name] for name in order])
+        assert (np.diff(times, axis=0) >= 0).all()
+        assert trial["chunks_loaded"] == mine["chunks"].sum() > 0
+        reads = 0 if trial["kind"] == "without-reads" else trial["chunks_loaded"] * chunk
+        assert trial["bytes"] == reads
+        assert (trial["chunks_written"] > 0) is (trial["kind"] != "without-writes")
+        assert trial["written_bytes"] == trial["chunks_written"] * chunk
+
+
+def test_a_cache_on_disk(asked: tuple[object, ...], tmp_path: Path) -> None:
+    found = document(*asked, "--to", tmp_path / "kv")
+    assert [trial["kind"] for trial in found["job"]["trials"]] == WINDOWS
+    check_windows(found, tmp_path / "results")
+    hits = [(trial["memory_tokens"], trial["loaded_tokens"]) for trial in found["job"]["trials"]]
+    assert len({*hits}) == 1
+    assert found["job"]["trials"][0]["chunks_deleted"] > 0
+    assert found["metrics"]["hit_rate"]["n"] == 1
+    assert not (tmp_path / "kv").exists()
+
+
+def test_s3(
+    asked: tuple[object, ...], rclone_s3: S3Server, s3_environment: Mapping[str, str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    found = document(*asked, "--to", rclone_s3.url(tmp_path.name))
+    check_windows(found, tmp_path / "results")
+    assert found["storage"]["scheme"] == "s3"
+    assert in_process("clean", rclone_s3.url(tmp_path.name))[0] == 2  # nothing is left
+
+
+def test_nfs(asked: tuple[object, ...], nfs_server: NfsServer, tmp_path: Path) -> None:
+    found = document(*asked, "--to", nfs_server.url(tmp_path.name))
+    check_windows(found, tmp_path / "results")
+    assert found["storage"]["scheme"] == "nfs"
+    left = nfs_server.root / tmp_path.name
+    assert not left.exists() or not list(left.iterdir())
+
+
+def test_every_flag(scenario: Path, tmp_path: Path) -> None:
+    found = document(
+        *("kv", scenario, "--to", tmp_path / "kv", "--rate", 40, "--limit", "30s"),
+        *("--duration", "400ms", "--repeat", 2, "--seed", 5, "--budget", "2min"),
+        *("--accelerator-price-per-hour", 2.5, "--set", "layers=2", "--set", "dtype=fp8"),
+        *("--set", "tensor_parallel=2", "--set", "admission=seen-twice", "--set", "durable=true"),
+        *("--set", "lookups=memory", "--set", "reader.direct=false", "--set", "writers=2"),
+        *("--set", "arrivals={kind: gamma, cv: 2}"),
+        *("--results", tmp_path / "results", "--rules", "mlperf", "--tag", "box=a", "--quiet"),
+    )
+    job = found["job"]
+    assert (job["scenario"]["layers"], job["rate"], job["price_per_hour"]) == (2, 40, 2.5)
+    assert [trial["kind"] for trial in job["trials"]].count("repetition") == 2
+    assert len(job["trials"]) == 6  # look-ups in memory can't be left out
+    assert {trial["flush_s"] for trial in job["trials"]} == {None}
+    assert (found["rules"], found["tags"], job["direct"]) == ("mlperf", {"box": "a"}, False)
+
+
+def test_the_same_seed_has_the_same_arrivals_and_hits(
+    asked: tuple[object, ...], tmp_path: Path
+) -> None:
+    planned = ("intended_ns", "tokens", "memory_tokens", "loaded_tokens", "chunks", "lookups")
+
+    def rows(seed: int) -> dict[str, Any]:
+        found = document(*asked, "--to", tmp_path / "kv", "--seed", seed)
+        return read_requests(tmp_path / "results" / found["run_id"] / "events.parquet", KV_COLUMNS)
+
+    one, same, other = rows(1), rows(1), rows(2)
+    assert all((one[name] == same[name]).all() for name in planned)
+    assert one["intended_ns"].tolist() != other["intended_ns"].tolist()
+
+
+def test_the_largest_rate_is_searched(asked: tuple[object, ...], tmp_path: Path) -> None:
+    """An engine computes 300 tokens in 30 ms or more: some tens of requests/s."""
+    found = document(
+        *(*asked, "--to", tmp_path / "kv", "--find-max", "--duration", "2s", "--limit", "1s"),
+        *("--set", "prefill.tokens_per_s=2000", "--set", "quantile=0.5"),
+    )
+    job = found["job"]
+    tried = [trial for trial in job["trials"] if trial["kind"] == "find-max"]
+    assert len(tried) >= 2
+    assert {trial["rate"] for trial in tried} >= {job["found"]["low"], job["found"]["high"]}
+    assert job["rate"] == job["found"]["low"]
+
+
+def test_a_report_computes_the_figures_again(asked: tuple[object, ...], tmp_path: Path) -> None:
+    found = document(*asked, "--to", tmp_path / "kv")
+    place = tmp_path / "results" / found["run_id"]
+    again = json.loads(in_process("report", place, "--json")[1])
+    assert again["job"] == found["job"]
+    for form in ("csv", "markdown", "html", "openmetrics"):
+        assert in_process("report", place, "--format", form)[1]
+    assert in_process("report", place, "--format", "trace")[0] == 2
+    assert in_process("compare", place, place)[0] in (0, 2)
+    # Whoever changes a figure in the record alone is found.
+    record = json.loads((place / RUN_FILE).read_text())
+    record["job"]["trials"][0]["loading_s"] /= 2
+    (place / RUN_FILE).write_text(json.dumps(record))
+    changed = json.loads(in_process("report", place, "--json")[1])
+    assert "record.changed" in {finding["rule"] for finding in changed["findings"]}
+    assert changed["job"]["trials"] == found["job"]["trials"]
+
+
+def test_failed_reads_are_failed_requests(asked: tuple[object, ...], tmp_path: Path) -> None:
+    found = document(*asked, "--to", f"faulty+{tmp_path / 'kv'}?fail_every=40")
+    trial = next(one for one in found["job"]["trials"] if one["kind"] == "repetition")
+    assert 0 < trial["failed"] < trial["requests"]
+    assert trial["over"] >= trial["failed"] / trial["requests"]
+    assert trial["holds"] is False
+    assert "serve.failures" in {finding["rule"] for finding in found["findings"]}
+
+
+def test_a_write_that_fails_is_told_and_so_are_requests_for_it(
+    asked: tuple[object, ...], scenario: Path, tmp_path: Path
+) -> None:
+    plan = make_kv_plan(
+        load_kv_scenario(str(scenario)), str(tmp_path / "kv"), rate=None, find_max=False,
+        seconds=0.5, repetitions=1,
+    )  # fmt: skip
+    assert plan.rate is not None
+    first = len(plan.window(plan.rate, 42).before) + 2  # after the marker
+    found = document(*asked, "--to", f"faulty+{tmp_path / 'kv'}?fail_write_at={first}")
+    trial = found["job"]["trials"][0]
+    assert trial["writes_failed"] == 1
+    assert "simulated" in trial["write_error"]
+    assert "kv.write-failures" in {finding["rule"] for finding in found["findings"]}
+
+
+@pytest.mark.parametrize("damage", ["gone", "shorter"])
+def test_a_chunk_that_vanished_fails_the_request_that_loads_it(
+    scenario: Path, tmp_path: Path, damage: str
+) -> None:
+    place = tmp_path / "kv"
+    place.mkdir()
+    spec = load_kv_scenario(str(scenario), ["dram=0"])
+    plan = make_kv_plan(
+        spec, str(place), rate=None, find_max=False, seconds=0.5, repetitions=1
+    ).window(60.0, 1)  # fmt: skip
+    store = ChunkStore(spec, LocalStorage(place), plan, window=0)
+    store.prepare()
+    lost = next(
+        each.loads[0] for each in plan.requests if each.loads and each.loads[0] in plan.before
+    )
+    (path,) = place.glob(f"window-00000-{lost:09d}-*.kv")
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"x")
+    issued = issue(
+        plan.instants, range(len(plan.instants)), store.readers(), drain_s=5.0, sequel=store
+    )
+    store.end(5.0)
+    store.remove(lambda: None)
+    hit = [lost in each.loads for each in plan.requests]
+    assert (issued.failed > 0).tolist() == hit
+    assert path.name in str(issued.failure)
+    assert not list(place.iterdir())
+
+
+def test_storage_that_fails_always_is_one_line(asked: tuple[object, ...], tmp_path: Path) -> None:
+    place = f"faulty+{tmp_path / 'kv'}?short_every=1"
+    code, _out, err = in_process(*asked, "--to", place, "--set", "dram=0")
+    assert (code in (0, 1, 3), err.count("\n") <= 1) == (True, True), (code, err)
+    (kept,) = (tmp_path / "results").iterdir()
+    doc = load_run(kept)
+    assert isinstance(doc, KvCacheRecord)
+    first = doc.job.trials[0]
+    assert first.failed > 0
+    assert first.chunks_loaded == 0
+
+
+def test_an_interrupt_keeps_what_was_measured_and_leaves_no_chunk(
+    scenario: Path, tmp_path: Path, nothing_left: set[int]
+) -> None:
+    command = f"kv {scenario} --to {tmp_path / 'kv'} --duration 20s"
+    results = tmp_path / "results"
+    with running(f"{command} --quiet", "--results", results, folder=tmp_path) as process:
+        wait_until(lambda: any((tmp_path / "kv").glob("*.kv")), "no window has begun")
+        process.signal(signal.SIGINT)
+        ended = process.wait()
+    assert ended.code == 130
+    (kept,) = results.iterdir()
+    assert load_run(kept).status == "interrupted"
+    assert not (tmp_path / "kv").exists()
+
+
+def test_what_a_killed_run_left_is_removed_by_clean(tmp_path: Path) -> None:
+    place = tmp_path / "kv"
+    KV_CHUNKS.claim(LocalStorage(place))
+    for name in ("window-00003-000000001-0000.kv", "window-00003-000000002-0001.kv.part", "mine"):
+        (place / name).write_bytes(b"x")
+    assert in_process("clean", place)[0] == 0
+    assert [path.name for path in place.iterdir()] == ["mine"]
+
+
+MISTAKES = {
+    "no such scenario": ("nothing-like-this", ()),
+    "a scenario of another kind": ("resnet50-server", ()),
+    "an unknown model": ("", ("--set", "model=llama9")),
+    "a model without a dimension": ("", ("--set", "model.kv_heads=")),
+    "room for less than a prompt": ("", ("--set", "capacity=10kB")),
+    "no rate": ("", ("--set", "rate=")),
+    "a rate and a search": ("", ("--rate", 1, "--find-max")),
+    "a rate that nobody issues": ("", ("--rate", 1e6)),
+    "less than a request": ("", ("--rate", 0.01)),
+    "direct where there is none": ("", ("--set", "reader.direct=true")),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line(
+    scenario: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, words = MISTAKES[name]
+    monkeypatch.setattr(LocalStorage, "supports_direct", lambda self, key: False)
+    refused("kv", asked or scenario, "--to", tmp_path / "kv", *QUICK, *words)
+    assert not list((tmp_path / "kv").glob("*.kv"))
+
+
+def test_a_place_of_somebody_else_is_refused(asked: tuple[object, ...], tmp_path: Path) -> None:
+    (tmp_path / "kv").mkdir()
+    (tmp_path / "kv" / "thesis.txt").write_text("mine")
+    refused(*asked, "--to", tmp_path / "kv")
+    assert [path.name for path in (tmp_path / "kv").iterdir()] == ["thesis.txt"]

@@ -1,0 +1,227 @@
+"""The KV cache in virtual time: sizes, prompts, and what each request finds in both tiers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.serve.arrivals import Arrivals
+from iobench.serve.kv.tiers import Tiers, WindowPlan, plan_window
+from iobench.serve.kv.traffic import draw_prompts
+from iobench.serve.models import SERVED_MODELS
+from iobench.settings.kv_cache import KV_MODELS, KvScenario, load_kv_scenario
+
+
+def spec(**keys: Any) -> KvScenario:
+    known = {"name": "x", "model": "llama3-8b", "limit": 2, "capacity": "2TB"}
+    return KvScenario.model_validate(known | keys)
+
+
+@pytest.mark.parametrize(
+    ("model", "token_bytes"),
+    [
+        ("llama3-8b", 131_072),
+        ("llama3-70b", 327_680),
+        ("llama3-405b", 516_096),
+        ("qwen3-8b", 147_456),
+        ("qwen3-32b", 262_144),
+        ("qwen3-235b-a22b", 192_512),
+        ("qwen3-30b-a3b", 98_304),
+        ("deepseek-v3", 70_272),
+    ],
+)
+def test_a_token_has_the_bytes_that_the_models_documents_state(
+    model: str, token_bytes: int
+) -> None:
+    whole = spec(model=model)
+    assert whole.token_bytes * whole.model.layers == token_bytes
+    assert whole.chunk_bytes == 256 * token_bytes
+    half = spec(model=model, dtype="fp8")
+    assert half.chunk_bytes == whole.chunk_bytes // 2
+
+
+@pytest.mark.parametrize("name", sorted(KV_MODELS.keys() & SERVED_MODELS.keys()))
+def test_the_dimensions_are_those_of_the_released_tensors(name: str) -> None:
+    model = KV_MODELS[name]
+    shapes = {tensor.name: tensor.shape for tensor in SERVED_MODELS[name].tensors()}
+    at = "model.layers.0.self_attn"
+    assert f"model.layers.{model.layers - 1}.self_attn.o_proj.weight" in shapes
+    if model.latent:
+        assert shapes[f"{at}.kv_a_proj_with_mqa.weight"][0] == model.latent
+        return
+    assert shapes[f"{at}.k_proj.weight"][0] == model.kv_heads * model.head_dim
+    assert shapes[f"{at}.q_proj.weight"][0] == model.heads * model.head_dim
+    if "mlp.gate.weight" not in " ".join(shapes):  # no experts
+        whole = sum(np.prod(shape) for shape in shapes.values())
+        assert model.parameters == pytest.approx(float(whole), rel=0.01)
+
+
+def test_ranks_store_heads_of_their_own_and_copies_where_there_are_more_of_them() -> None:
+    alone, four, sixteen = (spec(tensor_parallel=ranks) for ranks in (1, 4, 16))
+    assert (four.pieces, four.piece_bytes) == (4, alone.chunk_bytes // 4)
+    assert (sixteen.pieces, sixteen.chunk_bytes) == (16, 2 * alone.chunk_bytes)
+    compressed = spec(model="deepseek-v3", tensor_parallel=8)
+    assert (compressed.pieces, compressed.chunk_bytes) == (1, 256 * 70_272)
+
+
+def test_fewer_layers_change_sizes_and_prefill_alike() -> None:
+    whole, part = spec(dram="64GB"), spec(dram="64GB", layers=4)
+    assert part.chunk_bytes * 8 == whole.chunk_bytes
+    assert part.prefill_s(8192) * 8 == pytest.approx(whole.prefill_s(8192))
+    assert part.limit_s * 8 == whole.limit_s
+    assert (part.dram_chunks, part.capacity_chunks) == (whole.dram_chunks, whole.capacity_chunks)
+
+
+def test_a_prefill_takes_as_long_as_was_measured() -> None:
+    """dynamo#6101: 0.9 s for 20,000 tokens of Llama 3.1 8B on one H100."""
+    assert spec().prefill_s(20_000) == pytest.approx(0.9, rel=0.1)
+    assert spec().prefill_s(8192, 4096) + spec().prefill_s(4096) == pytest.approx(
+        spec().prefill_s(8192)
+    )
+    assert spec(prefill={"tokens_per_s": 1000}).prefill_s(500, 200) == pytest.approx(0.3)
+
+
+def simulated(
+    prompts: list[list[int]], dram: int, capacity: int, *, twice: bool
+) -> list[tuple[int, list[int], list[int], list[int]]]:
+    """Both tiers again, by times of last use and nothing else."""
+    used: list[dict[int, tuple[int, int]]] = [{}, {}]
+    seen: set[int] = set()
+    told = []
+    for now, prompt in enumerate(prompts):
+        memory, disk = used
+        known = [chunk in memory or chunk in disk for chunk in prompt]
+        hits = known.index(False) if False in known else len(prompt)
+        load = [chunk for chunk in prompt[:hits] if chunk not in memory]
+        new = [chunk for chunk in (prompt if twice else prompt[hits:]) if chunk not in disk]
+        write = [chunk for chunk in new if chunk in seen] if twice else new
+        seen.update(new)
+        disk.update({chunk: (now, -prompt.index(chunk)) for chunk in load})
+        # What is written counts as used after what is loaded.
+        disk.update({chunk: (now, 10**6 - prompt.index(chunk)) for chunk in write})
+        memory.update({chunk: (now, -prompt.index(chunk)) for chunk in prompt})
+        gone: list[list[int]] = []
+        for tier, room in ((memory, dram), (disk, capacity)):
+            oldest = sorted(tier, key=tier.__getitem__)[: max(0, len(tier) - room)]
+            gone.append([chunk for chunk in oldest if tier.pop(chunk)])
+        told.append((hits - len(load), load, write, gone[1]))
+    return told
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[list[int]]:
+    """Prompts that go on from earlier ones, or from their beginnings."""
+    prompts: list[list[int]] = [[]]
+    number = 0
+    for _ in range(draw(st.integers(1, 40))):
+        before = prompts[draw(st.integers(0, len(prompts) - 1))]
+        more = draw(st.integers(1, 6))
+        prompts.append(
+            before[: draw(st.integers(0, len(before)))] + list(range(number, number + more))
+        )
+        number += more
+    return prompts[1:]
+
+
+@given(traffic(), st.integers(0, 12), st.integers(1, 40), st.booleans())
+def test_the_tiers_are_those_of_an_independent_simulator(
+    prompts: list[list[int]], dram: int, capacity: int, twice: bool
+) -> None:
+    tiers = Tiers(dram, capacity, "seen-twice" if twice else "always")
+    found = [tiers.prompt(prompt) for prompt in prompts]
+    assert [(each.dram, each.load, each.write, each.delete) for each in found] == simulated(
+        prompts, dram, capacity, twice=twice
+    )
+
+
+def test_memory_in_front_takes_the_reads_away() -> None:
+    """As published: what is written once and read 5.8 times at once comes from 4 GB of memory."""
+    entries = [list(range(20 * number, 20 * number + 20)) for number in range(100)]
+    again = [entry for entry in entries for _ in range(6)]
+    alone, behind = (Tiers(room, 10**6, "always") for room in (0, 128))
+    reads = [sum(len(tiers.prompt(each).load) for each in again) for tiers in (alone, behind)]
+    assert reads == [100 * 5 * 20, 0]
+    assert len(alone.stored) == len(behind.stored) == 100 * 20
+
+
+def plan_of(scenario: KvScenario, seed: int = 1, seconds: float = 60.0) -> WindowPlan:
+    arrivals = Arrivals(scenario.arrivals)
+    return plan_window(scenario, draw_prompts(scenario, arrivals, 2.0, seconds, seed, 900.0))
+
+
+def test_the_same_seed_has_the_same_requests_and_hits() -> None:
+    scenario = load_kv_scenario("kv-chat-llama3-8b")
+    one, same, other = (plan_of(scenario, seed) for seed in (1, 1, 2))
+    assert (one.requests, one.before) == (same.requests, same.before)
+    assert one.instants.tolist() == same.instants.tolist()
+    assert one.requests != other.requests
+
+
+def test_a_chunk_is_there_before_it_is_loaded_or_deleted_and_each_number_is_written_once() -> None:
+    """Deletions are of what lies there, and nothing is used after it was deleted."""
+    plan = plan_of(spec(capacity="30GB", dram="10GB", prompts={"max_tokens": 30_000}))
+    there, most = set(plan.before), len(plan.before)
+    for request in plan.requests:
+        assert there.issuperset(request.loads)
+        assert there.isdisjoint(request.writes)
+        there.update(request.writes)
+        assert there.issuperset(request.deletes)
+        there.difference_update(request.deletes)
+        most = max(most, len(there))
+    assert any(request.deletes for request in plan.requests)
+    assert max(there) < plan.chunks
+    assert most <= plan.most
+
+
+PUBLISHED = {"chat": (0.366, 0.640), "agent": (0.857, 0.958)}
+"""Shares of the prompts that an endless cache holds: Mooncake's traces conversation and synthetic;
+GitHub Copilot's and TraceLab's sessions."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("kv-chat-llama3-8b", "chat"),
+        ("kv-agent-llama3-70b", "agent"),
+        ("kv-deepseek-v3", "chat"),
+    ],
+)
+def test_the_presets_reuse_as_much_as_published_traffic(name: str, kind: str) -> None:
+    scenario = load_kv_scenario(name, ["capacity=1PB"])
+    low, high = PUBLISHED[kind]
+    plans = [plan_of(scenario, seed, 600.0) for seed in range(3)]
+    requests = [request for plan in plans for request in plan.requests]
+    tokens = sum(each.tokens for each in requests)
+    reused = sum(each.in_memory + each.loaded for each in requests)
+    assert low < reused / tokens < high
+
+
+def test_requests_of_no_session_share_their_prefix_alone() -> None:
+    scenario = spec(
+        arrivals={"kind": "poisson"}, prompts={"shared_tokens": 1024, "new_tokens": 2000}
+    )
+    plan = plan_of(scenario)
+    assert {(each.in_memory, each.loaded) for each in plan.requests} == {(0, 1024)}
+    with_memory = plan_of(scenario.model_copy(update={"dram": 1 << 36}))
+    assert {(each.in_memory, each.loaded) for each in with_memory.requests} == {(1024, 0)}
+
+
+BAD = {
+    "an unknown model": {"model": "llama9"},
+    "a model that lacks a dimension": {"model": {"layers": 3, "heads": 2, "parameters": 1e9}},
+    "more layers than the model": {"layers": 33},
+    "room for less than a prompt": {"capacity": "1GB"},
+    "a spread below the median": {"prompts": {"new_tokens": 10, "new_tokens_p90": 5}},
+    "a prefix that is the prompt": {"prompts": {"shared_tokens": 200_000}},
+    "a key of no meaning": {"tiers": {"dram": 3}},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_scenario_that_makes_no_sense_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        spec(**BAD[name])

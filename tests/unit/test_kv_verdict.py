@@ -1,0 +1,223 @@
+"""Whether a KV cache is worth it, by requests whose answer is known, and the rules of such runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.judge.kv.figures import crossover, prefill_begins
+from iobench.judge.rebuild import conclude
+from iobench.judge.validity import KV_RULES, REQUEST_RULES, value_of
+from iobench.record.run import CHANGED, KvCacheRecord
+from iobench.record.serving import FoundRate
+from iobench.report.record import sections
+from iobench.report.render_text import render_text
+from tests.kv import BREAK_EVEN, KV, build_kv, build_kv_trial
+
+
+def broken(doc: KvCacheRecord) -> dict[str, str]:
+    return {finding.rule: finding.level for finding in doc.findings}
+
+
+@pytest.mark.parametrize("factor", [0.5, 1 / 1.3, 1.3, 4.0])
+def test_the_verdict_names_the_side_of_the_break_even(factor: float) -> None:
+    doc = build_kv(factor=factor)
+    verdict = doc.job.verdict
+    assert verdict is not None
+    assert verdict.factor is not None
+    assert verdict.worth is (factor > 1)
+    assert verdict.factor.value == pytest.approx(factor, rel=0.01)
+    even, load = verdict.break_even_bytes_per_s, verdict.load_bytes_per_s
+    assert even is not None
+    assert load is not None
+    assert even.value == pytest.approx(BREAK_EVEN, rel=1e-6)
+    assert load.value == pytest.approx(factor * BREAK_EVEN, rel=0.01)
+
+
+def test_what_varies_from_one_side_to_the_other_is_inconclusive() -> None:
+    trials = [
+        build_kv_trial(kind, seed=seed, factor=factor)
+        for seed, factor in enumerate((0.8, 1.25, 1.0))
+        for kind in ("repetition", "without-reads", "without-writes", "without-lookups")
+    ]
+    verdict = build_kv(trials).job.verdict
+    assert verdict is not None
+    assert verdict.worth is None
+
+
+def test_nothing_loaded_tells_nothing() -> None:
+    doc = build_kv(chunks=0)
+    assert doc.job.verdict is not None
+    assert (doc.job.verdict.worth, doc.job.verdict.factor) == (None, None)
+    assert broken(doc)["kv.nothing-loaded"] == "warning"
+
+
+@pytest.mark.parametrize(
+    ("own_s", "chunk_s", "tokens"),
+    [
+        (0.0, 0.0128, 256),
+        # 25.6 ms a chunk to compute: 12.8 ms are won by each, so 5 of them win back 60 ms.
+        (0.060, 0.0128, 5 * 256),
+        (0.0, 0.030, 0),
+        (0.5, 0.0255, 0),
+    ],
+)
+def test_loads_win_from_the_length_that_follows_from_their_times(
+    own_s: float, chunk_s: float, tokens: int
+) -> None:
+    chunks = np.array([2.0, 5.0, 9.0, 30.0])
+    assert crossover(KV, chunks, own_s + chunk_s * chunks) == tokens
+    # One size alone tells no time of its own.
+    assert crossover(KV, np.array([4.0, 4.0]), np.array([0.04, 0.04])) == 256
+
+
+def test_prefills_wait_for_engines_in_the_order_of_their_loads() -> None:
+    ready, seconds = np.array([0.0, 0.3, 0.1]), np.array([1.0, 1.0, 2.0])
+    assert prefill_begins(ready, seconds, 1).tolist() == [0.0, 3.0, 1.0]
+    assert prefill_begins(ready, seconds, 2).tolist() == [0.0, 1.0, 0.1]
+
+
+def test_the_first_token_comes_after_load_queue_and_prefill() -> None:
+    """12 chunks and 100 tokens, of which 10 chunks take half their prefill to load."""
+    trial = build_kv_trial(chunks=10)
+    load_s, prefill_s = 10 * 0.0256 / 2, (2 * 256 + 100) / 10_000
+    assert trial.latency_p50_s == pytest.approx(load_s + prefill_s, rel=0.01)
+    assert trial.parts.load_s == pytest.approx(load_s, rel=0.01)
+    assert trial.parts.prefill_s == pytest.approx(prefill_s)
+    # Without the storage a prompt takes 0.317 s, and one comes every 0.2 s.
+    assert trial.recomputed_busy == pytest.approx((12 * 256 + 100) / 10_000 / 0.2)
+    assert (trial.recomputed_quantile_s or 0) > 100
+    assert trial.accelerators_freed == pytest.approx(10 * 0.0256 / 0.2)
+    assert trial.hit_rate == pytest.approx(2560 / 3172)
+    assert (trial.steady, trial.holds) == (True, True)
+
+
+def test_a_failed_load_is_a_failed_request_and_no_hit() -> None:
+    whole, part = build_kv_trial(), build_kv_trial(failed=600)
+    assert (part.failed, part.loads) == (600, 600)
+    assert part.over == pytest.approx(0.5)
+    assert part.holds is False
+    assert part.loaded_tokens < 0.6 * whole.loaded_tokens
+
+
+def test_fewer_layers_free_the_accelerators_of_the_whole_model() -> None:
+    part = KV.model_copy(update={"layers": 4})
+    whole, scaled = build_kv_trial(chunks=10), build_kv_trial(chunks=10, scenario=part)
+    assert scaled.accelerators_freed == pytest.approx(whole.accelerators_freed)
+    assert scaled.break_even_bytes_per_s == pytest.approx(whole.break_even_bytes_per_s)
+    assert scaled.latency_p50_s == pytest.approx((whole.latency_p50_s or 0) / 8, rel=0.01)
+
+
+BREAKS: dict[str, tuple[str, Callable[[], KvCacheRecord]]] = {
+    "kv.nothing-offloaded": ("invalid", lambda: build_kv(chunks_written=0, written_bytes=0)),
+    "kv.nothing-loaded": ("warning", lambda: build_kv(chunks=0)),
+    "kv.working-set": (
+        "warning",
+        lambda: build_kv(job={"direct": False}, before_bytes=1 << 30, written_bytes=1 << 30),
+    ),
+    "kv.write-failures": ("warning", lambda: build_kv(writes_failed=3, write_error="no space")),
+    "kv.writes-behind": ("warning", lambda: build_kv(behind_p99_s=3.0)),
+    "kv.scaled": ("info", lambda: build_kv(scenario=KV.model_copy(update={"layers": 4}))),
+    "serve.client-bound": ("invalid", lambda: build_kv(late_s=0.3)),
+    "serve.unsteady": (
+        "invalid",
+        lambda: build_kv(scenario=KV.model_copy(update={"prefill": SLOW})),
+    ),
+    "serve.failures": ("warning", lambda: build_kv(failed=3)),
+    "serve.requests": ("warning", lambda: build_kv(requests=200)),
+    "serve.repetitions": ("info", lambda: build_kv(repetitions=1)),
+    "serve.incomplete": ("warning", lambda: build_kv(head={"status": "failed"})),
+    "serve.trace-binned": ("warning", lambda: build_kv(job={"arrivals_together": 0.9})),
+}
+SLOW = KV.prefill.model_copy(update={"tokens_per_s": 2000})
+
+
+def test_every_rule_is_broken_here() -> None:
+    assert {rule.id for rule in (*REQUEST_RULES, *KV_RULES)} == {*BREAKS, CHANGED}
+
+
+@pytest.mark.parametrize("rule", BREAKS)
+def test_a_run_that_breaks_a_rule_and_one_that_keeps_it(rule: str) -> None:
+    level, build = BREAKS[rule]
+    assert broken(build())[rule] == level
+    kept = build_kv()
+    assert (rule in broken(kept), kept.validity) == (False, "valid")
+
+
+@pytest.mark.parametrize(
+    ("storage", "job", "before", "expected"),
+    [
+        ({"page_cache": False}, {"direct": False}, 1 << 30, None),
+        ({}, {"direct": False}, 1 << 38, None),
+        ({}, {"direct": True}, 1 << 30, None),
+        ({}, {"direct": False}, 1 << 30, "warning"),
+    ],
+)
+def test_a_page_cache_can_serve_loads_of_little_data(
+    storage: dict[str, Any], job: dict[str, Any], before: int, expected: str | None
+) -> None:
+    doc = build_kv(storage=storage, job=job, before_bytes=before, written_bytes=1)
+    assert broken(doc).get("kv.working-set") == expected
+
+
+def test_writes_that_were_not_written_in_time_are_behind() -> None:
+    assert broken(build_kv(writes_left=5))["kv.writes-behind"] == "warning"
+
+
+def of_stage(stage: str) -> KvCacheRecord:
+    """A run in which leaving out this stage makes the first token come much sooner."""
+    kinds = ("repetition", "without-reads", "without-writes", "without-lookups")
+    fast = {"own_s": 0.0, "factor": 1000.0}
+    trials = []
+    for seed in range(3):
+        for kind in kinds:
+            changes: dict[str, Any] = {"own_s": 0.5, "chunks": 12}
+            if kind == f"without-{stage}":
+                changes |= fast
+            elif kind == "without-reads":  # then what is measured without reads is no faster
+                trials.append(
+                    build_kv_trial("repetition", seed=seed, **changes).model_copy(
+                        update={"kind": "without-reads"}
+                    )
+                )
+                continue
+            trials.append(build_kv_trial(kind, seed=seed, **changes))  # type: ignore[arg-type]
+    return build_kv(trials)
+
+
+@pytest.mark.parametrize("stage", ["reads", "writes", "lookups"])
+def test_the_bottleneck_is_what_brings_most_if_it_is_left_out(stage: str) -> None:
+    verdict = of_stage(stage).job.verdict
+    assert verdict is not None
+    assert verdict.bottleneck == stage
+
+
+def test_the_bottleneck_is_the_prefill_or_the_client() -> None:
+    few = build_kv(chunks=1, factor=100.0).job.verdict
+    late = build_kv(late_s=0.3).job.verdict
+    assert few is not None
+    assert few.bottleneck == "prefill"
+    assert late is not None
+    assert late.bottleneck == "client"
+
+
+def test_conditions_read_the_medians_and_to_conclude_again_changes_nothing() -> None:
+    doc = build_kv()
+    assert value_of(doc, "hit_rate") == sorted(one.hit_rate or 0 for one in doc.job.repetitions)[1]
+    assert value_of(doc, "break_even_bytes_per_s") == pytest.approx(BREAK_EVEN)
+    assert conclude(doc) == doc
+    again = KvCacheRecord.model_validate_json(doc.model_dump_json())
+    assert again.job.scenario == KV
+
+
+def test_the_report_shows_what_was_found() -> None:
+    found = FoundRate(low=5.0, high=6.0)
+    text = render_text(sections(build_kv(found=found, job={"price_per_hour": 2.5})))
+    for part in ("break-even of 1.31 GB/s", "5 requests/s", "$2.", "2.00 x"):
+        assert part in text
+    nothing = build_kv([build_kv_trial("find-max", factor=0.01)], found=FoundRate(high=5.0))
+    assert nothing.job.verdict is None
+    assert "no rate was measured" in render_text(sections(nothing))
