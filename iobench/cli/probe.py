@@ -45,6 +45,7 @@ def run(request: ProbeRequest) -> int:
                 max_in_flight=request.max_in_flight,
                 budget_s=request.budget_s,
                 hosts=hosts.count,
+                metadata=request.metadata,
             )
             note(plan.announcement(), quiet=request.quiet)
             with Live(quiet=request.quiet) as live:

@@ -935,6 +935,7 @@ class ProbeRequest(ScannedRequest, HostsRequest, ReportedRequest):
       iobench probe /mnt/fast/resnet50
       iobench probe /mnt/fast --request 4KiB,128KiB,1MiB --budget 60s
       iobench probe s3://bucket/resnet50 --max-in-flight 64
+      iobench probe /mnt/nfs/imagenet-files --metadata
       iobench probe /mnt/fast/resnet50 --format csv > curve.csv
     """
 
@@ -945,6 +946,8 @@ class ProbeRequest(ScannedRequest, HostsRequest, ReportedRequest):
     128KiB)"""
     max_in_flight: Annotated[Count, at_least(1, 256)] = 256
     """largest number of reads in flight, on each host (default: 256)"""
+    metadata: bool = False
+    """measure opens, stats and listings, too: what many small files cost beside their bytes"""
     budget_s: Annotated[Time, at_most(MAX_PROBE_S)] = 30.0
     """how long to measure at most, all curves together (default: 30s)"""
 

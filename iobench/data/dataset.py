@@ -16,7 +16,7 @@ from ..base.errors import DatasetError, SpecError, UsageError
 from ..base.text import printable
 from ..record import manifest as on_disk
 from ..record.manifest import MANIFEST, MARKER, SAMPLES, SHARDS, Manifest, hash_bytes, parse_header
-from ..record.packing import Keys, Layout, Packing
+from ..record.packing import FOLDER_FILES, Keys, Layout, Packing
 from ..settings import dataset as schema
 from ..settings.dataset import DatasetSpec
 from ..storage import is_local, open_storage, rewrapped
@@ -79,6 +79,7 @@ class ResolvedSpec:
             plain=self.codec.plain,
             index_name=self.format.index_name,
             class_folders=self.spec.labels if self.format.class_folders else None,
+            folder_files=self.spec.files_per_directory or FOLDER_FILES,
         )
 
     @property
@@ -197,7 +198,7 @@ def _keys_that_it_cannot_have(form: object) -> Collection[str]:
     if not isinstance(form, str) or form not in FORMATS.entries():
         return schema.BLOCK_KEYS
     kind = FORMATS.open(form)
-    lacking = schema.SHARD_KEYS if kind.one_sample_per_shard else ()
+    lacking = schema.SHARD_KEYS if kind.one_sample_per_shard else schema.FOLDER_KEYS
     return lacking if isinstance(kind, Blocks) else (*lacking, *schema.BLOCK_KEYS)
 
 

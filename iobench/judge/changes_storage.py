@@ -192,6 +192,10 @@ def samples_in_shards(evidence: Evidence) -> Effect | None:
 
 LARGER_READS = (shards_in_order, samples_in_shards)
 
+_OPENS = "opening the files takes as long as reading them: {more}"
+FEWER_OPENS = (replace(samples_in_shards, basis=_OPENS),)
+"""Where opens are what is spent, samples in shards need few of them."""
+
 PERHAPS_LARGER_READS = tuple(replace(each, basis=EITHER) for each in LARGER_READS)
 """Where it is not known what is spent, larger reads may be all that is missing."""
 

@@ -27,7 +27,8 @@ def storage_bound(evidence: Evidence) -> Bound | None:
     if evidence.cached:
         return None
     if evidence.curve is not None:
-        return bound_at(evidence.curve.curve, evidence.in_flight, evidence.curve.large)
+        known = evidence.curve
+        return bound_at(known.curve, evidence.in_flight, known.large, known.opens)
     if evidence.client_bound:
         return "client"
     if evidence.raw is None or evidence.fetch is None:

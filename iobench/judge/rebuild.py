@@ -108,10 +108,12 @@ def _curve(doc: TrainingRecord) -> RunCurve | None:
     if found is None:
         return None
     large = conclude_curve(found.large) if found.large else None
+    opens = conclude_curve(found.opens) if found.opens else None
     return found.model_copy(
         update={
-            "curve": conclude_curve(found.curve, large),
+            "curve": conclude_curve(found.curve, large, opens),
             "large": large,
+            "opens": opens,
             "in_flight": float(run_reads_in_flight(doc)),
         }
     )

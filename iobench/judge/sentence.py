@@ -209,6 +209,7 @@ def _capital(text: str) -> str:
 
 
 SPENT = {
+    "metadata": "its metadata is the limit, since opening files takes as long as all of a request",
     "operations": "its operations/s are spent, its bandwidth is not",
     "bandwidth": "its bandwidth is spent",
     "operations or bandwidth": "it delivers no more",

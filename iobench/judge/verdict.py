@@ -233,6 +233,7 @@ SITUATIONS = (
     Situation("storage", _bound_by("latency"), ((*MORE_READS, storage.faster_storage),)),
     Situation("storage", _bound_by("stragglers"), ((storage.more_batches, *MORE_READS),)),
     Situation("storage", _bound_by("client"), (host.direct_reads, host.twice_the_cores)),
+    Situation("storage", _bound_by("metadata"), (storage.FEWER_OPENS, storage.faster_storage)),
     Situation("storage", _bound_by("operations"), (storage.LARGER_READS, storage.faster_storage)),
     Situation("storage", _bound_by("bandwidth"), (storage.compression, storage.faster_storage)),
     Situation(

@@ -151,6 +151,7 @@ class BlockReader(BatchReader):
             offsets[:] = np.cumsum(lengths) - lengths
             if output is not None and len(lengths) and offsets[-1] + lengths[-1] > len(output):
                 raise too_small(int(offsets[-1] + lengths[-1]), len(output))
+        issued = self._engine.issued
         shards, read_bytes, read_ns = self._footers(indices)
         stored, used, kept = 0.0, 0, self._kept
         for part in self._parts(self._wanted(indices, shards)):
@@ -179,6 +180,7 @@ class BlockReader(BatchReader):
             process=os.getpid(),
             retries=after.retries - before.retries,
             throttled=after.throttled - before.throttled,
+            requests=self._engine.issued - issued,
             worker=threading.get_native_id(),
         )
         return Extents(offsets, lengths, stats)

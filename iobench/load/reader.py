@@ -188,6 +188,7 @@ class BatchReader:
         self._engine: ReadEngine = engine(
             storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
         )
+        self._issued = 0  # requests that earlier batches have counted
         self._landings = Pool()  # one for each batch that was begun
         self._counted = _NEVER  # retries that earlier batches have counted
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
@@ -428,8 +429,10 @@ class BatchReader:
             process=os.getpid(),
             retries=after.retries - before.retries,
             throttled=after.throttled - before.throttled,
+            requests=self._engine.issued - self._issued,
             worker=threading.get_native_id(),
         )
+        self._issued = self._engine.issued
         return Extents(offsets, lengths, stats)
 
     def _retried(self) -> Retries:

@@ -120,6 +120,7 @@ class Stats(NamedTuple):
     process: int  # process id
     retries: int = 0  # requests that were sent again
     throttled: int = 0  # of these: sent again because the server asked to slow down
+    requests: int = 0  # reads and opens that the worker asked for, ``ReadEngine.issued``
     worker: int = 0  # the system's number of the thread that made it; of a process, its first one
 
 
@@ -141,7 +142,7 @@ def own_stats(
         time.process_time_ns(),
         os.getpid(),
         *again,
-        threading.get_native_id(),
+        worker=threading.get_native_id(),
     )
 
 

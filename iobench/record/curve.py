@@ -17,6 +17,7 @@ MeasuredWith = Literal["fio", "engine"]
 
 Bound = Literal[
     "latency",
+    "metadata",
     "operations",
     "bandwidth",
     "operations or bandwidth",
@@ -26,12 +27,16 @@ Bound = Literal[
 ]
 """What limits the rate at a number of reads in flight.
 
+``metadata``: to open the files, without reading them, is hardly faster than the requests.
 ``stragglers``: few slow reads, for which the batches of a run wait; never of a point of a curve.
 ``client``: the CPU of this host, and not the storage. ``operations or bandwidth``: one of the two,
 but the evidence does not tell which one. ``unknown``: more reads in flight were not measured.
 """
 
-Spent = Literal["operations", "bandwidth", "unknown"]
+Spent = Literal["operations", "bandwidth", "metadata", "unknown"]
+
+Operation = Literal["read", "open", "stat", "list"]
+"""What a curve counts: reads, or opens, stats (of an object store: HEAD requests) and listings."""
 
 
 class Rate(Record):
@@ -63,8 +68,13 @@ class CurvePoint(Record):
 
 
 class StorageCurve(Record):
-    """Throughput and latency of one kind of request over the number of reads in flight."""
+    """Throughput and latency of one kind of request over the number of reads in flight.
 
+    Of an operation that reads nothing, it counts in the place of a read. A "byte" of a listing is
+    one entry; of opens and stats it means nothing.
+    """
+
+    operation: Operation = "read"
     request_bytes: Number  # the median, where requests differ
     request_bytes_min: Number
     request_bytes_max: Number
@@ -116,6 +126,8 @@ class StorageProbe(RecordHead):
     took_s: Figure
     curves: list[StorageCurve]  # of the requests that were asked for
     large: StorageCurve | None = None  # of another size, to tell operations from bytes
+    # Opens, stats and listings, if they were asked for.
+    metadata: list[StorageCurve] = Field(default=[], max_length=8)
     spent: list[Spent] = []  # of each curve, at its plateau
     # Of the first curve, which is of all hosts together; empty where one host read.
     hosts: list[ProbeHost] = []

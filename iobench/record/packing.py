@@ -12,6 +12,9 @@ from dataclasses import dataclass
 DATA = "data"
 """The folder of the shards below the dataset's root."""
 
+FOLDER_FILES = 1000
+"""Files of one folder, where each sample is a file and the specification does not say how many."""
+
 
 def label_of(index: int, labels: int) -> int:
     """Return the class of sample ``index`` in a generated dataset of ``labels`` classes.
@@ -37,6 +40,7 @@ class Packing:
     plain: bool  # no codec: the stored bytes are the sample
     index_name: str = ""  # an index file next to the shards, for other readers; '': none
     class_folders: int | None = None  # number of classes, each with a folder of its own
+    folder_files: int = FOLDER_FILES  # files of one folder, where each sample is a file
 
     @property
     def index_key(self) -> str | None:
@@ -57,26 +61,27 @@ class Layout:
 class Keys:
     """The key of each shard below the dataset's root: ``Keys(packing)(shard)``.
 
-    Files of one sample each are distributed over folders of 1000 files. If each class has a folder
-    of its own, these are below it, and hold its part of the 1000 files.
+    Files of one sample each are distributed over folders of ``folder_files`` files. If each class
+    has a folder of its own, these are below it, and hold its part of these files.
     """
 
-    __slots__ = ("_classes", "_prefix", "_single", "_suffix")
+    __slots__ = ("_classes", "_each", "_prefix", "_single", "_suffix")
 
     def __init__(self, packing: Packing) -> None:
         self._single = packing.single
         self._classes = packing.class_folders
+        self._each = packing.folder_files
         self._suffix = packing.suffix
         self._prefix = DATA if packing.single else f"{DATA}/{packing.name}"
 
     def __call__(self, shard: int) -> str:
         if self._single:
-            folder = f"{self._above(shard)}/{shard // 1000:06d}"
+            folder = f"{self._above(shard)}/{shard // self._each:06d}"
             return f"{folder}/{shard:09d}{self._suffix}"
         return f"{self._prefix}-{shard:06d}{self._suffix}"
 
     def _above(self, shard: int) -> str:
-        """Return the folder of the folders of 1000 files, of one sample each."""
+        """Return the folder of the folders of files of one sample each."""
         if self._classes is None:
             return self._prefix
         return f"{self._prefix}/{class_name(label_of(shard, self._classes), self._classes)}"
@@ -106,7 +111,7 @@ class Keys:
             return first if first < self._classes and self._above(first) == name else None
         if not (last.isascii() and last.isdigit() and len(last) < 16):
             return None
-        first = int(last) * 1000
+        first = int(last) * self._each
         if self._classes is not None:
             digits = above.rpartition("-")[2]
             if not (digits.isascii() and digits.isdigit() and len(digits) < 16):

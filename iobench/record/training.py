@@ -176,6 +176,7 @@ class WorkerLoad(Record):
     batches: Count
     samples: Count
     bytes_read: Count
+    requests: Count = 0  # reads and opens
     sample_bytes: Count
     read_s: Figure  # waiting for reads
     prep_s: Figure  # decompress, decode, check, collate
@@ -211,6 +212,10 @@ class Repetition(Record):
     samples: int = 0
     steps: int = 0  # of all ranks together
     bytes_read: int | None = 0  # None: unknown, since a loader library read
+    # Reads of iobench's readers and opens of files of one sample; None: not recorded, or a library
+    # read. Reads of one block each, however a client divides it.
+    requests: int | None = None
+    requests_per_sample: float | None = None  # with those that were sent again
     retries: int | None = None  # requests that were sent again; None: not recorded
     throttled: int | None = None  # of these: because the server asked to slow down
     # Stored bytes of the delivered samples. If bytes_read is less, the data came from elsewhere.

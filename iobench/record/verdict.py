@@ -101,6 +101,7 @@ class RunCurve(Record):
 
     curve: StorageCurve
     large: StorageCurve | None = None  # requests of another size, mostly larger ones
+    opens: StorageCurve | None = None  # of the files of its requests, where each has one of its own
     in_flight: Figure | None = None  # reads in flight of the run: "your job works here"
     not_measured: str = ""
 

@@ -23,6 +23,7 @@ from .stages import bottleneck_stage, stage_rates
 
 WHY = {
     "latency": "The limit is the latency of its reads: more of them in flight would bring more.",
+    "metadata": "The limit is opening files, and not reading them: fewer files would bring more.",
     "operations": "The limit is its number of reads per second: larger reads would bring more.",
     "bandwidth": "The limit is its bandwidth, whatever the size of the reads.",
     "stragglers": "A few of its reads take much longer than the others, and batches wait for them.",

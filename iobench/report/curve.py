@@ -7,9 +7,28 @@ from dataclasses import replace
 
 from ..base.units import counted, format_bytes, format_count, format_rate
 from ..judge.figures.curve import FLATTENED, highest, is_known, is_near, spent
-from ..record.curve import CurvePoint, ProbeHost, Rate, Spent, StorageCurve, StorageProbe
+from ..record.curve import (
+    CurvePoint,
+    Operation,
+    ProbeHost,
+    Rate,
+    Spent,
+    StorageCurve,
+    StorageProbe,
+)
 from ..record.run import TrainingRecord
-from .figures import ENDS, MAX_BARS, TableOf, evenly, listed, picture, told, with_interval
+from .figures import (
+    ENDS,
+    MAX_BARS,
+    TableOf,
+    evenly,
+    lacking,
+    listed,
+    picture,
+    told,
+    with_interval,
+    word,
+)
 from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 from .stages import BURST, is_burst
 
@@ -24,7 +43,10 @@ def sections(probe: StorageProbe) -> list[Section]:
     told += [_sentence(each, "unknown") for each in large]
     named = [(f"curve-{at}", each) for at, each in enumerate(probe.curves, 1)]
     named += [("curve-large", each) for each in large]
+    told += _metadata_sentences(probe)
     notes = list(probe.notes)
+    for note in dict.fromkeys(note for each in probe.metadata for note in each.notes):
+        notes.append(note)
     for curve in (*probe.curves, *large):
         told_above = curve.plateau_reads_per_s is None or curve.stopped == FLATTENED
         ended = [] if told_above else [f"ended, since {curve.stopped}"]
@@ -35,6 +57,7 @@ def sections(probe: StorageProbe) -> list[Section]:
     return joined(
         _first(probe, told),
         [_table(each, name) for name, each in named if each.points],
+        _metadata(probe) if probe.metadata else None,
         _hosts(probe) if probe.hosts else None,
         listed("notes", "Notes", notes),
     )
@@ -72,6 +95,56 @@ def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
     )
 
 
+ASKED: dict[Operation, str] = {
+    "open": "opens",
+    "stat": "stats",
+    "list": "listings",
+}
+
+
+def _metadata_sentences(probe: StorageProbe) -> list[str]:
+    """``Metadata: 12,300 opens/s, 15,000 stats/s; listings of 210,000 entries/s.``"""
+    rates = {}
+    for curve in probe.metadata:
+        if (best := highest(curve.points)) is not None:
+            rate = best.bytes_per_s if curve.operation == "list" else best.reads_per_s
+            rates[curve.operation] = format_count(rate.value)
+    parts = [f"{rates[each]} {ASKED[each]}/s" for each in ("open", "stat") if each in rates]
+    parts += [f"listings of {rates['list']} entries/s"] if "list" in rates else []
+    return [f"Metadata, without reading: {', '.join(parts)}."] if parts else []
+
+
+def _metadata(probe: StorageProbe) -> Table:
+    """A row for each operation: alone, and at its best."""
+    rows = TableOf(probe.metadata)
+    rows.add("operation", of=lambda each: word(ASKED[each.operation], each.operation))
+
+    def alone(curve: StorageCurve) -> float | None:
+        return curve.points[0].latency_p50_s if curve.points else None
+
+    def most(curve: StorageCurve) -> Cell:
+        best = highest(curve.points)
+        return lacking(curve.not_measured) if best is None else _reads(best)
+
+    def entries(curve: StorageCurve) -> float | None:
+        best = highest(curve.points) if curve.operation == "list" else None
+        return None if best is None else best.bytes_per_s.value
+
+    rows.add("latency_p50_s", "p50 alone", of=alone)
+    rows.add("most_per_s", "most/s, 95 % interval", "count", most)
+    rows.add("in_flight", "in flight", "count", _best_in_flight)
+    rows.add("entries_per_s", "entries/s", "count", entries, missing="")
+    return rows.made(
+        "metadata", "Opens, stats and listings without reads, by threads of this process"
+    )
+
+
+def _best_in_flight(curve: StorageCurve) -> int | None:
+    """The fewest in flight that reach the most."""
+    best = highest(curve.points)
+    return curve.knee_in_flight or (best.in_flight if best is not None else None)
+
+
 def _hosts(probe: StorageProbe) -> Table:
     """What each host got together with the others and alone, the slowest first."""
     rows = TableOf(sorted(probe.hosts, key=lambda each: each.joint_reads_per_s.value))
@@ -100,7 +173,7 @@ def curve_section(doc: TrainingRecord) -> Table | None:
     if found is None or not found.curve.points:
         return None
     notes = told(
-        _sentence(found.curve, spent(found.curve, found.large), larger_reads(doc)),
+        _sentence(found.curve, spent(found.curve, found.large, found.opens), larger_reads(doc)),
         found.not_measured,
         is_burst(doc) and f"its rates were {BURST}",
     )
@@ -173,6 +246,9 @@ def _sentence(curve: StorageCurve, which: Spent, larger: str = PACKED) -> str:
     if which == "operations":
         text += " Its operations/s are spent and its bandwidth is not."
         return f"{text} Larger requests get more bytes/s, {larger}."
+    if which == "metadata":
+        text += " Opening the files takes as long as all of these reads."
+        return f"{text} Fewer files get more bytes/s, {larger}."
     return f"{text} Its bandwidth is spent there." if which == "bandwidth" else text
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..base.units import counted, format_count, format_duration, format_percent, format_rate
+from ..judge.figures.curve import highest
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.figures.rates import long_enough, steady_from
 from ..judge.judged import judge
@@ -71,6 +72,9 @@ BOUND_BY = {
     "cpu": ("cpu",),
 }
 """The ceilings of the bottleneck; saves, barriers and the start of epochs have none."""
+OPENS = "storage_opens"
+"""A row of the ceilings that no stage has: opening the files is a part of reading them."""
+
 LONGEST = 8
 """Longest bar, as a multiple of the lowest rate.
 
@@ -114,6 +118,8 @@ def bottleneck_stage(doc: TrainingRecord, rates: Sequence[StageRate]) -> str:
 def ceiling_section(doc: TrainingRecord) -> Table | None:
     """Bars for the ceilings, the prediction and the measured rate."""
     size, evidence, rates = bytes_per_sample(doc), judge(doc).evidence, stage_rates(doc)
+    if (opens := _opens(doc)) is not None:
+        rates.insert(1, opens)
     none = Ceiling(not_measured="no ceiling was measured")
     rates.append(StageRate("predicted", evidence.predicted, none))
     whole = Ceiling(not_measured="no complete repetition", cpu_s_per_gb=cpu_s_per_gb(doc))
@@ -124,7 +130,8 @@ def ceiling_section(doc: TrainingRecord) -> Table | None:
     # Those that a watched training lacks are in a note.
     named = {*doc.job.ceilings, "predicted", "measured"} if not doc.job.subject.watched else set()
     rows = TableOf(each for each in rates if each.rate or each.name in named)
-    rows.add("ceiling", of=lambda each: word(LABELS.get(each.name, each.name), each.name))
+    names = LABELS | {OPENS: "storage, opens"}
+    rows.add("ceiling", of=lambda each: word(names.get(each.name, each.name), each.name))
     if size:
         rows.add("stored_bytes_per_s", "stored bytes/s", "bytes/s", partial(_rate, size, why=True))
     rows.add("samples_per_s", "samples/s", "samples/s", partial(_rate, None, why=not size))
@@ -156,6 +163,18 @@ def ceiling_section(doc: TrainingRecord) -> Table | None:
         charts=[chart, cpu] if len(spent) > 1 else [chart],
         notes=told(_transport(doc, size), _of_watched(doc), is_burst(doc) and burst),
     )
+
+
+def _opens(doc: TrainingRecord) -> StageRate | None:
+    """Opening the files of samples without reading them, where each sample is a file."""
+    curve = doc.job.curve.opens if doc.job.curve is not None else None
+    best = highest(curve.points) if curve is not None else None
+    if curve is None or best is None:
+        return None
+    rate = best.reads_per_s
+    how = f"opens without reads, {counted(best.in_flight, 'open')} in flight, {curve.how}"
+    windows = Estimate(value=rate.value, low=rate.low, high=rate.high, n=rate.windows)
+    return StageRate(OPENS, rate.value, Ceiling(how=how, windows=windows))
 
 
 def _rate(size: float | None, stage: StageRate, *, why: bool) -> Cell:

@@ -160,6 +160,7 @@ class _Done:
     batches: int = 0
     samples: int = 0
     bytes_read: int = 0
+    requests: int = 0
     sample_bytes: int = 0
     read_ns: int = 0
     prep_ns: int = 0
@@ -195,6 +196,7 @@ class WorkerBook:
         done.batches += 1
         done.samples += stats.samples
         done.bytes_read += stats.bytes_read
+        done.requests += stats.requests
         done.sample_bytes += stats.sample_bytes
         done.read_ns += stats.read_ns
         done.prep_ns += stats.prep_ns
@@ -210,6 +212,7 @@ class WorkerBook:
                 batches=done.batches,
                 samples=done.samples,
                 bytes_read=done.bytes_read,
+                requests=done.requests,
                 sample_bytes=done.sample_bytes,
                 read_s=done.read_ns / 1e9,
                 prep_s=done.prep_ns / 1e9,

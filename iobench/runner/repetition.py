@@ -89,6 +89,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
         cpu_s=outcome.cpu_s,
         workers=workers,
         workers_left_out=left_out,
+        requests=sum(each.requests for each in outcome.workers) or None,
         hosts=[
             _host_time(place, share, used)
             for place, share in enumerate(bench.hosts.share(phase.accelerators))

@@ -27,6 +27,9 @@ CONTENTS = ("raw", "npz", "arrays", "jpeg")
 SHARD_KEYS = ("shard_size", "samples_per_shard")
 """Keys of a DatasetSpec that say how samples are divided into shards."""
 
+FOLDER_KEYS = ("files_per_directory",)
+"""Keys of a DatasetSpec that say how files of one sample each are divided into directories."""
+
 BLOCK_KEYS = ("block_size", "columns")
 """Keys of a DatasetSpec that say how shards are divided into blocks and columns."""
 
@@ -110,7 +113,8 @@ class DatasetSpec(Strict):
     ``columns`` is the number of columns over which each sample's bytes are split. ``labels`` is the
     number of classes, for formats and contents that have labels: sample i is of class i modulo
     ``labels``, its content shows its class, and the format states it (a folder for each class, or a
-    member ``cls`` of the sample). None: no labels.
+    member ``cls`` of the sample). None: no labels. ``files_per_directory`` is for formats with one
+    file for each sample: how many of them lie in one directory (None: 1,000).
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -128,6 +132,7 @@ class DatasetSpec(Strict):
     compress_ratio: float = Field(default=1.0, ge=1, le=1000)
     seed: int = Field(default=1, ge=0, lt=2**63)
     labels: int | None = Field(default=None, ge=2, le=10_000)
+    files_per_directory: int | None = Field(default=None, ge=1, le=10**10)
 
     @model_validator(mode="before")
     @classmethod
@@ -179,7 +184,8 @@ class DatasetSpec(Strict):
         return {
             key: value
             for key, value in everything.items()
-            if value is not None or key not in ("block_size", "columns", "labels")
+            if value is not None
+            or key not in ("block_size", "columns", "labels", "files_per_directory")
         }
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Mapped",
     "MaybeDirect",
     "Opens",
+    "OpensFiles",
     "Parallel",
     "ParallelSink",
     "Replacing",
@@ -250,6 +251,14 @@ class MaybeDirect(Protocol):
 
     def supports_direct(self, key: str) -> bool:
         """Whether an object can be read with O_DIRECT. Raises StorageError."""
+
+
+@runtime_checkable
+class OpensFiles(Protocol):
+    """A storage whose objects are opened before they are read."""
+
+    def open_and_close(self, key: str) -> None:
+        """Open an object as a read does, and close it. Raises StorageError."""
 
 
 @runtime_checkable

@@ -100,12 +100,13 @@ def test_any_reads_come_to_the_same(root: Path, engine: str, data: st.DataObject
     # Reads of so many bytes follow one another in the kernel; memory is registered in such pieces.
     for name, sizes in (("_LARGE", [1, 256 << 10]), ("LARGEST_BUFFER", [4096, 12_288, 1 << 30])):
         patch.object(uring, name, data.draw(st.sampled_from(sizes), name)).start()
+    once = data.draw(st.booleans(), "once")
     reads = open_engine(
         engine,
         LocalStorage(root, direct=direct),
         concurrency=data.draw(st.sampled_from([1, 2, 5, 40]), "concurrency"),
         block_size=block,
-        once=data.draw(st.booleans(), "once"),
+        once=once,
     )
     if data.draw(st.booleans(), "reserve"):
         reads.reserve()
@@ -139,6 +140,8 @@ def test_any_reads_come_to_the_same(root: Path, engine: str, data: st.DataObject
                     memories[number][at][len(read) :] = UNREAD[0]
                 assert bytes(memories[number]) == expected
                 assert sorted(landed[number]) == landings
+        lengths = [each.length for batch in few for each in batch.extents]
+        assert reads.issued == (1 + once) * sum(max(1, -(-each // block)) for each in lengths)
     finally:
         end(reads)
         patch.stopall()

@@ -16,10 +16,12 @@ import pytest
 import zstandard
 
 from iobench.base import payload
+from iobench.base.errors import SpecError
 from iobench.data.generator import generate
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec, resized
 from iobench.storage.local.storage import LocalStorage
+from tests.processes import printed
 
 BLOCK = 4096
 NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "datasets").glob("*.yaml"))
@@ -38,6 +40,19 @@ def chunks(shard: bytes, columns: int) -> Iterator[bytes]:
         for column in range(min(columns, metadata.num_columns)):
             chunk = metadata.row_group(group).column(column)
             yield shard[chunk.data_page_offset :][: chunk.total_compressed_size]
+
+
+def test_files_are_divided_into_directories_as_asked(tmp_path: Path) -> None:
+    spec = {"samples": 20, "sample_size": {"mean": 100}}
+    made(tmp_path / "each", **spec, files_per_directory=7)
+    folders = [path for path in (tmp_path / "each/data").iterdir() if path.is_dir()]
+    assert sorted(len(list(folder.iterdir())) for folder in folders) == [6, 7, 7]
+    assert printed(f"verify {tmp_path / 'each'}")
+    made(tmp_path / "usual", **spec)
+    assert len(list((tmp_path / "usual/data").iterdir())) == 1
+    assert files(tmp_path / "each") == files(tmp_path / "usual")
+    with pytest.raises(SpecError):
+        made(tmp_path / "tar", **spec, format="tar", files_per_directory=7)
 
 
 def duplicates(parts: list[bytes]) -> int:

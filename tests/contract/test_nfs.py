@@ -75,6 +75,13 @@ def test_the_fingerprint_says_what_was_granted(nfs: Any, nfs_server: NfsServer) 
     assert f"nfsport={nfs_server.port}" in facts["url"]
 
 
+def test_a_file_is_opened_without_being_read(nfs: Any) -> None:
+    put(nfs, "a/b.bin", content(1000))
+    nfs.open_and_close("a/b.bin")
+    with pytest.raises(StorageError):
+        nfs.open_and_close("a/missing.bin")
+
+
 def test_another_client_sees_plain_files(nfs: Any, root: Path) -> None:
     put(nfs, "a/b/c.bin", content(3_000_001))
     assert (root / "a/b/c.bin").read_bytes() == content(3_000_001)

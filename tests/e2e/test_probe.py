@@ -10,6 +10,7 @@ import pytest
 
 from iobench.host import fio
 from iobench.record.curve import StorageProbe
+from iobench.storage import open_storage
 from tests.conftest import MakeDataset
 from tests.processes import in_process
 from tests.servers.s3 import rclone_s3, s3_environment
@@ -80,6 +81,37 @@ def test_files_of_a_directory_are_read_in_requests_of_each_size(tmp_path: Path) 
             assert point["bytes_per_s"]["value"] == pytest.approx(rate * curve["request_bytes"])
     assert len(found["spent"]) == 2
     assert contents(data) == before
+
+
+def test_opens_stats_and_listings_without_reads(tmp_path: Path) -> None:
+    """12 files in 3 folders, of which 50 are opened in a second, whoever asks."""
+    for number in range(3):
+        files(tmp_path / "data", 0, 0)
+        files(tmp_path / "data" / str(number), 4, 64 << 10)
+    words = ("--metadata", "--request", "64KiB")
+    url = f"throttled+{tmp_path / 'data'}?opens=50"
+    found = document(url, *words)
+    asked = {curve["operation"]: curve for curve in found["metadata"]}
+    assert list(asked) == ["open", "stat", "list"]
+    for curve in asked.values():
+        check_points(curve)
+        assert all(point["reads_per_s"]["value"] < 75 for point in curve["points"])
+    for point in asked["list"]["points"]:  # each lists the four files of one folder
+        assert point["bytes_per_s"]["value"] == pytest.approx(4 * point["reads_per_s"]["value"])
+    code, out, err = in_process("probe", url, *words, *QUICK, "--details")
+    assert (code, err, "opens/s" in out, "entries/s" in out) == (0, "", True, True)
+
+
+@pytest.mark.nightly
+def test_an_object_store_has_stats_and_listings(rclone_s3: Any, s3_environment: Any) -> None:
+    storage = open_storage(rclone_s3.url("metadata"))
+    for number in range(5):
+        with storage.create(f"{number}") as sink:
+            sink.write(bytes(64 << 10))
+    found = document(rclone_s3.url("metadata"), "--metadata", "--request", "4KiB")
+    assert [curve["operation"] for curve in found["metadata"]] == ["stat", "list"]
+    for curve in found["metadata"]:
+        check_points(curve)
 
 
 def test_a_failure_of_one_curve_leaves_the_others(tmp_path: Path) -> None:

@@ -64,6 +64,23 @@ def test_operations(tmp_path: Path, make_dataset: Any) -> None:
     check(doc, "storage", "pack", bound="operations")
 
 
+def test_metadata(tmp_path: Path, make_dataset: Any) -> None:
+    """200 opens/s, each of one sample; reads cost nothing beside."""
+    _, data = make_dataset(**FILES | {"sample_size": {"mean": 64 << 10}})
+    doc = short(
+        tmp_path,
+        f"throttled+{data}?opens=200",
+        calibration_s=1.0,
+        **HUNGRY,
+        reader={"concurrency": 16},
+    )
+    check(doc, "storage", "pack", bound="metadata")
+    assert doc.job.curve is not None
+    assert doc.job.curve.opens is not None
+    (point,) = doc.job.curve.opens.points
+    assert point.reads_per_s.value == pytest.approx(200, rel=0.1)
+
+
 def test_bandwidth(tmp_path: Path, make_dataset: Any) -> None:
     """20 MB/s are 200 samples/s, whatever the reads are."""
     size = {"mean": 100_000}

@@ -114,6 +114,32 @@ def test_operations_are_counted_whatever_their_size(folder: Path) -> None:
     assert seconds < 1.5
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda storage: storage.open_and_close("x"),
+        lambda storage: storage.size("x"),
+        lambda storage: list(storage.list()),
+        lambda storage: storage.read_into("x", 0, memoryview(bytearray(10)), once=True),
+    ],
+)
+def test_opens_stats_and_listings_share_one_pace(
+    folder: Path, ask: Callable[[Any], object]
+) -> None:
+    storage = open_storage(f"throttled+{folder}?opens=200")
+    seconds = in_processes(2, lambda _: [ask(storage) for _ in range(50)] and None)
+    assert seconds >= 0.5
+    assert seconds < 1.5
+
+
+def test_a_file_that_is_open_is_not_opened_again(folder: Path) -> None:
+    storage: Any = open_storage(f"throttled+{folder}?open_latency=100ms")
+    started = time.monotonic()
+    for _ in range(50):
+        read(storage, 10)
+    assert 0.1 <= time.monotonic() - started < 1.0
+
+
 def test_writes_are_accepted_at_the_pace_that_all_processes_share(folder: Path) -> None:
     """Two processes write 40 MB at 40 MB/s; what was not yet accepted is not there, what was is all
     of it; reads are not held up.

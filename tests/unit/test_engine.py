@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.base.errors import StorageError
+from iobench.load import make_reader
 from iobench.load.engines.base import Extent
 from iobench.load.engines.threads import ThreadEngine
 from iobench.load.reader import BatchReader
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Buffer
+from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from tests.processes import PATIENCE_S
 
@@ -173,9 +175,20 @@ def test_bytes_read_are_the_bytes_asked_of_the_storage(make_dataset: Any) -> Non
         make_dataset, list(range(3, 9)), format="tar", samples_per_shard=20
     )
     assert delivered.stats.bytes_read == sum(length for *_, length, _ in requests)
+    assert delivered.stats.requests == len(requests) == 1
     assert (
         delivered.stats.sample_bytes == 6 * 20_000 < delivered.stats.bytes_read
     )  # framing is read along
+
+
+def test_a_file_of_one_sample_is_opened_and_read(make_dataset: Any) -> None:
+    manifest, path = make_dataset(format="files")
+    reader = make_reader(manifest, LocalStorage(path), ReaderSpec(), bytes_only=True)
+    try:
+        for batch, asked in (([3, 8, 5], 6), ([1], 2)):
+            assert reader.read(np.array(batch), None).stats.requests == asked
+    finally:
+        reader.close()
 
 
 @given(data=st.data())

@@ -68,6 +68,7 @@ def test_one_rank_one_epoch() -> None:
     assert found.samples_per_s == pytest.approx(6.0)  # 27 / (5.5 - 1)
     assert found.read_bytes_per_s == pytest.approx(3000 / 4.5)
     assert found.read_amplification == pytest.approx(3000 / 2700)
+    assert found.requests_per_sample is None
     assert found.busy_s == pytest.approx(3.0)
     assert found.wait_s == pytest.approx(2.5)
     assert found.accelerator_utilization == pytest.approx(0.8)  # 2 s busy from 3.0 to 5.5
@@ -79,7 +80,7 @@ def test_one_rank_one_epoch() -> None:
     assert found.wait_p50_s == pytest.approx(0.0)
     assert found.wait_p99_s == pytest.approx(0.5)
     assert found.cpu_s == 3.0
-    assert found.not_measured == {}
+    assert set(found.not_measured) == {"requests_per_sample"}
 
 
 def test_what_was_prefetched_in_the_first_step_flatters_no_sustained_utilization() -> None:

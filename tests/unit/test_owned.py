@@ -74,13 +74,17 @@ def test_shards_are_those_of_the_plan(
     shard=st.one_of(st.integers(0, 3000), st.integers(0, 10**15)),
     form=st.sampled_from(["files", "tar", "parquet"]),
     codec=st.sampled_from(["none", "zstd"]),
+    each=st.sampled_from([None, 1, 7, 10**6]),
 )
-def test_a_key_tells_its_number(shard: int, form: str, codec: str) -> None:
-    keys = ResolvedSpec.of(spec(format=form, codec=codec if form != "parquet" else "none")).keys
+def test_a_key_tells_its_number(shard: int, form: str, codec: str, each: int | None) -> None:
+    made: dict[str, Any] = {"format": form, "codec": codec if form != "parquet" else "none"}
+    keys = ResolvedSpec.of(spec(**made, files_per_directory=each)).keys
     key = keys(shard)
     assert keys.number(key) == shard
     folder = key.rpartition("/")[0]
-    assert keys.folder(folder) == (shard // 1000 * 1000 if form == "files" else None)
+    assert keys.folder(folder) == (
+        shard // (each or 1000) * (each or 1000) if form == "files" else None
+    )
     for other in (f"x/{key}", f"{key}x", key[1:], key.replace("data/", "data//"), key.upper()):
         assert keys.number(other) is None
 

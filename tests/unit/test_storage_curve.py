@@ -158,6 +158,23 @@ def test_two_curves_tell_operations_from_bytes(iops: float, bytes_per_s: float, 
 
 
 @pytest.mark.parametrize(
+    ("opens", "found"),
+    [(400, "metadata"), (460, "metadata"), (600, "operations"), (4000, "operations")],
+)
+def test_opens_alone_tell_metadata_from_other_operations(opens: float, found: str) -> None:
+    """400 whole files a second: is it because no more are opened?"""
+    whole, smaller = _limited(112 << 10, 400, 1e9), _limited(4096, 400, 1e9)
+    alone = conclude_curve(curve(planted(0.005, opens, noise=0.01, size=1), 1))
+    assert spent(whole, smaller, alone) == found
+    knee = whole.knee_in_flight or 0
+    assert bound_at(whole, knee / 2, smaller, alone) == "latency"
+    assert bound_at(whole, knee, smaller, alone) == found
+    # Bytes that are spent are, however long an open takes.
+    full = _limited(112 << 10, 1e5, 20e6)
+    assert spent(full, _limited(4096, 1e5, 20e6), alone) == "bandwidth"
+
+
+@pytest.mark.parametrize(
     ("iops", "bytes_per_s", "bound"), [(400, 1e9, "operations"), (1e5, 20e6, "bandwidth")]
 )
 def test_smaller_requests_tell_it_where_the_objects_are_small(

@@ -124,6 +124,12 @@ def check_spec(spec: DatasetSpec) -> Format:
                     f"{where}: format '{spec.format}' is one sample per file and has no {key}",
                     remedy=f"add --set {key}=null",
                 )
+    elif spec.files_per_directory is not None:
+        raise SpecError(
+            f"{where}: files_per_directory is for one file for each sample, and format "
+            f"'{spec.format}' has shards",
+            remedy="add --set files_per_directory=null",
+        )
     size = spec.sample_size
     stated = {
         "mean": size.mean if size.distribution == "constant" else None,

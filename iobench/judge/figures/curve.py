@@ -181,12 +181,18 @@ def expected_rate(points: Sequence[CurvePoint], in_flight: float) -> Rate | None
     )
 
 
-def bound_at(curve: StorageCurve, in_flight: float, large: StorageCurve | None) -> Bound | None:
+def bound_at(
+    curve: StorageCurve,
+    in_flight: float,
+    large: StorageCurve | None,
+    opens: StorageCurve | None = None,
+) -> Bound | None:
     """What limits the rate at this number of reads in flight; None if the curve does not tell.
 
     Below the knee it is latency. On a curve that has not flattened it is latency where more reads
     in flight brought more, and unknown at its end. From the knee on ``large``, the curve of
-    requests of another size, tells operations from bytes, see ``spent``.
+    requests of another size, tells operations from bytes, see ``spent``, and ``opens`` whether the
+    operations are the opens of the files.
     """
     if not curve.points or not in_flight > 0:
         return None
@@ -199,11 +205,29 @@ def bound_at(curve: StorageCurve, in_flight: float, large: StorageCurve | None) 
         return "latency" if any(p.reads_per_s.value >= more > 0 for p in later) else "unknown"
     if in_flight < curve.knee_in_flight:
         return "latency"
-    found = spent(curve, large)
+    found = spent(curve, large, opens)
     return "operations or bandwidth" if found == "unknown" else found
 
 
-def spent(curve: StorageCurve, other: StorageCurve | None) -> Spent:
+def spent(
+    curve: StorageCurve, other: StorageCurve | None, opens: StorageCurve | None = None
+) -> Spent:
+    """Whether this curve's plateau is one of operations/s, of them of metadata, or of bytes/s.
+
+    ``opens`` is the curve of opening the files of this curve's requests, each of which opens one.
+    It is metadata where opening alone is hardly faster: the plateau reaches ``ALIKE`` of it.
+    """
+    found = _spent(curve, other)
+    if found == "bandwidth" or opens is None or _client_at_plateau(curve):
+        return found
+    alone = highest(opens.points)
+    mine = curve.plateau_reads_per_s
+    if alone is None or alone.client or mine is None:
+        return found
+    return "metadata" if _low(mine) >= ALIKE * alone.reads_per_s.value else found
+
+
+def _spent(curve: StorageCurve, other: StorageCurve | None) -> Spent:
     """Whether this curve's plateau is one of operations/s or of bytes/s.
 
     ``other`` is the same storage's curve of requests of another size: large sequential ones, or,
@@ -278,7 +302,9 @@ def _client_at_plateau(curve: StorageCurve) -> bool:
     )
 
 
-def conclude_curve(curve: StorageCurve, large: StorageCurve | None = None) -> StorageCurve:
+def conclude_curve(
+    curve: StorageCurve, large: StorageCurve | None = None, opens: StorageCurve | None = None
+) -> StorageCurve:
     """The curve with its plateau, its knee and what limits each point, from its points alone."""
     found = plateau(curve.points)
     reads, there, knee = found or (None, None, None)
@@ -295,7 +321,7 @@ def conclude_curve(curve: StorageCurve, large: StorageCurve | None = None) -> St
             "not_measured": "" if found else why,
         }
     )
-    bounds = [bound_at(concluded, point.in_flight, large) for point in curve.points]
+    bounds = [bound_at(concluded, point.in_flight, large, opens) for point in curve.points]
     return concluded.model_copy(update={"bound": [each for each in bounds if each is not None]})
 
 

@@ -35,6 +35,7 @@ SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled"
 NULL_ACCELERATOR = "the accelerator is of kind null, which has no busy time"
 TOO_FEW_STEPS = "a rank made fewer than 2 steps, and the first step of an epoch is not counted"
 NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
+NO_REQUESTS = "requests were not counted"
 NO_EVENTS = "no step was recorded"
 WAITS_FOR_NOBODY = "with accelerator.sync=none, no rank waits for another one"
 UNKNOWN_WORKERS = "what the workers of a loader library do is not known"
@@ -105,6 +106,11 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
     known["read_amplification"] = totals[moved] / stored if stored and not uncounted else None
     if known["read_amplification"] is None:
         missing["read_amplification"] = uncounted or NO_SAMPLE_BYTES
+    known["requests_per_sample"] = None
+    if context.requests and not uncounted and totals["samples"]:
+        known["requests_per_sample"] = (context.requests + totals["retries"]) / totals["samples"]
+    else:
+        missing["requests_per_sample"] = uncounted or NO_REQUESTS
     known["busy_s"] = float(np.asarray(events["busy_ns"], dtype=np.int64).sum()) / 1e9 / len(times)
     known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / len(times)
     known["sync_s"] = mean(each.sync_s for each in times)

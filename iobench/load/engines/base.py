@@ -18,7 +18,8 @@ import numpy.typing as npt
 from ...base import buffers
 from ...base.buffers import Buffer
 from ...base.errors import StorageError
-from ...storage.base import Storage
+from ...storage.base import OpensFiles, Storage
+from ...storage.catalog import innermost
 
 Then = Callable[[int], None]
 
@@ -124,6 +125,10 @@ class ReadEngine(ABC):
         self.storage = storage
         self.once = once
         self.concurrency = concurrency
+        self.issued = 0
+        """Reads and opens that were asked of the storage so far. Objects that stay open count
+        as reads alone."""
+        self._each = 2 if once and isinstance(innermost(storage), OpensFiles) else 1
         # A multiple of the alignment, so that every block of a long extent starts aligned.
         self.block_size = max(block_size // storage.alignment, 1) * storage.alignment
         self._blocks_free: deque[Buffer] = deque()
@@ -175,6 +180,10 @@ class ReadEngine(ABC):
 
         None writes to any memory after the return. After an interrupt it can be called again.
         """
+
+    def count(self, requests: int) -> None:
+        """So many requests are issued now."""
+        self.issued += self._each * requests
 
     def blocks(self, extents: Sequence[Extent] | Columns) -> list[Extent]:
         """Return the extents in pieces of at most ``block_size`` bytes: one for each request."""

@@ -116,7 +116,9 @@ class EventLoopEngine(ReadEngine):
     ) -> LoopReading:
         """As ``ReadEngine.begin``; the loop's thread calls ``then``."""
         columns = extents if isinstance(extents, Columns) else Columns.of(extents)
-        reading = LoopReading(columns.blocks(self.block_size), memory, then)
+        columns = columns.blocks(self.block_size)
+        self.count(len(columns.length))
+        reading = LoopReading(columns, memory, then)
         if not reading.left:
             reading.ended.put(None)
         elif not self._own_loop().begin(reading):

@@ -86,6 +86,7 @@ class ThreadEngine(ReadEngine):
     ) -> int:
         """As ``ReadEngine.read``; the calling thread takes part. Any thread may call it."""
         tasks = deque(self.blocks(extents))
+        self.count(len(tasks))
         workers = min(self.concurrency, len(tasks))
         if workers <= 1:
             return self._drain(tasks, memory, None, then)
@@ -174,6 +175,7 @@ class ThreadEngine(ReadEngine):
     ) -> ThreadReading:
         """As ``ReadEngine.begin``: requests are read in the order in which they were begun."""
         blocks = self.blocks(extents)
+        self.count(len(blocks))
         readers = min(len(blocks), self.concurrency)
         reading = ThreadReading(blocks, memory, then, readers)
         tasks = self._started(readers)

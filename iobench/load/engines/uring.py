@@ -242,6 +242,7 @@ class UringEngine(ReadEngine):
         ring = self._own_ring()
         columns = extents if isinstance(extents, Columns) else Columns.of(extents)
         columns = columns.blocks(self.block_size)
+        self.count(len(columns.length))
         files = None
         if self.once and columns.whole is None:
             files = _Files(columns, self.storage, chain=bool(self._shards.ring))

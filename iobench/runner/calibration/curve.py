@@ -18,6 +18,7 @@ from ...record.training import Ceiling, CeilingDetails
 from ...record.verdict import Estimate, RunCurve
 from ..budget import Budget
 from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
+from ..curve.metadata import curve_of, requests_opened
 from ..curve.places import Places
 from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, second_requests
 from ..curve.target import objects_of, requests
@@ -32,8 +33,8 @@ _START_S = 2.0
 _FIRST_OTHER = 4
 """Reads in flight with which the second curve begins: only its plateau is of interest."""
 
-_OTHER_SHARE = 0.25
-"""Share of the time that the second curve has."""
+_OTHER_SHARE, _OPENS_SHARE = 0.25, 0.15
+"""Shares of the time that the second curve has, and the one of opens alone, if there is one."""
 
 
 def budget_s(seconds: float) -> float:
@@ -68,7 +69,10 @@ def measure(bench: Bench) -> RunCurve:
 
     Over several hosts it is that of all together, each with an equal part of the reads in flight.
 
-    What the second ones are depends on what the first curve shows, see ``second_requests``.
+    What the second ones are depends on what the first curve shows, see ``second_requests``. Where
+    each request opens a file of its own, opening the files alone is measured, too, on one host:
+    with as many in flight as the first curve had at its knee, or at its end.
+
     fio's job files and figures stay in the run's directory, in ``fio``. Raises StorageError, and
     UsageError if there is nothing to read.
     """
@@ -78,20 +82,23 @@ def measure(bench: Bench) -> RunCurve:
     second = second_requests(objects, usual, seed=plan.seed)
     whole = budget_s(bench.seconds)
     hosts = bench.hosts.count
+    opened = hosts == 1 and requests_opened(plan.storage, places)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="iobench-curve-") as folder:
         run_dir = Path(folder)
 
-        def curve(places: Places, *, first: int, until_s: float) -> StorageCurve:
-            point_s = min(MAX_POINT_S, max(MIN_POINT_S, bench.seconds / _POINTS))
-            limits = Limits(
-                max_in_flight=MAX_IN_FLIGHT * hosts,
-                point_s=point_s,
+        def limited(first: int, most: int, until_s: float) -> Limits:
+            return Limits(
+                max_in_flight=most,
+                point_s=min(MAX_POINT_S, max(MIN_POINT_S, bench.seconds / _POINTS)),
                 budget=Budget(seconds=until_s, began_s=began, end_s=0.0),
-                first=-(-first // hosts) * hosts,
+                first=first,
                 reach=plan.reads_in_flight,
                 time_option="--calibration",
             )
+
+        def curve(places: Places, *, first: int, until_s: float) -> StorageCurve:
+            limits = limited(-(-first // hosts) * hosts, MAX_IN_FLIGHT * hosts, until_s)
             name = f"{places.order} {first}"
             reader = bench.hosts.reader(plan.storage, places, name=name, run_dir=run_dir)
             return CurveMeasurement(
@@ -99,22 +106,34 @@ def measure(bench: Bench) -> RunCurve:
             ).run()
 
         try:
-            share = 1.0 if second is None else 1 - _OTHER_SHARE
-            own = curve(places, first=1, until_s=share * whole)
-            other = None
+            reads = whole * (1 - _OPENS_SHARE) if opened else whole
+            own = curve(places, first=1, until_s=reads - (_OTHER_SHARE * whole if second else 0.0))
+            other = opens = None
             best = best_bytes_per_s(own)
             if second is not None and best > 0:
                 second = second_requests(objects, usual, bytes_per_s=best, seed=plan.seed)
             if second is not None and own.points:
-                other = conclude_curve(curve(second, first=_FIRST_OTHER, until_s=whole))
+                other = conclude_curve(curve(second, first=_FIRST_OTHER, until_s=reads))
+            if opened and own.points:
+                own = conclude_curve(own, other)
+                there = own.knee_in_flight or own.points[-1].in_flight
+                opens = curve_of(
+                    "open",
+                    plan.storage,
+                    objects,
+                    limited(there, there, whole),
+                    run_dir=run_dir,
+                    seed=plan.seed,
+                )
         finally:
             _keep_jobs(run_dir, bench.directory / "fio")
-    own = conclude_curve(own, other)
+    own = conclude_curve(own, other, opens)
     if note:
         own = own.model_copy(update={"notes": [*own.notes, note]})
     return RunCurve(
         curve=own,
         large=other,
+        opens=opens,
         not_measured=""
         if other is not None
         else "requests of another size were not measured, so operations and bytes can't be told "

@@ -9,19 +9,21 @@ import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import counted, format_bytes, format_duration, parse_size
 from ...host.fio_depth import Depth
 from ...judge.figures.curve import conclude_curve, rate_of, spent
-from ...record.curve import ProbeHost, StorageCurve, StorageProbe
+from ...record.curve import Operation, ProbeHost, StorageCurve, StorageProbe
 from ...settings.base import head
 from ...storage.base import Entry, Storage
 from ..budget import Budget
 from ..hosts.hosts import Hosts
 from ..progress import Observer
 from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits, overhead_s
+from .metadata import curve_of, operations, requests_opened
 from .places import Places, blocks, samples
 from .target import Target
 
@@ -122,6 +124,7 @@ class ProbePlan:
     """A probe with all decisions made. ``requests``: bytes; None stands for a dataset's samples.
 
     ``second``: requests of another size tell operations from bytes, see ``second_requests``.
+    ``metadata``: what is asked for without reading.
     """
 
     target: Target
@@ -131,10 +134,11 @@ class ProbePlan:
     budget_s: float
     point_s: float
     hosts: int = 1  # that read together; ``max_in_flight`` is of each
+    metadata: tuple[Operation, ...] = ()
 
     @property
     def curves(self) -> int:
-        return len(self.requests) + self.second
+        return len(self.requests) + self.second + len(self.metadata)
 
     @property
     def curves_s(self) -> float:
@@ -172,12 +176,19 @@ def plan_probe(
     max_in_flight: int,
     budget_s: float,
     hosts: int = 1,
+    metadata: bool = False,
 ) -> ProbePlan:
     """Decide what is measured, and how long. ``requests``: bytes; none: what suits the data.
 
-    Raises UsageError for a request that the data can't serve, and for too short a time.
+    ``metadata``: opens, stats and listings are measured, too. Raises UsageError for a request that
+    the data can't serve, for metadata of several hosts, and for too short a time.
     """
     storage = target.storage
+    if metadata and hosts > 1:
+        raise UsageError(
+            "--metadata measures one host, and this is a job of several",
+            remedy="leave --metadata out, or use this host alone: --hosts here",
+        )
     largest = max(entry.size for entry in target.objects)
     for size in requests:
         if size % storage.alignment:
@@ -203,6 +214,7 @@ def plan_probe(
         budget_s=budget_s,
         point_s=0.0,
         hosts=hosts,
+        metadata=operations(storage) if metadata else (),
     )
     least = plan.curves * min(_MIN_POINTS, plan.most_points) * (MIN_POINT_S + overhead)
     if plan.curves_s < least:
@@ -239,18 +251,21 @@ def run_probe(
 
     with tempfile.TemporaryDirectory(prefix="iobench-probe-") as folder:
 
-        def measure(places: Places) -> MeasuredCurve:
+        def limited() -> Limits:
             nonlocal left
-            what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
-            limits = Limits(
+            left -= 1
+            return Limits(
                 max_in_flight=plan.max_in_flight * plan.hosts,
                 point_s=plan.point_s,
-                budget=Budget(seconds=of_curves.left_s / left, end_s=0.0),
+                budget=Budget(seconds=of_curves.left_s / (left + 1), end_s=0.0),
                 first=plan.hosts,
             )
+
+        def measure(places: Places) -> MeasuredCurve:
+            what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
+            limits = limited()
             run_dir = Path(folder) / str(left)
             reader = hosts.reader(target.storage, places, name=str(left), run_dir=run_dir)
-            left -= 1
             measurement = CurveMeasurement(
                 target.storage,
                 places,
@@ -278,6 +293,18 @@ def run_probe(
                     "requests of another size were not measured, since the objects are too few or "
                     "too small for larger ones; so operations and bytes can't be told apart"
                 )
+            asked = [
+                curve_of(
+                    each,
+                    target.storage,
+                    target.objects,
+                    limited(),
+                    run_dir=Path(folder),
+                    seed=_SEED,
+                    tell=partial(_tell_asked, observer, each),
+                )
+                for each in plan.metadata
+            ]
             apart = each_host(
                 replace(measured[0], curve=conclude_curve(measured[0].curve)),
                 hosts,
@@ -293,7 +320,9 @@ def run_probe(
         finally:
             target.storage.close()
     large = conclude_curve(large) if large else None
-    curves = [conclude_curve(curve, large) for curve in curves]
+    opens = next((each for each in asked if each.operation == "open"), None)
+    opening = [opens if requests_opened(target.storage, each.places) else None for each in measured]
+    curves = [conclude_curve(each, large, of) for each, of in zip(curves, opening, strict=True)]
     return StorageProbe(
         **head(command),
         url=target.storage.url,
@@ -304,10 +333,15 @@ def run_probe(
         took_s=whole.used_s,
         curves=curves,
         large=large,
-        spent=[spent(curve, large) for curve in curves],
+        metadata=asked,
+        spent=[spent(each, large, of) for each, of in zip(curves, opening, strict=True)],
         hosts=apart,
         notes=notes,
     )
+
+
+def _tell_asked(observer: Observer, operation: Operation, in_flight: int) -> None:
+    observer.phase(f"{operation}s, {in_flight} in flight")
 
 
 def second_requests(

@@ -279,6 +279,9 @@ class LocalStorage:
         """
         return self._open(key)
 
+    def open_and_close(self, key: str) -> None:
+        os.close(self._open(key))
+
     def _root(self) -> int:
         if self._root_fd < 0:
             with self._lock:

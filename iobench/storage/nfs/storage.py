@@ -151,6 +151,15 @@ class NfsStorage:
 
         return self.connections.ask(read, "read", key)
 
+    def open_and_close(self, key: str) -> None:
+        check_key(key)
+
+        def look(nfs: Context) -> None:
+            with nfs.opened(self.connections.path_of(key), keep=False):
+                pass
+
+        self.connections.ask(look, "open", key)
+
     def size(self, key: str) -> int:
         check_key(key)
         return self.connections.ask(

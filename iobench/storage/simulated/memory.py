@@ -20,6 +20,7 @@ from ..base import (
     Cached,
     Entry,
     Guarded,
+    OpensFiles,
     Residency,
     Retries,
     Retrying,
@@ -143,6 +144,11 @@ class Wrapper:
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         return self.inner.read_into(key, offset, buffer, once=once)
+
+    def open_and_close(self, key: str) -> None:
+        if not isinstance(self.inner, OpensFiles):
+            raise StorageError(f"{self.inner.url} has no opens")
+        self.inner.open_and_close(key)
 
     def create(
         self, key: str, *, size_hint: int = 0, durable: bool = True

@@ -1,6 +1,7 @@
 """Storage of known speed.
 
 ``throttled+URL?bandwidth=2GB&latency=5ms&latency_p99=40ms&iops=1e4&write_bandwidth=500MB&sync=2ms``
+``&opens=2000&open_latency=1ms``
 
 It checks the verdict, and answers "what if my storage did 2 GB/s with 5 ms?". The time of a read
 has two parts:
@@ -13,6 +14,10 @@ has two parts:
   ``latency`` and that 99th percentile: a long tail, as object stores have, and defined by the two
   figures that monitoring shows. Its mean is above its median; ``describe`` reports the mean.
 
+``opens`` and ``open_latency`` are the rate and the latency of opens, stats and listings, as a
+server of metadata has them. A read pays for an open if its file is not open: each read of a file of
+one sample, and the first one of any other file, of which a process keeps ``MAX_HANDLES``.
+
 ``sync`` is what each commit takes: of an object that becomes durable, or of a part of one.
 
 The wrapped storage is never made faster: the time that it takes counts as part of the total.
@@ -24,13 +29,15 @@ import ctypes
 import math
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ...base.errors import UsageError, in_option
 from ...base.units import parse_duration, parse_size
-from ..base import Buffer, Sink, Storage, Syncing
+from ..base import Buffer, Entry, Sink, Storage, Syncing
+from ..handles import MAX_HANDLES
 from .memory import SharedNumber, Wrapper
 
 _Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribution
@@ -64,7 +71,16 @@ class ThrottledStorage(Wrapper):
 
     scheme = "throttled"
     OPTIONS: ClassVar[frozenset[str]] = frozenset(
-        {"bandwidth", "latency", "latency_p99", "iops", "write_bandwidth", "sync"}
+        {
+            "bandwidth",
+            "latency",
+            "latency_p99",
+            "iops",
+            "write_bandwidth",
+            "sync",
+            "opens",
+            "open_latency",
+        }
     )
 
     def __init__(
@@ -77,6 +93,8 @@ class ThrottledStorage(Wrapper):
         iops: float | None = None,
         write_bandwidth: float | None = None,
         sync_s: float = 0.0,
+        opens: float | None = None,
+        open_latency_s: float = 0.0,
     ) -> None:
         super().__init__(inner)
         if latency_p99_s is not None and not 0 < latency_s <= latency_p99_s:
@@ -90,9 +108,13 @@ class ThrottledStorage(Wrapper):
         self.iops = iops
         self.write_bandwidth = write_bandwidth
         self.sync_s = sync_s
+        self.opens = opens
+        self.open_latency_s = open_latency_s
         self._sigma = math.log(latency_p99_s / latency_s) / _Z99 if latency_p99_s else 0.0
         self._reads = SharedLink()
         self._writes = SharedLink()
+        self._asked = SharedLink()
+        self._open: OrderedDict[str, None] = OrderedDict()  # what this process has open
 
     @classmethod
     def wrap(cls, inner: Storage, options: Mapping[str, str]) -> ThrottledStorage:
@@ -102,7 +124,9 @@ class ThrottledStorage(Wrapper):
             for name in ("bandwidth", "write_bandwidth")
             if name in options
         }
-        iops = _parse_iops(options["iops"]) if "iops" in options else None
+        counts = {
+            name: _parse_count(name, options[name]) for name in ("iops", "opens") if name in options
+        }
         if 0 in rates.values():
             raise UsageError(
                 "throttled storage needs a bandwidth above zero",
@@ -110,10 +134,10 @@ class ThrottledStorage(Wrapper):
             )
         latencies = {
             f"{name}_s": in_option(name, parse_duration, options[name])
-            for name in ("latency", "latency_p99", "sync")
+            for name in ("latency", "latency_p99", "sync", "open_latency")
             if name in options
         }
-        return cls(inner, iops=iops, **rates, **latencies)
+        return cls(inner, **counts, **rates, **latencies)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -125,6 +149,8 @@ class ThrottledStorage(Wrapper):
             "iops": self.iops,
             "write_bandwidth_bytes_per_s": self.write_bandwidth,
             "sync_s": self.sync_s,
+            "opens_per_s": self.opens,
+            "open_latency_s": self.open_latency_s,
         }
 
     def latency(self) -> float:
@@ -136,6 +162,8 @@ class ThrottledStorage(Wrapper):
         )
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        if (self.opens or self.open_latency_s) and (once or not self._is_open(key)):
+            self._answered(time.monotonic())
         arrived = time.monotonic()
         count = self.inner.read_into(key, offset, buffer, once=once)
         service = max(
@@ -143,6 +171,35 @@ class ThrottledStorage(Wrapper):
         )
         _wait_until(self._reads.served_at(arrived, service) + self.latency())
         return count
+
+    def _answered(self, arrived: float) -> None:
+        """Wait until an open, a stat or a listing that began at ``arrived`` is answered."""
+        if self.opens or self.open_latency_s:
+            done = self._asked.served_at(arrived, 1 / self.opens if self.opens else 0.0)
+            _wait_until(done + self.open_latency_s)
+
+    def _is_open(self, key: str) -> bool:
+        """Whether this process has the file open; from now on it has."""
+        known = key in self._open
+        self._open[key] = None
+        if len(self._open) > MAX_HANDLES:
+            self._open.popitem(last=False)
+        return known
+
+    def open_and_close(self, key: str) -> None:
+        arrived = time.monotonic()
+        super().open_and_close(key)
+        self._answered(arrived)
+
+    def size(self, key: str) -> int:
+        arrived = time.monotonic()
+        found = self.inner.size(key)
+        self._answered(arrived)
+        return found
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        self._answered(time.monotonic())
+        return self.inner.list(prefix)
 
     @contextmanager
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
@@ -187,14 +244,14 @@ def _wait_until(moment_s: float) -> None:
         time.sleep(delay)
 
 
-def _parse_iops(text: str) -> float:
+def _parse_count(name: str, text: str) -> float:
     try:
-        iops = float(text)
+        count = float(text)
     except ValueError:
-        iops = 0.0
-    if not 0 < iops < math.inf:  # NaN fails too
+        count = 0.0
+    if not 0 < count < math.inf:  # NaN fails too
         raise UsageError(
-            f"throttled storage: iops is '{text}'",
-            remedy="use a number above zero, for example iops=1000 or iops=1e3",
+            f"throttled storage: {name} is '{text}'",
+            remedy=f"use a number above zero, for example {name}=1000 or {name}=1e3",
         )
-    return iops
+    return count
