@@ -105,6 +105,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _repetition("read_bytes_per_s", "bytes/s", "read bandwidth", "more", short="read bandwidth"),
     _repetition("read_amplification", "ratio", "read amplification", "less"),
+    _repetition("requests", "count", "reads and opens", median=False),
     _repetition("requests_per_sample", "ratio", "requests for a sample", "less"),
     _repetition(
         "accelerator_utilization_sustained",

@@ -49,6 +49,8 @@ class SweepPoint(Record):
     # Other combinations that mean the same, and share its figures.
     also: list[dict[str, Setting]] = Field(default_factory=list)
     stored_bytes: Figure | None = None  # of its dataset
+    samples: Count | None = None  # of its dataset
+    generated_s: Figure | None = None  # what that took; None: it was there, or a part of it was
     # Of each run; None: not measured. Bytes that the readers read, over the samples delivered.
     read_bytes_per_sample: list[Figure | None] = Field(default_factory=list)
     # CPU seconds of ranks and workers, over 1e9 bytes of uncompressed samples, or of weights.

@@ -170,6 +170,8 @@ def _recommended(found: Recommendation) -> FirstScreen:
     if found.untested is not None:
         best = _settings(found.untested)
         told.append(f"Worth a run: the best of each axis together, which nobody measured: {best}.")
+    if found.payback is not None:
+        told.append(f"{sentence(found.payback.told)}")
     return FirstScreen(
         id="advice",
         job=f"Settings for {found.workload}",

@@ -10,6 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from ..ask.tuning.knee import front
+from ..ask.tuning.payback import payback
 from ..base.units import counted, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
 from .again import kept_sections
@@ -95,7 +96,7 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
         job=f"Sweep of {sweep.workload}",
         state=state,
         flags=() if sweep.status == "ok" else (sweep.status,),
-        sentences=(_sentence(sweep, best[0]),) if best else (),
+        sentences=(_sentence(sweep, best[0]), *_paid(sweep, best)) if best else (),
         gauges=tuple(gauges),
         picture=picture(f"{title_of(metric)}, the fastest settings first", bars),
         trust=f"At most {counted(sweep.repetitions, 'trial')} of each point." if best else "",
@@ -117,6 +118,17 @@ def _sentence(sweep: Sweep, best: SweepPoint) -> str:
     return f"{told}: {format_factor(high / now)} that of today's settings."
 
 
+def _paid(sweep: Sweep, best: list[SweepPoint]) -> list[str]:
+    """When the data of the fastest point for which that is known has paid for its conversion."""
+    known = (found for point in best if (found := payback(sweep, point)) is not None)
+    return [f"Converting the data: {found.told}." for found in known][:1]
+
+
+def _pays_back(sweep: Sweep, point: SweepPoint) -> float | None:
+    found = payback(sweep, point)
+    return None if found is None else found.epochs
+
+
 def _rate(sweep: Sweep, point: SweepPoint) -> Cell:
     if point.failed:
         return Cell(value=None, why=f"failed: {point.failed}")
@@ -135,6 +147,15 @@ def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
     usd = partial(_usd_per_million, sweep)
     where: Where = "everywhere" if _has_price(sweep) else "data"
     rows.add(_USD, "USD/million", of=usd, show="{:.4g}".format, where=where)
+    converted = any(payback(sweep, point) for point in sweep.points)
+    rows.add(
+        "payback_epochs",
+        "pays back after, epochs",
+        of=partial(_pays_back, sweep),
+        show="{:.2g}".format,
+        missing="",
+        where="everywhere" if converted else "data",
+    )
     fronts = {
         id(each): Cell(value=None if each.failed else on, text="yes" if on else "")
         for each, on in zip(sweep.points, _on_front(sweep), strict=True)

@@ -27,6 +27,8 @@ CONTENTS = ("raw", "npz", "arrays", "jpeg")
 SHARD_KEYS = ("shard_size", "samples_per_shard")
 """Keys of a DatasetSpec that say how samples are divided into shards."""
 
+_OF_SOME_FORMATS = ("block_size", "columns", "labels", "files_per_directory")
+
 FOLDER_KEYS = ("files_per_directory",)
 """Keys of a DatasetSpec that say how files of one sample each are divided into directories."""
 
@@ -184,8 +186,7 @@ class DatasetSpec(Strict):
         return {
             key: value
             for key, value in everything.items()
-            if value is not None
-            or key not in ("block_size", "columns", "labels", "files_per_directory")
+            if value is not None or key not in _OF_SOME_FORMATS
         }
 
 

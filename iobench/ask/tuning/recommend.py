@@ -10,9 +10,11 @@ from ...base.units import counted, format_count
 from ...judge.judged import judge
 from ...judge.promise import answer
 from ...judge.statistics import ratio_interval
+from ...record.sweep import setting_text
 from ...record.verdict import Answer, Estimate
 from ..compare.comparison import ComparedMetric, Comparison
 from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
+from .payback import Payback, payback
 from .points import SweptPoint, number, same, settings_text
 from .reasons import (
     SHARD_KEYS,
@@ -84,6 +86,7 @@ class Recommendation:
     shard: ShardSize | None
     codecs: tuple[ComparedCodec, ...]
     alternatives: tuple[Alternative, ...]
+    payback: Payback | None  # of other data; None: the data is today's, or that is not known
     untested: Mapping[str, str] | None  # the best value of each axis, if they were not run together
     left_out: tuple[str, ...]
 
@@ -146,9 +149,19 @@ def recommend(sweep: SweepRuns, target: TuningTarget | None = None) -> Recommend
         shard=shard,
         codecs=tuple(codecs),
         alternatives=tuple(_alternative(point) for point in pareto(points)),
+        payback=_payback(sweep, chosen),
         untested=_untested(sweep),
         left_out=sweep.left_out,
     )
+
+
+def _payback(sweep: SweepRuns, chosen: SweptPoint) -> Payback | None:
+    if sweep.record is None:
+        return None
+    for point in sweep.record.points:
+        if {key: setting_text(value) for key, value in point.settings.items()} == chosen.settings:
+            return payback(sweep.record, point)
+    return None
 
 
 def _codecs(points: Sequence[SweptPoint], chosen: SweptPoint) -> list[ComparedCodec]:

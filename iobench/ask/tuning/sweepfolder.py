@@ -31,6 +31,7 @@ class SweepRuns:
     default: SweptPoint | None
     default_settings: Mapping[str, str]  # of the default point; empty if not known
     left_out: tuple[str, ...]  # one line for each run or point that could not be used
+    record: SweepRecord | None = None
 
 
 def read_sweep(
@@ -100,6 +101,7 @@ def read_sweep(
         default=_find(points, wanted) if wanted else None,
         default_settings=wanted,
         left_out=tuple(left_out),
+        record=record,
     )
 
 

@@ -319,6 +319,11 @@ class _Trials:
         held.enter_context(reading(storage, report.manifest, verb="sweep", break_dead=take_over))
         self.held[point.data] = held
         if report.written_bytes:
+            if report.written_bytes >= report.manifest.header.stored_bytes:
+                for each in self.sweep.points:
+                    each.generated_s = (
+                        report.wall_s if each.data == point.data else each.generated_s
+                    )
             rate = format_rate(report.written_bytes / report.wall_s)
             self.observer.note(
                 f"generated {format_bytes(report.written_bytes)} at {rate}: {point.data}"
@@ -430,7 +435,7 @@ def _keep_costs(point: SweepPoint, doc: RunRecord) -> None:
     if not isinstance(doc, TrainingRecord):
         return
     measured, repetition = SweptPoint({}, doc), doc.job.repetitions[0]
-    point.stored_bytes = measured.stored_bytes
+    point.stored_bytes, point.samples = measured.stored_bytes, doc.job.dataset.samples
     read, samples = repetition.bytes_read, repetition.samples
     point.read_bytes_per_sample.append(read / samples if read is not None and samples else None)
     point.cpu_s_per_gb.append(measured.cpu_s_per_gb)
