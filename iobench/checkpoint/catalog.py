@@ -20,8 +20,7 @@ from ..base.documents import MAX_DOCUMENT_BYTES
 from ..base.errors import CheckpointError, MissingObjectError, StorageError
 from ..base.safety import Removal
 from ..storage import open_storage
-from ..storage.base import Storage
-from ..storage.catalog import exists, local_root, read_object
+from ..storage.base import Storage, exists, local_root, read_object
 from ..storage.local.sinks import make_folders
 from ..storage.local.storage import LocalStorage
 from ..storage.locks.lock import Lease

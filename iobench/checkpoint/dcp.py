@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import (
 )
 
 from ..base.errors import CheckpointError, IobenchError, StorageError, UsageError
-from ..storage.catalog import exists
+from ..storage.base import exists
 from .base import Job, State
 from .catalog import CheckpointTarget
 from .dcp_compat import end_process, use_less_verbose_process

@@ -15,8 +15,7 @@ from typing import IO, Any, cast
 
 from ..base.errors import CheckpointError, IobenchError, StorageError
 from ..base.limits import header_limit
-from ..storage.base import Cached
-from ..storage.catalog import innermost
+from ..storage.base import Cached, innermost
 from ..storage.files import Seekable
 from ..storage.window import ReadWindow
 from .base import Job

@@ -15,7 +15,7 @@ import torch
 
 from ..base.errors import CheckpointError, IobenchError, StorageError
 from ..base.pagecache import unwritten_bytes
-from ..storage.catalog import exists
+from ..storage.base import exists
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
 from .leaves import SHARED, check_fits, is_shared, leaves, state_checksums

@@ -14,7 +14,7 @@ from ..serve.kv.store import KV_CHUNKS
 from ..serve.logs import LOGS
 from ..serve.weights import WEIGHTS
 from ..storage import open_storage
-from ..storage.catalog import exists
+from ..storage.base import exists
 from .terminal import show_lines
 from .verbs import CleanRequest
 

@@ -20,8 +20,7 @@ from ..record.packing import FOLDER_FILES, Keys, Layout, Packing
 from ..settings import dataset as schema
 from ..settings.dataset import DatasetSpec
 from ..storage import is_local, open_storage, rewrapped
-from ..storage.base import Storage
-from ..storage.catalog import exists, innermost, local_root, read_object
+from ..storage.base import Storage, exists, innermost, local_root, read_object
 from .codecs import CODECS
 from .codecs.base import Codec
 from .contents import CONTENTS

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base.errors import StorageError
-from .fio import run_fio
-from .fio_jobs import replay_job
+from .fio import replay_job, run_fio
 from .host import effective_cores
 
 WINDOWS = 5

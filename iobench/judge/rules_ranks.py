@@ -14,8 +14,7 @@ from ..base.units import counted, format_count, format_duration, format_percent
 from ..record.run import TrainingRecord
 from ..record.training import Rates, Repetition
 from .cache import is_cold, uncached
-from .figures.hosts import SlowHost, slow_hosts
-from .figures.ranktime import INDEPENDENT, usual_slow_rank
+from .figures.ranktime import INDEPENDENT, SlowHost, slow_hosts, usual_slow_rank
 from .figures.rates import MIN_BIN_S, MIN_BINS, Fall, lasting_fall
 from .rules_data import MIN_WALL_S, RuleOutcome, complete, unknown
 from .statistics import NOISE, t_quantile

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ..base.units import counted, format_count, format_duration, percent_beside
 from ..record.verdict import Fed, Verdict
+from .changes_storage import enough_in_flight, stragglers, told
 from .evidence import DRAINED, NOISE_OF_FILL, Decision, Evidence
-from .limits import enough_in_flight, stragglers, told
 from .promise import in_headline
 from .statistics import NOISE
 

@@ -29,13 +29,13 @@ from ..record.verdict import Advice, Estimate, Fed, Verdict
 from ..settings.workload import Subject
 from . import changes_host as host
 from . import changes_storage as storage
+from .changes_storage import storage_bound, stragglers
 from .evidence import DRAINED, Decision, Evidence
 from .fed import fed, with_potential
 from .figures.ablations import is_told
 from .figures.metrics import NULL_ACCELERATOR
 from .figures.ranktime import usual_slow_rank
 from .judged import Judged, is_null_accelerator
-from .limits import storage_bound, stragglers
 from .promise import (
     WORTH,
     AdvisedChange,

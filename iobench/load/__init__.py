@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from .choose import is_sequential, make_reader, use_direct, with_map
     from .loader import Batch, BatchLoader
     from .third_party import LibraryLoader, check_library, library_version, open_library
-    from .training.collate import Padded
     from .training.labels import Labels
-    from .training.loader import Examples, TrainingLoader
+    from .training.loader import Examples, Padded, TrainingLoader
 else:
     from ..base.lazily import lazily
 

@@ -21,9 +21,8 @@ from .null import AnyReader, NullReader, ReadyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
 from .reader import BatchReader
 from .third_party import LibraryLoader, open_library
-from .training.collate import Collate
 from .training.labels import Given, Labels, given_labels, labels_from
-from .training.loader import Layout, TrainingLoader, Transform, Wishes, loading_for
+from .training.loader import Collate, Layout, TrainingLoader, Transform, Wishes, loading_for
 
 _BATCHES_PER_WORKER = 64
 """Batches that each worker should have in a chain of epochs (see ``build_loader``)."""

@@ -30,8 +30,7 @@ from ..record.manifest import (
 )
 from ..record.manifest import LAYOUT_RECORD as RECORD
 from ..settings.workload import OWN
-from ..storage.base import Storage
-from ..storage.catalog import local_root
+from ..storage.base import Storage, local_root
 from ..storage.local.storage import LocalStorage
 from ..storage.locks.lock import exclusive, shared
 from .libraries import converter_class

@@ -19,8 +19,7 @@ from ..data.formats import FORMATS
 from ..data.formats.base import Blocks
 from ..record.manifest import Manifest
 from ..settings.workload import OWN, LoaderSpec, ReaderSpec
-from ..storage.base import Storage
-from ..storage.catalog import local_root
+from ..storage.base import Storage, local_root
 from .ending import closed_at_exit
 from .layouts import made_layout
 from .libraries import library_class

@@ -13,8 +13,7 @@ from ..host.nvml import GpuWatch
 from ..host.samples import Sampler
 from ..judge.statistics import of_all
 from ..record.host import Host, NfsTraffic, Resources
-from ..storage.base import Cached, Files, Storage
-from ..storage.catalog import innermost, local_root
+from ..storage.base import Cached, Files, Storage, innermost, local_root
 
 NO_CACHE = "not measured: this storage has no page cache on this host"
 

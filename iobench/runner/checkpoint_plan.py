@@ -27,7 +27,7 @@ from ..judge.checkpoint.meaning import (
 from ..record.checkpoint import CheckpointSpec, Scaling, Training
 from ..record.plan import BudgetFigures, CheckpointPlanFigures
 from ..storage import open_storage
-from ..storage.catalog import local_root
+from ..storage.base import local_root
 
 _BESIDE = 512 << 20
 """Memory that must stay free besides the states: for the processes and the writers' buffers."""

@@ -29,8 +29,7 @@ from ..record.training import FittedFacts, Repetition, TrainingRun
 from ..settings.base import fitting, head, save_record
 from ..settings.workload import AcceleratorSpec, Subject
 from ..storage import is_local, rewrapped
-from ..storage.base import Storage, Versioned
-from ..storage.catalog import innermost
+from ..storage.base import Storage, Versioned, innermost
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
 from .agent import HostAgent, Used

@@ -29,8 +29,7 @@ from ..serve.kv.tiers import WindowPlan, plan_window
 from ..serve.kv.traffic import draw_prompts
 from ..settings.kv_cache import KvScenario
 from ..storage import open_storage
-from ..storage.base import MaybeDirect, Storage
-from ..storage.catalog import innermost, local_root
+from ..storage.base import MaybeDirect, Storage, innermost, local_root
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease
 from .agent import HostAgent

@@ -15,8 +15,7 @@ from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
 from ..serve.weights import SUFFIX, Weights, read_weights, require_room
 from ..settings.model_load import LoadSpec
 from ..storage import is_local, open_storage, rewrapped
-from ..storage.base import Entry, Files, MaybeDirect, Storage
-from ..storage.catalog import innermost, local_root
+from ..storage.base import Entry, Files, MaybeDirect, Storage, innermost, local_root
 from .curve.places import Places, blocks
 
 MAX_RANKS = 256

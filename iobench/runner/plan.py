@@ -21,8 +21,7 @@ from ..record.manifest import Manifest
 from ..settings.dataset import share_of_columns
 from ..settings.workload import Subject, Workload
 from ..storage import open_storage
-from ..storage.base import Storage
-from ..storage.catalog import innermost, local_root
+from ..storage.base import Storage, innermost, local_root
 from .engine_trial import EngineTrial
 from .messages import Tried
 

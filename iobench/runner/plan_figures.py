@@ -18,8 +18,7 @@ from ..record.plan import PlanFigures, ProbeFigures
 from ..settings.dataset import DatasetSpec, share_of_columns
 from ..settings.workload import Workload
 from ..storage import open_storage
-from ..storage.base import Storage
-from ..storage.catalog import exists, innermost, local_root
+from ..storage.base import Storage, exists, innermost, local_root
 from .agent import HostAgent
 from .curve.reader import ThreadReader
 from .curve.target import objects_of, requests

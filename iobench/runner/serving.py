@@ -32,8 +32,7 @@ from ..serve.sample import SampleReaders
 from ..serve.walk import UNKNOWN_RECALL, Searches, check_index
 from ..settings.scenario import Scenario
 from ..storage import open_storage
-from ..storage.base import Storage
-from ..storage.catalog import innermost, local_root
+from ..storage.base import Storage, innermost, local_root
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease, reading
 from .agent import HostAgent

@@ -11,8 +11,7 @@ from ..base.units import format_duration
 from ..record.job import UserFacts
 from ..record.manifest import Manifest
 from ..settings.workload import Workload
-from ..storage.base import Storage
-from ..storage.catalog import innermost
+from ..storage.base import Storage, innermost
 from ..subject.batches import hashes
 from ..subject.loader import open_user_loader
 from .conductor import last_messages

@@ -14,8 +14,7 @@ from ..base.buffers import private
 from ..base.errors import StorageError, TargetRefusedError, UsageError
 from ..base.payload import fill
 from ..base.units import format_bytes
-from ..storage.base import Buffer, Guarded, Storage
-from ..storage.catalog import innermost, local_root
+from ..storage.base import Buffer, Guarded, Storage, innermost, local_root
 from ..storage.locks.held import Held
 from ..storage.window import ReadWindow
 from .models import DTYPES, ModelTensor, ServedModel, shards_of

@@ -27,8 +27,7 @@ from ..base.errors import StorageError
 from ..base.interrupts import defer_interrupts
 from ..base.pagecache import PAGE, unwritten_bytes
 from ..settings.scenario import LogSpec
-from ..storage.base import Sink, Storage, Syncing
-from ..storage.catalog import innermost, local_root
+from ..storage.base import Sink, Storage, Syncing, innermost, local_root
 from ..storage.locks.held import delete
 from ..storage.markers import Marked
 from .arrivals import Instants

@@ -19,8 +19,7 @@ from ..base import buffers
 from ..base.documents import parse_json
 from ..base.errors import DatasetError, NoRoomError
 from ..base.units import format_bytes
-from ..storage.base import Storage
-from ..storage.catalog import exists, read_object
+from ..storage.base import Storage, exists, read_object
 from ..storage.markers import Marked
 from ..storage.window import ReadWindow
 from .models import DTYPES

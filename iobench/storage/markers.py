@@ -15,8 +15,17 @@ from typing import Any, TypeVar
 from ..base.documents import MAX_DOCUMENT_BYTES, parse_json
 from ..base.errors import MissingObjectError, StorageError, TargetHeldError, TargetRefusedError
 from ..base.safety import Removal
-from .base import Entry, Folders, Guarded, Storage, Unfinished
-from .catalog import exists, innermost, local_root, read_object
+from .base import (
+    Entry,
+    Folders,
+    Guarded,
+    Storage,
+    Unfinished,
+    exists,
+    innermost,
+    local_root,
+    read_object,
+)
 from .locks.held import Held, delete
 from .locks.lock import Lease, exclusive
 from .locks.objects import READERS, is_lock_name

@@ -24,8 +24,7 @@ from ..load.torch_compat import end_iterator, end_workers, is_map_style
 from ..record.job import UserFacts
 from ..record.manifest import Manifest
 from ..settings.workload import USER_LOADER, LoaderSpec
-from ..storage.base import Storage
-from ..storage.catalog import innermost, local_root
+from ..storage.base import Storage, innermost, local_root
 from .batches import as_bytes, first_array
 from .board import Board, Gauge
 from .factory import contain, make, one_line

@@ -33,8 +33,7 @@ from iobench.serve.loaders.exchange import Exchange
 from iobench.serve.share import ALONE, RankShare, bytes_to_read, slice_of
 from iobench.serve.weights import Weights, read_weights
 from iobench.storage import open_storage
-from iobench.storage.base import Buffer, Storage
-from iobench.storage.catalog import read_object
+from iobench.storage.base import Buffer, Storage, read_object
 from iobench.storage.simulated.memory import Wrapper
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment

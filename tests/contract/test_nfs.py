@@ -23,7 +23,7 @@ from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
-from iobench.storage.nfs import libnfs
+from iobench.storage.nfs import context
 from iobench.storage.nfs import write as nfs_write
 from iobench.storage.nfs.storage import NfsStorage
 from iobench.testing.storage import StorageContract, content, put, read
@@ -180,13 +180,13 @@ def test_version_4_is_read_only_and_says_so(nfs_server: NfsServer) -> None:
 def test_a_missing_library_is_one_line_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    libnfs.shared_object.cache_clear()
-    monkeypatch.setattr(libnfs, "SONAMES", ("libnfs-is-not-here.so.1",))
+    context.shared_object.cache_clear()
+    monkeypatch.setattr(context, "SONAMES", ("libnfs-is-not-here.so.1",))
     try:
         with pytest.raises(UsageError, match="apt-get install libnfs13"):
             open_storage("nfs://filer/vol")
     finally:
-        libnfs.shared_object.cache_clear()
+        context.shared_object.cache_clear()
 
 
 def test_a_url_says_it_all() -> None:

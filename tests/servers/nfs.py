@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from iobench.base.errors import UsageError
-from iobench.storage.nfs.libnfs import shared_object
+from iobench.storage.nfs.context import shared_object
 
 from .process import free_port, missing, start, wait_for
 

@@ -21,7 +21,7 @@ import pytest
 
 from iobench.base.errors import HostLostError, UsageError, WorkerError
 from iobench.host.timeline import Array
-from iobench.judge.figures.hosts import slow_hosts
+from iobench.judge.figures.ranktime import slow_hosts
 from iobench.record.typed import ArrayText, to_text
 from iobench.runner.hosts import wire
 from iobench.runner.hosts.barrier import HostsBarrier, HostsSteps, lead_steps

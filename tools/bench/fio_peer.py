@@ -13,8 +13,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from iobench.host.fio import FioFigures, run_fio
-from iobench.host.fio_jobs import Files, FioJob, common_lines, job_text, read_head, relative
+from iobench.host.fio import (
+    Files,
+    FioFigures,
+    FioJob,
+    common_lines,
+    job_text,
+    read_head,
+    relative,
+    run_fio,
+)
 from iobench.host.host import effective_cores
 from tools.bench.sides import Figure
 

@@ -20,8 +20,7 @@ from ...record.manifest import (
 from ...settings.base import build
 from ...settings.dataset import DatasetSpec
 from ...storage import open_storage
-from ...storage.base import Folders, Guarded, Storage, Unfinished
-from ...storage.catalog import innermost, local_root
+from ...storage.base import Folders, Guarded, Storage, Unfinished, innermost, local_root
 from ...storage.locks.held import Held, delete
 from ...storage.locks.lock import exclusive, remove_left_over
 from ...storage.locks.objects import LOCK, is_lock_name

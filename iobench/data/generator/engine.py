@@ -29,8 +29,7 @@ from ...record.manifest import (
     write_table,
 )
 from ...settings.dataset import DatasetSpec
-from ...storage.base import Folders, Storage
-from ...storage.catalog import innermost, local_root, read_object
+from ...storage.base import Folders, Storage, innermost, local_root, read_object
 from ...storage.locks.held import Confirmed, Held, Witness, delete
 from ...storage.locks.lock import Lease
 from ..dataset import ResolvedSpec, index_file

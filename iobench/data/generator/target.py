@@ -40,8 +40,7 @@ from ...record.manifest import (
 )
 from ...record.packing import DATA, Keys
 from ...settings.dataset import DatasetSpec, in_columns
-from ...storage.base import Guarded, Storage
-from ...storage.catalog import exists, innermost, local_root, read_object
+from ...storage.base import Guarded, Storage, exists, innermost, local_root, read_object
 from ...storage.locks.held import Held, delete
 from ...storage.locks.lock import Lease, exclusive, shared
 from ...storage.locks.objects import READERS, is_lock_name

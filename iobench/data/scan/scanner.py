@@ -35,8 +35,7 @@ from ...record.manifest import (
 )
 from ...settings.base import build
 from ...settings.dataset import DatasetSpec
-from ...storage.base import Entry, Storage
-from ...storage.catalog import innermost
+from ...storage.base import Entry, Storage, innermost
 from ...storage.window import ReadWindow
 from ..codecs import CODECS
 from ..contents import CONTENTS

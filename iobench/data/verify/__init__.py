@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from ...base.errors import StorageError
 from ...record.manifest import Manifest
-from ...storage.base import Storage
-from ...storage.catalog import exists, innermost, local_root
+from ...storage.base import Storage, exists, innermost, local_root
 from ..generator.pool import RunTasks, default_workers, run_tasks
 from .shards import (
     MAX_DAMAGES,

@@ -22,9 +22,8 @@ from ...record.training import Repetition
 from ...record.verdict import RankTime
 from ...settings.workload import USER_READS, Subject
 from .events import Array, Events, RankEpoch, epoch_ends_ns, rank_epochs
-from .hosts import host_window, with_times
 from .instep import at_more_ranks, step_times
-from .ranktime import INDEPENDENT, rank_times, worker_time
+from .ranktime import INDEPENDENT, host_window, rank_times, with_times, worker_time
 from .rates import Track, rates_of
 
 MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))

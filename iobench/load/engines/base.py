@@ -18,8 +18,7 @@ import numpy.typing as npt
 from ...base import buffers
 from ...base.buffers import Buffer
 from ...base.errors import StorageError
-from ...storage.base import OpensFiles, Storage
-from ...storage.catalog import innermost
+from ...storage.base import OpensFiles, Storage, innermost
 
 Then = Callable[[int], None]
 

@@ -23,8 +23,7 @@ from ...base.errors import DatasetError
 from ...data.dataset import index_file
 from ...record.manifest import Manifest
 from ...settings.workload import LoaderSpec, ReaderSpec
-from ...storage.base import Files, Storage
-from ...storage.catalog import read_object
+from ...storage.base import Files, Storage, read_object
 from ...storage.files import StorageFile
 from ..requests import Stats
 

@@ -12,7 +12,7 @@ import streaming
 from streaming.base.constant import TICK
 
 from ...data.dataset import ResolvedSpec
-from ...storage.catalog import local_root
+from ...storage.base import local_root
 from . import mosaic_compat
 from .base import Library, Packed, Source
 from .building_blocks import Decoder, Workers, collate

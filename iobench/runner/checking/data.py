@@ -33,7 +33,7 @@ from ...settings.base import known_specs
 from ...settings.dataset import DatasetSpec, resized
 from ...settings.workload import Workload, load_workload
 from ...storage import below, open_storage
-from ...storage.catalog import exists, innermost, local_root
+from ...storage.base import exists, innermost, local_root
 from ...storage.locks.lock import exclusive
 from ..budget import Budget
 from ..progress import Observer

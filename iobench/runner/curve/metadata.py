@@ -17,8 +17,7 @@ import numpy as np
 from ...base.buffers import Buffer
 from ...judge.figures.curve import conclude_curve
 from ...record.curve import Operation, StorageCurve
-from ...storage.base import Entry, OpensFiles, Storage, StorageTraits
-from ...storage.catalog import innermost, local_root
+from ...storage.base import Entry, OpensFiles, Storage, StorageTraits, innermost, local_root
 from ...storage.simulated.memory import Wrapper
 from .curve import CurveMeasurement, Limits
 from .places import MAX_SMALL_OBJECTS, Places

@@ -26,6 +26,7 @@ from ...base import buffers
 from ...base.buffers import Buffer
 from ...base.errors import ShortObjectError, StorageError
 from ...host import fio
+from ...host.fio import MAX_REPLAYED, MAX_REPLAYED_FILES
 from ...host.fio_depth import (
     MIN_P99,
     MIN_P999,
@@ -36,7 +37,6 @@ from ...host.fio_depth import (
     percentile,
     read_at_depth,
 )
-from ...host.fio_jobs import MAX_REPLAYED, MAX_REPLAYED_FILES
 from ...host.host import effective_cores
 from ...record.curve import MeasuredWith
 from ...storage.base import Files, Retrying, Storage

@@ -18,8 +18,7 @@ from ...load.layouts import layout_keys
 from ...record.manifest import MANIFEST, MARKER, Manifest, hash_bytes
 from ...settings.dataset import share_of_columns
 from ...storage import is_local, open_storage
-from ...storage.base import Entry, MaybeDirect, Storage
-from ...storage.catalog import exists, innermost, local_root
+from ...storage.base import Entry, MaybeDirect, Storage, exists, innermost, local_root
 from ...storage.locks.lock import reading
 from ..cache import Others
 from ..plan import Plan

@@ -20,8 +20,7 @@ from ...load.null import AnyReader, NullReader, ReadyReader
 from ...record.host import Host
 from ...record.typed import OneOf
 from ...storage import open_storage
-from ...storage.base import Storage
-from ...storage.catalog import read_object
+from ...storage.base import Storage, read_object
 from .. import messages
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
 from ..cache import cached_keys

@@ -38,7 +38,7 @@ from ...record.sweep import (
 )
 from ...settings.workload import Workload, check_named
 from ...storage import open_storage
-from ...storage.catalog import innermost
+from ...storage.base import innermost
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive, reading
 from ..hosts.hosts import Hosts

@@ -16,8 +16,7 @@ from ...host.samples import Sampler
 from ...record.host import NfsTraffic, Resources, StorageFacts
 from ...record.job import DatasetFacts
 from ...storage import is_local, open_storage
-from ...storage.base import Storage
-from ...storage.catalog import innermost, local_root
+from ...storage.base import Storage, innermost, local_root
 from ..agent import CacheState, HostAgent
 from ..facts import dataset_facts, storage_facts
 

@@ -27,8 +27,7 @@ from ...base.interrupts import defer_interrupts
 from ...load.engines.base import Extent
 from ...load.engines.threads import ThreadEngine
 from ...settings.kv_cache import KvScenario
-from ...storage.base import Cached, Storage
-from ...storage.catalog import exists
+from ...storage.base import Cached, Storage, exists
 from ...storage.locks.held import delete
 from ...storage.markers import Marked
 from ..arrivals import Instants

@@ -19,8 +19,7 @@ from threading import Lock
 from typing import Protocol
 
 from ...base.errors import StorageError, TargetLostError
-from ..base import Conditional, Storage
-from ..catalog import innermost, local_root
+from ..base import Conditional, Storage, innermost, local_root
 from .objects import LOCK, look
 
 FRESH_S = 3.0

@@ -21,8 +21,7 @@ from typing import Protocol
 from ...base.documents import MAX_HEADER_BYTES
 from ...base.errors import DatasetError, MissingObjectError
 from ...record.manifest import MANIFEST, Manifest, parse_header
-from ..base import Storage
-from ..catalog import dataset_marker, innermost, local_root, read_object
+from ..base import Storage, dataset_marker, innermost, local_root, read_object
 from . import flocks, object_lock
 from .object_lease import ObjectLease
 from .objects import LOCK, READERS

@@ -34,8 +34,7 @@ from ..base import (
     check_prefix,
 )
 from .connections import Connections
-from .context import Context, Lost, NfsEntry
-from .libnfs import library_version, shared_object
+from .context import Context, Lost, NfsEntry, library_version, shared_object
 from .write import replacing, writing
 
 TIMEOUT_S = 15.0
