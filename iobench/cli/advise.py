@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..ask.tuning.recommend import TuningTarget, recommend
 from ..ask.tuning.sweepfolder import read_sweep
@@ -15,6 +14,7 @@ from ..record.run import load_training
 from ..record.sweep import SWEEP_FILE
 from ..report.advise import by_hand, confirmed_sections, sections
 from ..runner.earlier import plan_again
+from ..runner.hosts.hosts import Hosts
 from ..settings.base import apply_overrides
 from ..settings.workload import code_in, code_of
 from .hosts import trials
@@ -22,9 +22,6 @@ from .live import Live
 from .printing import print_report
 from .terminal import say, warn
 from .verbs import AdviseRequest
-
-if TYPE_CHECKING:
-    from ..runner.hosts.hosts import Hosts
 
 
 def run(request: AdviseRequest) -> int:

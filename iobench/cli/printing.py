@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..base.documents import write_whole
 from ..base.errors import IobenchError, UsageError
@@ -38,9 +37,6 @@ from .terminal import (
     use_color,
     warn,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ANSWER_COLUMNS = 80
 """The answer fits on one screen of this width and of 30 lines."""

@@ -9,6 +9,7 @@ of this table. They are computed by ``judge.figures.metrics`` (of a repetition),
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,55 +45,27 @@ class Metric:
     device: bool = False
 
 
-def _repetition(
-    name: str,
-    unit: Unit,
-    label: str,
-    better: Better | None = None,
-    *,
-    median: bool = True,
-    short: str = "",
-) -> Metric:
-    return Metric(
-        name=name,
-        unit=unit,
-        label=label,
-        of="repetition",
-        better=better,
-        median=median,
-        short=short,
-    )
+def _rows(of: Of, usual: Better | None = None, **kind: bool) -> Callable[..., Metric]:
+    """What makes the rows of a kind of metric, of which ``usual`` is better where none says so."""
+
+    def row(
+        name: str,
+        unit: Unit,
+        label: str,
+        better: Better | None = usual,
+        short: str = "",
+        **more: bool,
+    ) -> Metric:
+        about = {**kind, **more}
+        return Metric(name=name, unit=unit, label=label, of=of, better=better, short=short, **about)
+
+    return row
 
 
-def _device(name: str, unit: Unit, label: str, better: Better | None = None) -> Metric:
-    return Metric(name=name, unit=unit, label=label, of="repetition", better=better, device=True)
-
-
-def _save(
-    name: str, unit: Unit, label: str, better: Better | None = "less", short: str = ""
-) -> Metric:
-    return Metric(name=name, unit=unit, label=label, of="save", better=better, short=short)
-
-
-def _restore(
-    name: str, unit: Unit, label: str, better: Better | None = "less", short: str = ""
-) -> Metric:
-    return Metric(name=name, unit=unit, label=label, of="restore", better=better, short=short)
-
-
-def _load(name: str, unit: Unit, label: str, better: Better = "less", short: str = "") -> Metric:
-    return Metric(name=name, unit=unit, label=label, of="load", better=better, short=short)
-
-
-def _request(
-    name: str, unit: Unit, label: str, better: Better | None = "less", short: str = ""
-) -> Metric:
-    return Metric(name=name, unit=unit, label=label, of="request", better=better, short=short)
-
-
-def _verdict(name: str, unit: Unit, label: str, better: Better | None) -> Metric:
-    return Metric(name=name, unit=unit, label=label, of="verdict", better=better, median=False)
-
+_repetition, _device = _rows("repetition"), _rows("repetition", device=True)
+_save, _restore = _rows("save", "less"), _rows("restore", "less")
+_load, _request = _rows("load", "less"), _rows("request", "less")
+_verdict = _rows("verdict", median=False)
 
 METRICS: tuple[Metric, ...] = (
     _repetition("residency_before", "share", "in the page cache before", median=False),

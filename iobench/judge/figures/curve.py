@@ -38,22 +38,28 @@ EQUAL = 1e-9
 """Windows whose rates differ by less are those of one figure: they say nothing of its spread."""
 
 
+def interval_around(
+    value: float, parts: Sequence[float]
+) -> tuple[float, float] | tuple[None, None]:
+    """The 95 % interval of the mean of the parts (Student's t), in which ``value`` lies.
+
+    Fewer than two parts have no interval, nor have parts that are exactly equal: they say nothing
+    about their spread.
+    """
+    if len(parts) < 2 or max(parts) - min(parts) <= EQUAL * max(parts):
+        return None, None
+    low, high = mean_interval(parts)
+    return max(0.0, min(value, low)), max(value, high)
+
+
 def rate_of(value: float, windows: Sequence[float]) -> Rate:
-    """A rate with the 95 % interval of the mean of its windows (Student's t).
+    """A rate with its interval over windows.
 
     ``value`` is the rate over the whole time. It lies in the interval, since it is the mean of the
-    windows weighted by their lengths. Fewer than two windows have no interval, nor have windows
-    that are exactly equal.
+    windows weighted by their lengths.
     """
-    if len(windows) < 2 or max(windows) - min(windows) <= EQUAL * max(windows):
-        return Rate(value=value, windows=len(windows))
-    low, high = mean_interval(windows)
-    return Rate(
-        value=value,
-        low=max(0.0, min(value, low)),
-        high=max(value, high),
-        windows=len(windows),
-    )
+    low, high = interval_around(value, windows)
+    return Rate(value=value, low=low, high=high, windows=len(windows))
 
 
 def is_known(rate: Rate) -> bool:

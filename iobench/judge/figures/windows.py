@@ -15,8 +15,7 @@ import numpy as np
 from ...base.units import format_duration
 from ...record.training import Ceiling, CeilingWindow, Epoch, Repetition
 from ...record.verdict import Estimate
-from ..statistics import mean_interval
-from .curve import EQUAL
+from .curve import interval_around
 from .events import Events, rank_epochs
 
 _MIN_COST_S = 1e-12
@@ -170,11 +169,5 @@ def cpu_ceiling(repetitions: Sequence[Repetition], cores: float | None) -> Ceili
 
 
 def _estimate(rate: float, rates: Sequence[float]) -> Estimate:
-    """``rate`` with the interval of the mean of ``rates``, in which it lies.
-
-    Rates that are exactly equal say nothing about their spread, so they have no interval.
-    """
-    if len(rates) < 2 or max(rates) - min(rates) <= EQUAL * max(rates):
-        return Estimate(value=rate, n=len(rates))
-    low, high = mean_interval(rates)
-    return Estimate(value=rate, low=max(0.0, min(rate, low)), high=max(rate, high), n=len(rates))
+    low, high = interval_around(rate, rates)
+    return Estimate(value=rate, low=low, high=high, n=len(rates))
