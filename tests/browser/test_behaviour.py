@@ -16,8 +16,8 @@ from playwright.sync_api import Page
 
 from iobench.judge.figures.events import select
 from iobench.judge.figures.timeline import MAX_BINS
+from iobench.report.page.whole import page as html_of
 from iobench.report.record import sections
-from iobench.report.render_html import page as html_of
 from iobench.report.timeline import MAX_RANKS
 from tests.browser.pages import RUNS, Opened, recorded, reported, run_of, with_steps
 from tests.processes import in_process

@@ -58,9 +58,9 @@ from iobench.report import (
     walk,
     whatif,
 )
+from iobench.report.page.whole import page
 from iobench.report.record import several_sections
 from iobench.report.render_csv import render_csv
-from iobench.report.render_html import page
 from iobench.report.render_markdown import render_github, render_markdown
 from iobench.report.render_text import render_text
 from iobench.report.sections import (
