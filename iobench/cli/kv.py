@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ..runner.kv_cache import make_kv_plan, run_kv
 from ..runner.options import VerbOptions
 from ..settings.kv_cache import load_kv_scenario
@@ -14,6 +16,9 @@ def run(request: KvRequest) -> int:
     overrides = [*request.overrides]
     if request.limit_s is not None:
         overrides.append(f"limit={request.limit_s}")
+    if request.trace is not None:
+        arrivals = {"kind": "trace", "path": request.trace, "format": request.trace_format}
+        overrides.append(f"arrivals={json.dumps(arrivals)}")
     plan = make_kv_plan(
         load_kv_scenario(request.scenario, overrides),
         request.to,

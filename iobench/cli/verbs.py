@@ -641,6 +641,7 @@ class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest)
           --accelerator-price-per-hour 2.5
       iobench kv kv-chat-llama3-8b --to /mnt/fast/kv --rate 4 \\
           --set dram=512GB --set admission=seen-twice
+      iobench kv kv-chat-llama3-8b --to /mnt/fast/kv --trace conversation_trace.jsonl
     """
 
     scenario: Annotated[str, named("scenario")] = field(kw_only=False)
@@ -654,6 +655,11 @@ class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest)
     limit_s: Annotated[Time | None, above(0)] = None
     """longest time to the first token of the share of requests that the scenario names, of all
     layers of the model (default: as in the scenario)"""
+    trace: File | None = None
+    """requests and their prompts are those of this file of JSON lines; --rate stretches the time
+    between them"""
+    trace_format: Annotated[Literal["mooncake", "bailian"], MORE, needs("trace")] = "mooncake"
+    """mooncake: blocks of 512 tokens; bailian: of 16 (default: mooncake)"""
     accelerator_price_per_hour: Annotated[Usd | None, above(0)] = None
     """price of one accelerator for one hour, for what those are worth that are freed"""
     duration_s: Annotated[Time, above(0), at_most(24 * 3600)] = 30.0

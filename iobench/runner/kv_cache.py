@@ -88,7 +88,7 @@ def make_kv_plan(
 ) -> KvPlan:
     """Check that the scenario, the rate and the storage fit. Raises UsageError."""
     arrivals = Arrivals(scenario.arrivals)
-    rate = None if find_max else rate or scenario.rate or arrivals.usual_rate()
+    rate = None if find_max else rate or arrivals.usual_rate() or scenario.rate
     plan = KvPlan(
         scenario=scenario,
         to=to,

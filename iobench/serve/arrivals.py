@@ -199,18 +199,7 @@ class Trace:
 
 def read_trace(path: str, form: TraceFormat) -> Trace:
     """Read a trace: a CSV file with a header, or JSON lines. Raises UsageError with the line."""
-    try:
-        text = read_regular(path, MAX_TRACE_BYTES).decode()
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is no trace: it is not UTF-8 text") from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        most = format_bytes(MAX_TRACE_BYTES)
-        raise UsageError(
-            f"cannot read the trace {path}: {why}",
-            remedy=f"name a CSV file or a file of JSON lines of at most {most}",
-        ) from None
-    times = np.fromiter(_times(path, form, text.splitlines()), np.float64)
+    times = np.fromiter(_times(path, form, trace_lines(path)), np.float64)
     if form == "sessions":
         times.sort()
     if len(times) < 2 or times[-1] <= times[0]:
@@ -220,6 +209,21 @@ def read_trace(path: str, form: TraceFormat) -> Trace:
             remedy="name a longer trace",
         )
     return Trace(times_s=times - times[0])
+
+
+def trace_lines(path: str) -> list[str]:
+    """The lines of a trace. Raises UsageError."""
+    try:
+        return read_regular(path, MAX_TRACE_BYTES).decode().splitlines()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no trace: it is not UTF-8 text") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        most = format_bytes(MAX_TRACE_BYTES)
+        raise UsageError(
+            f"cannot read the trace {path}: {why}",
+            remedy=f"name a CSV file or a file of JSON lines of at most {most}",
+        ) from None
 
 
 _COLUMNS: dict[TraceFormat, str] = {
@@ -234,7 +238,7 @@ _COLUMNS: dict[TraceFormat, str] = {
 def _times(path: str, form: TraceFormat, lines: list[str]) -> Iterator[float]:
     column, before = _COLUMNS[form], -math.inf
     remedy = f"set --trace-format to one of {', '.join(_COLUMNS)}"
-    for number, row in _rows(lines):
+    for number, row in trace_rows(lines):
         where = f"line {number} of {path}"
         try:
             found = [*_calls(row)] if form == "sessions" else [_member(row, column)]
@@ -287,7 +291,7 @@ def _calls(row: Any) -> Iterator[Any]:
             yield _member(call, "timestamp")
 
 
-def _rows(lines: list[str]) -> Iterable[tuple[int, object]]:
+def trace_rows(lines: list[str]) -> Iterable[tuple[int, object]]:
     """The rows of JSON lines or of CSV, with their line numbers."""
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("{"):

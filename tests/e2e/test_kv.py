@@ -137,6 +137,22 @@ def test_every_flag(scenario: Path, tmp_path: Path) -> None:
     assert (found["rules"], found["tags"], job["direct"]) == ("mlperf", {"box": "a"}, False)
 
 
+def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
+    trace = tmp_path / "a: trace #1.jsonl"
+    rows = [
+        {"timestamp": number / 100, "input_length": 30 + number % 9, "hash_ids": [0, 1, number % 7]}
+        for number in range(300)
+    ]
+    trace.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    asked = (*asked, "--to", tmp_path / "kv", "--trace", trace, "--trace-format", "bailian")
+    found = document(*asked)
+    assert found["job"]["scenario"]["arrivals"]["format"] == "bailian"
+    assert found["job"]["rate"] == pytest.approx(100)
+    first = found["job"]["trials"][0]
+    assert first["memory_tokens"] + first["loaded_tokens"] > 0
+    assert document(*asked, "--rate", 50)["job"]["rate"] == 50
+
+
 def test_the_same_seed_has_the_same_arrivals_and_hits(
     asked: tuple[object, ...], tmp_path: Path
 ) -> None:

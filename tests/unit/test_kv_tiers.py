@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iobench.base.errors import UsageError
 from iobench.serve.arrivals import Arrivals
 from iobench.serve.kv.tiers import Tiers, WindowPlan, plan_window
 from iobench.serve.kv.traffic import draw_prompts
@@ -225,3 +228,76 @@ BAD = {
 def test_a_scenario_that_makes_no_sense_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="validation error"):
         spec(**BAD[name])
+
+
+def trace_of(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def replayed(path: Path, form: str, **keys: Any) -> WindowPlan:
+    arrivals = {"kind": "trace", "path": str(path), "format": form}
+    scenario = spec(arrivals=arrivals, prompts={"max_tokens": 1000}, **keys)
+    found = Arrivals(scenario.arrivals)
+    rate = found.usual_rate()
+    assert rate is not None
+    return plan_window(scenario, draw_prompts(scenario, found, rate, 1000.0, 1, 0.0))
+
+
+def test_a_trace_of_mooncake_is_replayed_with_its_blocks(tmp_path: Path) -> None:
+    """A block of 512 tokens is two chunks; a part of a chunk is not kept."""
+    rows = [
+        {"timestamp": 0, "input_length": 1400, "hash_ids": [0, 1, 2]},
+        {"timestamp": 3000, "input_length": 1100, "hash_ids": [0, 1, 9]},
+        {"timestamp": 6000, "input_length": 1400, "hash_ids": [0, 1, 2]},
+    ]
+    plan = replayed(trace_of(tmp_path / "trace.jsonl", rows), "mooncake")
+    assert plan.instants.tolist() == [0, 3_000_000_000, 6_000_000_000]
+    assert [each.loaded for each in plan.requests] == [0, 1024, 1280]
+    assert [len(each.writes) for each in plan.requests] == [5, 0, 0]
+    assert plan.before == []
+
+
+def test_a_trace_of_bailian_has_many_blocks_in_a_chunk(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 0, "input_length": 520, "hash_ids": list(range(33))},
+        {"timestamp": 1, "input_length": 520, "hash_ids": [*range(20), *range(100, 113)]},
+    ]
+    plan = replayed(trace_of(tmp_path / "trace.jsonl", rows), "bailian")
+    assert [each.loaded for each in plan.requests] == [0, 256]
+
+
+def test_what_came_before_the_window_of_a_trace_is_its_history(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 1000 * number, "input_length": 512, "hash_ids": [number % 50]}
+        for number in range(4000)
+    ]
+    plan = replayed(trace_of(tmp_path / "trace.jsonl", rows), "mooncake")
+    assert 0 < len(plan.requests) <= 1001
+    assert {len(each.writes) for each in plan.requests[100:]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("row", "form", "keys"),
+    [
+        ({"timestamp": 5, "input_length": 100}, "mooncake", {}),
+        ({"timestamp": 5, "input_length": "100", "hash_ids": [1]}, "mooncake", {}),
+        ({"timestamp": 5, "input_length": 600, "hash_ids": [1]}, "mooncake", {}),
+        ({"timestamp": 5, "input_length": 0, "hash_ids": []}, "bailian", {}),
+        ({"timestamp": 5, "input_length": 100, "hash_ids": [1]}, "plain", {}),
+        ({"timestamp": 5, "input_length": 100, "hash_ids": [1]}, "mooncake", {"chunk_tokens": 300}),
+        (
+            {"timestamp": 5, "input_length": 400_000, "hash_ids": [*range(800)]},
+            "mooncake",
+            {"capacity": "20GB"},
+        ),
+        ({"timestamp": -5, "input_length": 100, "hash_ids": [1]}, "mooncake", {}),
+    ],
+)
+def test_a_trace_that_is_none_is_refused_in_a_line(
+    tmp_path: Path, row: dict[str, Any], form: str, keys: dict[str, Any]
+) -> None:
+    first = {"timestamp": 0, "input_length": 100, "hash_ids": [1]}
+    path = trace_of(tmp_path / "trace.jsonl", [first, row])
+    with pytest.raises(UsageError):
+        replayed(path, form, **keys)

@@ -9,16 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from ...base.errors import UsageError
 from ...settings.kv_cache import KvScenario, PromptSpec
-from ..arrivals import Arrivals, Calls, Seconds
+from ...settings.scenario import TraceFormat
+from ..arrivals import Arrivals, Calls, Seconds, Trace, trace_lines, trace_rows
 
 Tokens = npt.NDArray[np.int64]
 
 _Z90 = 1.2815515655446004  # the 90th percentile of the standard normal distribution
+
+MAX_PROMPT = 10_000_000
+"""Tokens of a prompt of a trace."""
 
 _OF_SESSION = 24
 """Bits of the place of a chunk in its session: more tokens than any prompt has."""
@@ -40,6 +46,8 @@ def draw_prompts(
     spec: KvScenario, arrivals: Arrivals, rate: float, seconds: float, seed: int, history_s: float
 ) -> Prompts:
     """The prompts of a window and of the time before it. Raises UsageError if they are too many."""
+    if arrivals.trace is not None:
+        return _replayed(spec, arrivals.trace, rate, seconds, seed)
     calls = arrivals.calls(rate, seconds, seed, history_s)
     inside = calls.times_s < seconds
     generator = np.random.default_rng((seed, 1))
@@ -61,6 +69,70 @@ def draw_prompts(
         ]
 
     return Prompts(times_s=calls.times_s[inside], tokens=tokens[inside], chunks=chunks)
+
+
+BLOCK_TOKENS: dict[TraceFormat, int] = {"mooncake": 512, "bailian": 16}
+"""Tokens of a block in traces that number them; a number stands for all blocks before it, too."""
+
+
+def _replayed(spec: KvScenario, trace: Trace, rate: float, seconds: float, seed: int) -> Prompts:
+    """The prompts of a trace, from a place that the seed draws; all before it are its history."""
+    path, form = spec.arrivals.path, spec.arrivals.format
+    assert path is not None
+    tokens, blocks = trace_prompts(path, form)
+    chunk, block = spec.chunk_tokens, BLOCK_TOKENS[form]
+    if block % chunk and chunk % block:
+        raise UsageError(
+            f"chunks of {chunk} tokens do not fit the trace's blocks of {block}",
+            remedy=f"set chunk_tokens to {block}, or to a multiple or a part of it",
+        )
+    longest, room = int(tokens.max()) // chunk, spec.capacity_chunks
+    if longest > room:
+        raise UsageError(
+            f"the longest prompt of {path} has {longest:,} chunks, and the capacity is {room:,}",
+            remedy="raise capacity",
+        )
+    times = trace.times_s * (trace.per_s / rate)
+    begin = np.random.default_rng(seed).uniform(0, max(0.0, float(times[-1]) - seconds))
+    until = int(np.searchsorted(times, begin + seconds))
+    whole, of_block = (tokens // chunk).tolist(), max(1, block // chunk)
+
+    def chunks(request: int) -> Sequence[int]:
+        ends = range(chunk - 1, whole[request] * chunk, chunk)
+        known = blocks[request]
+        return [known[end // block] * of_block + end % block // chunk for end in ends]
+
+    return Prompts(times_s=times[:until] - begin, tokens=tokens[:until], chunks=chunks)
+
+
+@lru_cache(1)
+def trace_prompts(path: str, form: TraceFormat) -> tuple[Tokens, list[list[int]]]:
+    """The length of each prompt of a trace, and the numbers of its blocks.
+
+    Raises UsageError with the line, and for a format that does not number blocks.
+    """
+    if form not in BLOCK_TOKENS:
+        raise UsageError(
+            f"a trace of format '{form}' does not tell which prompts begin alike",
+            remedy=f"use one of format {' or '.join(BLOCK_TOKENS)}",
+        )
+    tokens, blocks = list[int](), list[list[int]]()
+    for number, row in trace_rows(trace_lines(path)):
+        length = row.get("input_length") if isinstance(row, dict) else None
+        known = row.get("hash_ids") if isinstance(row, dict) else None
+        if (
+            not isinstance(length, int)
+            or not isinstance(known, list)
+            or not all(isinstance(block, int) for block in known)
+            or not 0 < length <= min(MAX_PROMPT, len(known) * BLOCK_TOKENS[form])
+        ):
+            raise UsageError(
+                f"line {number} of {path} lacks 'input_length' or the 'hash_ids' of its blocks of "
+                f"{BLOCK_TOKENS[form]} tokens, so it is no trace of format '{form}'"
+            )
+        tokens.append(length)
+        blocks.append(known)
+    return np.array(tokens, np.int64), blocks
 
 
 def _lengths(spec: PromptSpec, generator: np.random.Generator, calls: Calls) -> Tokens:
