@@ -269,7 +269,12 @@ class _KvRun:
         with self.budget.trial(_PART):
             plan = self._plan_of(rate, seed)
             store = ChunkStore(
-                spec, self.storage, plan, window=len(self.windows), without=_WITHOUT.get(kind)
+                spec,
+                self.storage,
+                plan,
+                window=len(self.windows),
+                held=self.held,
+                without=_WITHOUT.get(kind),
             )
             try:
                 before = store.prepare()
@@ -282,7 +287,7 @@ class _KvRun:
                 )
                 written = store.end(drain_s)
             finally:
-                store.remove(self.held)
+                store.remove()
         columns = _columns(plan, store, issued)
         trial = KvTrial(
             kind=kind,

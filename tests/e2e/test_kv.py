@@ -233,7 +233,7 @@ def test_a_chunk_that_vanished_fails_the_request_that_loads_it(
     plan = make_kv_plan(
         spec, str(place), rate=None, find_max=False, seconds=0.5, repetitions=1
     ).window(60.0, 1)  # fmt: skip
-    store = ChunkStore(spec, LocalStorage(place), plan, window=0)
+    store = ChunkStore(spec, LocalStorage(place), plan, window=0, held=lambda: None)
     store.prepare()
     lost = next(
         each.loads[0] for each in plan.requests if each.loads and each.loads[0] in plan.before
@@ -247,7 +247,7 @@ def test_a_chunk_that_vanished_fails_the_request_that_loads_it(
         plan.instants, range(len(plan.instants)), store.readers(), drain_s=5.0, sequel=store
     )
     store.end(5.0)
-    store.remove(lambda: None)
+    store.remove()
     hit = [lost in each.loads for each in plan.requests]
     assert (issued.failed > 0).tolist() == hit
     assert path.name in str(issued.failure)

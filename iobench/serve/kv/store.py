@@ -82,8 +82,11 @@ class ChunkStore:
         plan: WindowPlan,
         *,
         window: int,
+        held: Callable[[], None],
         without: LeftOut | None = None,
     ) -> None:
+        """``held`` is called before each deletion: it raises where the place is another's now."""
+        self.held = held
         self.spec, self.storage, self.plan = spec, storage, plan
         self.window, self.without = window, without
         number = len(plan.requests)
@@ -289,7 +292,7 @@ class ChunkStore:
         began, failure = time.monotonic(), None
         try:
             for key in self._keys(chunk):
-                self.storage.delete(key)
+                delete(self.storage, key, self.held)
         except IobenchError as error:
             failure = error
         with self._changed:
@@ -321,19 +324,19 @@ class ChunkStore:
             if thread.ident is not None:
                 thread.join()
 
-    def remove(self, held: Callable[[], None]) -> None:
-        """End the store, and remove its chunks. ``held`` is called before each deletion."""
+    def remove(self) -> None:
+        """End the store, and remove its chunks."""
         self._close()
         for engine in self._engines:
             engine.close()
         self.storage.close()
         with ThreadPoolExecutor(self.spec.writers) as pool:
-            for _ in pool.map(lambda chunk: self._remove(chunk, held), sorted(self._there)):
+            for _ in pool.map(self._remove, sorted(self._there)):
                 pass
 
-    def _remove(self, chunk: int, held: Callable[[], None]) -> None:
+    def _remove(self, chunk: int) -> None:
         for key in self._keys(chunk):
             with suppress(MissingObjectError):
-                delete(self.storage, key, held)
+                delete(self.storage, key, self.held)
         with self._changed:
             self._there.discard(chunk)
