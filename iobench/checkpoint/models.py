@@ -102,6 +102,10 @@ class StateModel:
         """Bytes of the parameters and the optimizer's state, without replicas."""
         return self.parameter_bytes + 4 * len(self.optimizer) * self.parameter_count
 
+    def weights(self) -> StateModel:
+        """The same model without the optimizer's state: what an evaluation or a server loads."""
+        return replace(self, optimizer=())
+
     def resized(self, layers: int | None, width: float) -> StateModel:
         """The same structure with ``layers`` layers, and its widths multiplied by ``width``."""
         step = self.step

@@ -190,6 +190,8 @@ class PlanRequest(SharedStorage):
     """directory or URL for the checkpoints, to check its free space"""
     scale: Annotated[str | None, Parameter(metavar="SHARE"), CHECKPOINT] = None
     """share of the model's bytes, e.g. 1/64 (default: 1)"""
+    weights_only: Annotated[bool, CHECKPOINT] = False
+    """the parameters alone, without the optimizer's state"""
     ranks: Annotated[Count | None, CHECKPOINT] = None
     """number of ranks that share the state (default: as published)"""
     stall_budgets: StallBudgets = ()
@@ -717,6 +719,9 @@ class CheckpointRequest(
     """number of ranks on each host, in place of --ranks, which counts those of all"""
     scale: Annotated[str, Parameter(metavar="SHARE")] = "1"
     """share of the model's bytes to save, e.g. 1/64 (default: 1)"""
+    weights_only: Annotated[bool, MORE] = False
+    """save the parameters alone, without the optimizer's state: a training can't continue from
+    them"""
     repeat: Annotated[Count, Parameter(alias="-n")] = 10
     """number of saves, and of restores (default: 10)"""
     budget_s: Time | None = None

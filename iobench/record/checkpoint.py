@@ -47,7 +47,8 @@ def _a_share(text: str) -> str:
 class CheckpointSpec(Strict):
     """What to save, how, where to, and how often.
 
-    ``scale`` is the share of the model's bytes that is really written (``1/64``). ``keep`` is the
+    ``scale`` is the share of the model's bytes that is really written (``1/64``). ``weights_only``:
+    the parameters alone, without the optimizer's state. ``keep`` is the
     number of complete checkpoints that stay in the target during the study. ``steps`` training
     steps of ``step_time`` seconds run between two saves; an asynchronous writer overlaps them.
     ``host_share`` is the part of a step in which the host computes, for example to launch kernels.
@@ -60,6 +61,7 @@ class CheckpointSpec(Strict):
     writer: str = "stream"
     ranks: int = Field(default=1, ge=1, le=4096)
     scale: Annotated[str, AfterValidator(_a_share)] = "1"
+    weights_only: bool = False
     count: int = Field(default=10, ge=1, le=10_000)
     restores: int | None = Field(default=None, ge=0, le=10_000)  # None: as many as saves
     fsync: bool = True
@@ -197,6 +199,7 @@ class StudySpec(OpenRecord):
     count: Few = 0
     restores: Few | None = None  # None: as many as saves
     fsync: bool | None = None
+    weights_only: bool = False
 
 
 class Scaling(OpenRecord):

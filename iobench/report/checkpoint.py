@@ -208,7 +208,8 @@ def _about(doc: CheckpointRecord, study: Study) -> list[tuple[str, str]]:
         part = format_share(study.bytes / study.full_bytes)
         share = f", {part} of {format_bytes(study.full_bytes)}"
     checkpoint = f"{format_bytes(study.bytes)} in {counted(study.files, 'file')}, "
-    checkpoint += f"{counted(study.tensors, 'tensor')}{share}"
+    what = ", the weights alone" if study.spec.weights_only else ""
+    checkpoint += f"{counted(study.tensors, 'tensor')}{share}{what}"
     ranks = f"{counted(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less"
     return [("ranks", ranks), ("checkpoint", checkpoint), ("storage", doc.storage.url or "")]
 

@@ -72,6 +72,12 @@ def _build(share: Share, seed: int, rank: int) -> State:
     return build_state(share, seed=seed, rank=rank)
 
 
+def saved_model(spec: CheckpointSpec) -> StateModel:
+    """What is saved of the model, at scale 1. Raises UnknownNameError."""
+    model = find_model(spec.model)
+    return model.weights() if spec.weights_only else model
+
+
 def make_study_plan(
     spec: CheckpointSpec, url: str, training: Training, here: range | None = None
 ) -> StudyPlan:
@@ -80,7 +86,7 @@ def make_study_plan(
     ``here``: the ranks of this host, by default all. Raises UsageError for too little memory or
     space, UnknownNameError.
     """
-    full = find_model(spec.model)
+    full = saved_model(spec)
     check_options(spec.writer, sorted(OPTIONS & spec.model_fields_set))
     model, scaling = scale(full, float(spec.share))
     parallelism = layout(full, spec.ranks, spec.parallelism)
@@ -118,7 +124,7 @@ def describe_checkpoint(
     Nothing is built or written; the target is only asked for its free space. Without an interval in
     ``training``, each of the stall budgets gets the interval that is best for it.
     """
-    full = find_model(spec.model)
+    full = saved_model(spec)
     model, scaling = scale(full, float(spec.share))
     parallelism = layout(full, ranks)
     parts = shares(model, parallelism)

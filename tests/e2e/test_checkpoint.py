@@ -49,6 +49,24 @@ def kept(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
+    ("writer", "zero"), [("stream", 3), ("stream", 1), ("torch", 1), ("safetensors", 1), ("dcp", 1)]
+)
+def test_weights_alone_are_saved_and_restored(study: str, writer: str, zero: int) -> None:
+    """With ZeRO 1 the second rank has no weights of its own, and nothing to save."""
+    layout = f'--set "parallelism={{tensor: 1, pipeline: 1, data: 2, zero: {zero}}}"'
+    alone = f"{study} --weights-only --ranks 2 --repeat 1 --writer {writer} {layout}"
+    doc = document(alone)
+    job = doc["job"]
+    assert [each["verified"] for each in job["restores"]] == [True]
+    assert [size > 0 for size in job["bytes_per_rank"]] == [True, zero == 3]
+    assert job["full_bytes"] == 16_060_522_496
+    found = document(f"{alone} --rules mlperf", code=3)
+    assert "checkpoint.scaled" in {
+        each["rule"] for each in found["findings"] if each["level"] == "invalid"
+    }
+
+
+@pytest.mark.parametrize(
     ("writer", "ranks"), [("stream", 2), ("torch", 1), ("safetensors", 2), ("dcp", 2)]
 )
 def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: int) -> None:

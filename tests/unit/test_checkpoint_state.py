@@ -36,6 +36,14 @@ def test_parameters_are_as_many_as_published(name: str, count: int) -> None:
     assert find_model(name).parameter_count == count
 
 
+def test_weights_alone_are_the_bytes_of_the_released_files() -> None:
+    """``total_size`` in model.safetensors.index.json of meta-llama/Meta-Llama-3-8B."""
+    model = find_model("llama3-8b")
+    found = shares(model.weights(), model.layout)
+    assert sum(share.nbytes for share in found) == 16_060_522_496
+    assert not any(share.optimizer for share in found)
+
+
 @pytest.mark.parametrize(
     ("name", "ranks", "total_gib", "low_gib", "high_gib", "optimizer_gib"),
     [

@@ -102,6 +102,7 @@ def test_the_cache_is_cleared_where_the_saves_are_small(
         "unet3d-b200 --set batch_size=9 --print mlpstorage",
         "retinanet-b200 --set reader.direct=true --print mlpstorage",
         "llama3-8b --scale 1/64 --print mlpstorage",
+        "llama3-8b --weights-only --print mlpstorage",
         "vit-b16 --print mlpstorage",
         "unet3d-b200 --hosts 3",
     ],

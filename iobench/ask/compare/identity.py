@@ -54,6 +54,7 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("model", "asked"),
     ("ranks", "asked"),
     ("scale", "asked"),
+    ("weights_only", "asked"),
     ("fsync", "asked"),
     # Loads of a model. Its loaders may differ, since they are what is compared.
     ("weights.", "asked"),

@@ -131,6 +131,12 @@ def count(doc: RunRecord) -> RuleOutcome | None:
 
 def scaled(doc: RunRecord) -> RuleOutcome | None:
     study = _study(doc)
+    if study.spec.weights_only:
+        return RuleOutcome(
+            f"the weights of {study.model} were saved without the optimizer's state: a training "
+            "can't continue from them",
+            "for what interruptions cost a training, save the whole state: leave weights_only out",
+        )
     if study.bytes >= study.full_bytes:
         return None
     evidence = (
