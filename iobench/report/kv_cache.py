@@ -13,10 +13,8 @@ from ..base.units import (
     format_percent,
     format_rate,
 )
-from ..judge.serving.figures import SLOW
 from ..judge.serving.verdict import quantile_text
 from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
-from ..record.metrics import metrics_of
 from ..record.run import KvCacheRecord
 from ..record.verdict import Estimate
 from .figures import (
@@ -27,24 +25,30 @@ from .figures import (
     interval,
     interval_of,
     median_cell,
-    picture,
     sentence,
     tone_of,
     unit_of,
 )
 from .glance import whole_report
-from .labels import data_table
 from .sections import FirstScreen, KeyFigure, Section, Table
-from .serving import largest_rate, rates_table, why_largest
+from .serving import (
+    figures_table,
+    largest_rate,
+    parts_picture,
+    parts_table,
+    rates_table,
+    why_largest,
+    windows_table,
+)
 
-_PARTS = {
-    "reader_wait_s": "waiting for a reader",
-    "write_wait_s": "waiting for writes of its chunks",
-    "lookup_s": "look-ups",
-    "load_s": "loads",
-    "engine_wait_s": "waiting for an engine",
-    "prefill_s": "prefill (computed)",
-}
+_PARTS = (
+    ("reader_wait_s", "waiting for a reader"),
+    ("write_wait_s", "waiting for writes of its chunks"),
+    ("lookup_s", "look-ups"),
+    ("load_s", "loads"),
+    ("engine_wait_s", "waiting for an engine"),
+    ("prefill_s", "prefill (computed)"),
+)
 
 _STAGES = {
     "reads": "loads are the bottleneck",
@@ -72,8 +76,11 @@ def bottleneck_text(verdict: KvVerdict) -> str:
 def sections(doc: KvCacheRecord) -> list[Section]:
     """All sections for which the run has data."""
     job = doc.job
-    evidence = [_figures(doc), _tiers(job), _parts(job), _behind(job), _windows(job), _rates(job)]
-    return whole_report(doc, _first(doc), evidence, _about(doc), _data(doc))
+    parts = parts_table(job.repetitions, _PARTS, "the time to the first token")
+    rates = rates_table(job.of("find-max"), job.limit_s, job.scenario.quantile)
+    evidence = [figures_table(doc), _tiers(job), parts, _behind(job), _windows(job), rates]
+    data = windows_table(doc, KvTrial, KvParts, _TRIALS)
+    return whole_report(doc, _first(doc), evidence, _about(doc), data)
 
 
 def _estimate(found: Estimate | None, show: Format = format_rate) -> str:
@@ -115,7 +122,7 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
         tone=tone,
         sentences=tuple(filter(None, sentences)),
         gauges=tuple(gauges),
-        picture=_picture(job),
+        picture=parts_picture(job.repetitions, _PARTS),
     )
 
 
@@ -159,31 +166,6 @@ def _cause(verdict: KvVerdict) -> str:
     return sentence(f"{text}: without it the slow requests are {interval(gain)} as fast")
 
 
-def _means(tried: Sequence[KvTrial], name: str, *, slow: bool) -> float:
-    parts = [one.slow_parts if slow else one.parts for one in tried]
-    return median(getattr(each, name) for each in parts) if parts else 0.0
-
-
-def _picture(job: KvCacheRun) -> Table | None:
-    rows = [
-        (label, value := _means(job.repetitions, name, slow=True), format_duration(value), "")
-        for name, label in _PARTS.items()
-    ]
-    return picture(
-        f"Where the slowest {format_percent(SLOW)} of the requests spend their time", rows
-    )
-
-
-def _figures(doc: KvCacheRecord) -> Table | None:
-    table = Medians("min", "max", "n")
-    for metric in metrics_of("request", "repetition"):
-        if metric.name in doc.metrics:
-            table.measured(metric, doc.metrics[metric.name])
-    many = counted(len(doc.job.repetitions), "repetition")
-    title = f"Measured: median [min, max] of {many}"
-    return table.table("metrics", title) if table.rows else None
-
-
 def _spreads(job: KvCacheRun, name: str, title: str, labels: dict[str, str]) -> Table | None:
     """The median of the repetitions for each of these figures."""
     table = Medians()
@@ -224,19 +206,6 @@ def _tiers(job: KvCacheRun) -> Table | None:
     return _spreads(job, "tiers", "What the requests find, and how it is loaded", labels)
 
 
-def _parts(job: KvCacheRun) -> Table | None:
-    """Where all requests, and the slowest of them, spend their time."""
-    tried = job.repetitions
-    if not tried:
-        return None
-    rows = TableOf(list(_PARTS.items()))
-    rows.add("part", "part of the time to the first token", of=lambda each: each[1])
-    rows.add("mean_s", "all requests", "s", lambda each: _means(tried, each[0], slow=False))
-    slow = f"slowest {format_percent(SLOW)}"
-    rows.add("slow_mean_s", slow, "s", lambda each: _means(tried, each[0], slow=True))
-    return rows.made("parts", "Where the time goes: means, median of the repetitions")
-
-
 def _behind(job: KvCacheRun) -> Table | None:
     """What is written and deleted behind the requests."""
     labels = {
@@ -272,10 +241,6 @@ _LEFT_OUT = {
     "lookups": "look-ups",
     "prefill": "prefill (computed)",
 }
-
-
-def _rates(job: KvCacheRun) -> Table | None:
-    return rates_table(job.of("find-max"), job.limit_s, job.scenario.quantile)
 
 
 def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
@@ -318,14 +283,3 @@ def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
         ),
         ("storage", doc.storage.url or ""),
     ]
-
-
-def _data(doc: KvCacheRecord) -> Table:
-    """One row for each window of requests."""
-    rows = TableOf(doc.job.trials)
-    rows.data("run_id", of=lambda _: doc.run_id)
-    rows.data("kind", of=lambda one: _TRIALS[one.kind])
-    others = ("kind", "parts", "slow_parts", "error", "write_error")
-    rows.data(*(name for name in KvTrial.model_fields if name not in others))
-    rows.data(*KvParts.model_fields, each=lambda one, name: getattr(one.parts, name))
-    return data_table(rows, doc, "windows", "Windows of requests")

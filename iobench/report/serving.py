@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from ..ask.capacity.requests import ServedPrediction
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.serving.figures import SLOW
 from ..judge.serving.verdict import quantile_text
+from ..record.kv_cache import KvParts, KvTrial
 from ..record.metrics import metrics_of
-from ..record.run import ServingRecord
+from ..record.run import KvCacheRecord, ServingRecord
 from ..record.serving import (
     FoundRate,
     LatencyParts,
@@ -69,8 +70,9 @@ def sections(doc: ServingRecord) -> list[Section]:
     """All sections for which the run has data."""
     job = doc.job
     rates = rates_table(job.of("find-max"), job.limit_s, job.scenario.quantile)
-    evidence = [_figures(doc), _parts(job), _log(job), rates]
-    return whole_report(doc, _first(doc), evidence, _about(doc), _windows(doc))
+    evidence = [figures_table(doc), _parts(job), _log(job), rates]
+    data = windows_table(doc, ServedTrial, LatencyParts, _TRIALS)
+    return whole_report(doc, _first(doc), evidence, _about(doc), data)
 
 
 def what_if_sections(found: ServedPrediction) -> list[Section]:
@@ -138,7 +140,7 @@ def _first(doc: ServingRecord) -> FirstScreen:
         tone=tone_of(verdict.holds if verdict else None),
         sentences=tuple(filter(None, sentences)),
         gauges=tuple(gauges),
-        picture=_picture(job),
+        picture=parts_picture(job.repetitions, _parts_of(job)),
     )
 
 
@@ -217,9 +219,8 @@ def _log(job: ServingRun) -> Table | None:
     return rows.made("log", f"The log: {commits[spec.commit]}; {waits}")
 
 
-def _means(tried: Sequence[ServedTrial], name: str, *, slow: bool) -> float:
-    parts = [one.slow_parts if slow else one.parts for one in tried]
-    return median(getattr(each, name) for each in parts) if parts else 0.0
+def _parts(job: ServingRun) -> Table | None:
+    return parts_table(job.repetitions, _parts_of(job), "the latency")
 
 
 def _parts_of(job: ServingRun) -> list[tuple[str, str]]:
@@ -228,17 +229,40 @@ def _parts_of(job: ServingRun) -> list[tuple[str, str]]:
     return [each for each in _PARTS.items() if waits or each[0] != "log_wait_s"]
 
 
-def _picture(job: ServingRun) -> Table | None:
+def _means(tried: Sequence[ServedTrial | KvTrial], name: str, *, slow: bool) -> float:
+    parts = [one.slow_parts if slow else one.parts for one in tried]
+    return median(getattr(each, name) for each in parts) if parts else 0.0
+
+
+def parts_picture(
+    tried: Sequence[ServedTrial | KvTrial], parts: Sequence[tuple[str, str]]
+) -> Table | None:
+    """A bar for each part of the time of the slowest requests. ``parts``: names and labels."""
     rows = [
-        (label, value := _means(job.repetitions, name, slow=True), format_duration(value), "")
-        for name, label in _parts_of(job)
+        (label, value := _means(tried, name, slow=True), format_duration(value), "")
+        for name, label in parts
     ]
     return picture(
         f"Where the slowest {format_percent(SLOW)} of the requests spend their time", rows
     )
 
 
-def _figures(doc: ServingRecord) -> Table | None:
+def parts_table(
+    tried: Sequence[ServedTrial | KvTrial], parts: Sequence[tuple[str, str]], of: str
+) -> Table | None:
+    """Where all requests, and the slowest of them, spend their time. ``of``: what has the parts."""
+    if not tried:
+        return None
+    rows = TableOf(parts)
+    rows.add("part", f"part of {of}", of=lambda each: each[1])
+    rows.add("mean_s", "all requests", "s", lambda each: _means(tried, each[0], slow=False))
+    slow = f"slowest {format_percent(SLOW)}"
+    rows.add("slow_mean_s", slow, "s", lambda each: _means(tried, each[0], slow=True))
+    return rows.made("parts", "Where the time goes: means, median of the repetitions")
+
+
+def figures_table(doc: ServingRecord | KvCacheRecord) -> Table | None:
+    """The metrics over the repetitions."""
     table = Medians("min", "max", "n")
     for metric in metrics_of("request", "repetition"):
         if metric.name in doc.metrics:
@@ -246,19 +270,6 @@ def _figures(doc: ServingRecord) -> Table | None:
     many = counted(len(doc.job.repetitions), "repetition")
     title = f"Measured: median [min, max] of {many}"
     return table.table("metrics", title) if table.rows else None
-
-
-def _parts(job: ServingRun) -> Table | None:
-    """Where all requests, and the slowest of them, spend their time."""
-    tried = job.repetitions
-    if not tried:
-        return None
-    rows = TableOf(_parts_of(job))
-    rows.add("part", "part of the latency", of=lambda each: each[1])
-    rows.add("mean_s", "all requests", "s", lambda each: _means(tried, each[0], slow=False))
-    slow = f"slowest {format_percent(SLOW)}"
-    rows.add("slow_mean_s", slow, "s", lambda each: _means(tried, each[0], slow=True))
-    return rows.made("parts", "Where the time goes: means, median of the repetitions")
 
 
 def rates_table(windows: Iterable[RequestWindow], limit_s: float, at: float) -> Table | None:
@@ -308,12 +319,21 @@ def _about(doc: ServingRecord) -> list[tuple[str, str]]:
     ]
 
 
-def _windows(doc: ServingRecord) -> Table:
-    """One row for each window of requests."""
-    rows = TableOf(doc.job.trials)
+def windows_table(
+    doc: ServingRecord | KvCacheRecord,
+    trial: type[ServedTrial | KvTrial],
+    parts: type[LatencyParts | KvParts],
+    kinds: Mapping[str, str],
+) -> Table:
+    """One row for each window of requests, which is a ``trial`` with the ``parts`` of its time."""
+    trials: Sequence[ServedTrial | KvTrial] = doc.job.trials
+    rows = TableOf(trials)
     rows.data("run_id", of=lambda _: doc.run_id)
-    rows.data("kind", of=lambda one: _TRIALS[one.kind])
-    others = ("kind", "parts", "slow_parts", "error", "residency_how")
-    rows.data(*(name for name in ServedTrial.model_fields if name not in others))
-    rows.data(*LatencyParts.model_fields, each=lambda one, name: getattr(one.parts, name))
+    rows.data("kind", of=lambda one: kinds[one.kind])
+    rows.data(*(name for name in trial.model_fields if name not in _NO_COLUMNS))
+    rows.data(*parts.model_fields, each=lambda one, name: getattr(one.parts, name))
     return data_table(rows, doc, "windows", "Windows of requests")
+
+
+_NO_COLUMNS = ("kind", "parts", "slow_parts", "error", "residency_how", "write_error")
+"""Fields of a window that its row does not have as they are."""
