@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..ask.tuning.recommend import TuningTarget, recommend
 from ..ask.tuning.sweepfolder import read_sweep
@@ -13,8 +14,6 @@ from ..judge.rebuild import conclude
 from ..record.run import load_training
 from ..record.sweep import SWEEP_FILE
 from ..report.advise import by_hand, confirmed_sections, sections
-from ..runner.earlier import plan_again
-from ..runner.hosts.hosts import Hosts
 from ..settings.base import apply_overrides
 from ..settings.workload import code_in, code_of
 from .hosts import trials
@@ -22,6 +21,9 @@ from .live import Live
 from .printing import print_report
 from .terminal import say, warn
 from .verbs import AdviseRequest
+
+if TYPE_CHECKING:
+    from ..runner.hosts.hosts import Hosts
 
 
 def run(request: AdviseRequest) -> int:
@@ -72,6 +74,7 @@ def _settings(texts: Sequence[str]) -> dict[str, str]:
 def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
     """Try the advice of one run, and print what was promised and found."""
     from ..runner.confirm import NOTHING, applicable
+    from ..runner.earlier import plan_again
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
     from ..runner.options import Confirm
