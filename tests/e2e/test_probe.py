@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from iobench.base.errors import UsageError
 from iobench.host import fio
 from iobench.record.curve import StorageProbe
+from iobench.runner.curve.story import plan_probe
+from iobench.runner.curve.target import open_target
 from iobench.storage import open_storage
 from tests.conftest import MakeDataset
 from tests.processes import in_process
@@ -100,6 +103,16 @@ def test_opens_stats_and_listings_without_reads(tmp_path: Path) -> None:
         assert point["bytes_per_s"]["value"] == pytest.approx(4 * point["reads_per_s"]["value"])
     code, out, err = in_process("probe", url, *words, *QUICK, "--details")
     assert (code, err, "opens/s" in out, "entries/s" in out) == (0, "", True, True)
+
+
+def test_metadata_is_measured_by_one_host(tmp_path: Path) -> None:
+    with open_target(
+        str(files(tmp_path / "data", 2, 1 << 20)), origin=None, least_bytes=4096
+    ) as target:
+        asked = {"max_in_flight": 2, "budget_s": 30.0, "metadata": True}
+        assert plan_probe(target, [4096], **asked).metadata == ("open", "stat", "list")
+        with pytest.raises(UsageError):
+            plan_probe(target, [4096], hosts=2, **asked)
 
 
 @pytest.mark.nightly
