@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.processes import completed, in_process, printed, refused
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
 
+@cache
 def flags_of(verb: str) -> dict[str, Argument]:
     """The flags and words of a verb by their first name."""
     app = program()

@@ -155,15 +155,15 @@ def test_a_quantile_is_one_of_the_values(share: float, expected: float) -> None:
 
 
 def test_a_latency_that_grows_is_told_and_one_that_does_not_is_not() -> None:
-    """200 windows each: of a queue at 105 % of its rate, and at 50 and 70 %."""
+    """100 windows each: of a queue at 105 % of its rate, and at 50 and 70 %."""
     grows = dict.fromkeys((0.5, 0.7, 1.05), 0)
     for load in grows:
-        for seed in range(200):
+        for seed in range(100):
             arrivals = Arrivals(ArrivalSpec()).window(load / STEP, 4000 * STEP / load, seed) / 1e9
             grows[load] += growth_of(one_by_one(arrivals) - arrivals)[1]
-    assert grows[1.05] >= 190
-    assert grows[0.5] <= 4
-    assert grows[0.7] <= 10
+    assert grows[1.05] >= 95
+    assert grows[0.5] <= 2
+    assert grows[0.7] <= 5
 
 
 def test_a_few_requests_tell_nothing_about_growth() -> None:
