@@ -15,7 +15,7 @@ from ..load.engines.base import ends_early
 from ..load.reader import BatchReader
 from ..record.manifest import Manifest
 from ..settings.workload import ReaderSpec
-from ..storage.base import Storage
+from ..storage.base import OwnReader, ReadByThreads, Storage
 from .arrivals import Instants
 from .client import Issued, Read, Sequel, issue
 
@@ -46,6 +46,7 @@ class SampleReaders:
         spec = spec.model_copy(update={"block_size": max(4096, step, min(spec.block_size, room))})
         first = make_reader(manifest, storage, spec)
         self._batches: list[BatchReader] = [first]
+        self._own: list[OwnReader] = []
         if first.prepares or ResolvedSpec.of(manifest).blocks:
             self._batches += [first.clone() for _ in range(1, count)]
             for reader in self._batches:
@@ -54,9 +55,12 @@ class SampleReaders:
             return
         once = ResolvedSpec.of(manifest).format.one_sample_per_shard
         key = lru_cache(_KEYS)(manifest.key)
+        if isinstance(storage, ReadByThreads):
+            self._own = [storage.own_reader() for _ in range(count)]
+        reads = [one.read_into for one in self._own] or [storage.read_into] * count
         self.readers = [
-            _plain(manifest, storage, key, spec.block_size // step * step, once=once)
-            for _ in range(count)
+            _plain(manifest, read, step, key, spec.block_size // step * step, once=once)
+            for read in reads
         ]
 
     def issue(
@@ -81,16 +85,25 @@ class SampleReaders:
     def close(self) -> None:
         for reader in reversed(self._batches):
             reader.close()
+        for one in self._own:
+            one.close()
 
 
 def _prepared(reader: BatchReader) -> Read:
     return lambda sample: reader.read(np.array([sample]), None).stats.bytes_read
 
 
-def _plain(manifest: Manifest, storage: Storage, key: Key, block_size: int, *, once: bool) -> Read:
-    """Reads the stored bytes of a sample into memory of its own."""
+def _plain(
+    manifest: Manifest,
+    read_into: Callable[..., int],
+    step: int,
+    key: Key,
+    block_size: int,
+    *,
+    once: bool,
+) -> Read:
+    """Reads the stored bytes of a sample, in steps of so many, into memory of its own."""
     shards, offsets, sizes = (manifest.samples[name] for name in ("shard", "offset", "stored"))
-    step, read_into = storage.alignment, storage.read_into
     memory = buffers.private(block_size).array.data
 
     def read(sample: int) -> int:

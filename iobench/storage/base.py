@@ -31,8 +31,10 @@ __all__ = [
     "MaybeDirect",
     "Opens",
     "OpensFiles",
+    "OwnReader",
     "Parallel",
     "ParallelSink",
+    "ReadByThreads",
     "Replacing",
     "Residency",
     "Retries",
@@ -182,6 +184,23 @@ class ParallelSink(Protocol):
     """Of the address and length of written memory, in bytes; padding at the end is cut off."""
 
     def write_at(self, offset: int, data: Buffer) -> None: ...
+
+
+class OwnReader(Protocol):
+    """What one thread reads by."""
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        """As that of the storage."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class ReadByThreads(Protocol):
+    """A storage whose reads cost less over what each thread has for itself."""
+
+    def own_reader(self) -> OwnReader:
+        """Made in the process that uses it; it contacts nothing."""
 
 
 @runtime_checkable

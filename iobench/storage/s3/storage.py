@@ -30,6 +30,7 @@ from ..base import (
 )
 from .clients import check_installed, versions
 from .clients.base import Client, ObjectInfo, Upload, Wired
+from .connection import OwnConnection
 from .deletion import Deletions, NoConnectionError
 from .errors import Failure, Kind, explain
 from .options import NAMES, S3Options, parse_options
@@ -245,6 +246,10 @@ class S3Storage:
         except (Failure, UsageError):
             return ""  # the first request reports that
         return "the environment asks for an HTTP proxy" if proxied else ""
+
+    def own_reader(self) -> OwnConnection:
+        """Reads over a connection of their own, where no client library was asked for."""
+        return OwnConnection(self)
 
     def wire(self) -> S3Wire:
         """What an event loop sends requests by. Raises Failure, UsageError."""
