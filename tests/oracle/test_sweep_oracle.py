@@ -71,8 +71,8 @@ def test_workers_against_latency_confirmed_by_fresh_runs(tmp_path: Path) -> None
 
 
 def test_a_conversion_pays_back_when_the_arithmetic_says(tmp_path: Path) -> None:
-    """100 files take 1 s to open, a tar of 100 samples of 100 kB takes 1 s to write, and an epoch
-    of it 0.5 s: (1 + 1) / (1 - 0.5) epochs, of which everything that is not planted takes more.
+    """100 files take 1 s to open, a tar of 100 samples of 100 kB takes 4 s to write, and an epoch
+    of it 0.5 s: (1 + 4) / (1 - 0.5) epochs, beside what it costs to make the bytes.
     """
     _job(
         tmp_path,
@@ -81,14 +81,14 @@ def test_a_conversion_pays_back_when_the_arithmetic_says(tmp_path: Path) -> None
         reader={"concurrency": 4},
         loader={"workers": 2},
     )
-    to = "sweep ./job.yaml --to throttled+data?opens=100&bandwidth=20MB&write_bandwidth=10MB"
+    to = "sweep ./job.yaml --to throttled+data?opens=100&bandwidth=20MB&write_bandwidth=2.5MB"
     swept = document(f"{to} --sweep dataset.format=files,tar --repeat 3 --calibration 0")
     found = document(f"advise {swept['directory']}")["payback"]
     assert found["what"] == "format=tar"
     assert found["saved_s"] == pytest.approx(0.5, rel=0.35)
-    assert found["convert_s"] == pytest.approx(2.0, rel=0.25)
+    assert found["convert_s"] == pytest.approx(5.0, rel=0.3)
     assert found["epochs"] == pytest.approx(found["convert_s"] / found["saved_s"])
-    assert 3 < found["epochs"] < 6
+    assert 6 < found["epochs"] < 18
 
 
 def test_compression_is_worth_what_storage_lacks(tmp_path: Path) -> None:
