@@ -77,6 +77,7 @@ bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fi
 	$(BIN)/python -m tools.bench.s3_vs_client
 	$(BIN)/python -m tools.bench.dlio --dlio "$(DLIO)"
 	$(BIN)/python -m tools.bench.user_loader
+	$(BIN)/python -m tools.bench.serving --folder .
 	$(BIN)/python -m tools.bench.page
 
 fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found lies in tests/corpus

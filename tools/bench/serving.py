@@ -1,6 +1,6 @@
 """Loads of a model by ``direct`` beside fio and ``load_file``, and what requests cost their client.
 
-``python -m tools.bench.serving --folder DIR`` makes 0.8 GB of weights and 30 MB of samples in DIR,
+``python -m tools.bench.serving --folder DIR`` makes 0.9 GB of weights and 30 MB of samples in DIR,
 and prints rows for docs/performance.md: median [min, max] over the rounds, in which all take turns.
 CPU times change less than rates do where other work runs on the cores.
 """
@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
+from iobench.base.units import format_count
 from iobench.judge.model_load import trials_of
 from iobench.record.model_load import LoadTrial
 from iobench.record.run import ModelLoadRecord, RunRecord, ServingRecord, load_run
@@ -27,13 +28,13 @@ from iobench.storage.base import OwnReader, ReadByThreads
 from tests.servers.s3 import BUCKET, ENVIRONMENT, rclone_server
 from tools.bench.sides import MIB
 
-WEIGHTS = ("qwen3-0.6b-weights", "--layers", "14")
+WEIGHTS = ("qwen3-0.6b-weights", "--layers", "10")
 RATE = 5_000
 """Requests/s at which the client's CPU time is measured."""
 
 
 def row(what: str, unit: str, values: Sequence[float], target: str) -> str:
-    low, middle, high = (f"{each(values):.3g}" for each in (min, median, max))
+    low, middle, high = (format_count(each(values)) for each in (min, median, max))
     return f"| {what} | {middle} [{low}, {high}] {unit} | {target} |"
 
 
