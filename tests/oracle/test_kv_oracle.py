@@ -10,7 +10,8 @@ from iobench.record.kv_cache import KvTrial, KvVerdict
 from iobench.record.run import KvCacheRecord
 from iobench.runner.kv_cache import make_kv_plan, run_kv
 from iobench.runner.options import VerbOptions
-from iobench.settings.kv_cache import KvScenario
+from iobench.settings.kv_cache import KvScenario, PromptSpec
+from iobench.settings.scenario import ArrivalSpec
 
 BREAK_EVEN = 40e6
 """In bytes/s: what computing takes, by the rate of the prefill below."""
@@ -30,6 +31,18 @@ SPEC = KvScenario.model_validate(
         "reader": {"concurrency": 8, "depth": 2},
     }
 )  # fmt: skip
+
+
+ALONE = SPEC.model_copy(
+    update={
+        "rate": 1.5,
+        "arrivals": ArrivalSpec(kind="constant"),
+        "prompts": PromptSpec(
+            shared_tokens=4096, new_tokens=300, new_tokens_p90=400, max_tokens=10_000
+        ),
+    }
+)
+"""Each request loads the 16 chunks of one prefix, and no two loads overlap."""
 
 
 def run(place: str, results: Path, spec: KvScenario = SPEC, repetitions: int = 3) -> KvCacheRecord:
@@ -52,28 +65,23 @@ def first(doc: KvCacheRecord) -> KvTrial:
 def test_throttled_storage_is_named_on_its_side_of_the_break_even(
     tmp_path: Path, times: float
 ) -> None:
-    """One link serves all loads, of which few overlap at 3 requests/s."""
-    spec = SPEC.model_copy(update={"rate": 0.5})
     bandwidth = int(times * BREAK_EVEN)
-    doc = run(f"throttled+{tmp_path / 'kv'}?bandwidth={bandwidth}", tmp_path, spec)
+    doc = run(f"throttled+{tmp_path / 'kv'}?bandwidth={bandwidth}", tmp_path, ALONE)
     verdict = verdict_of(doc)
     assert verdict.worth is (times > 1)
     assert verdict.break_even_bytes_per_s is not None
     assert verdict.load_bytes_per_s is not None
     assert verdict.break_even_bytes_per_s.value == pytest.approx(BREAK_EVEN, rel=1e-6)
-    # Loads that overlap take longer, and none takes less.
-    assert 0.7 * bandwidth < verdict.load_bytes_per_s.value < 1.03 * bandwidth
+    # The disk behind the throttle takes a time of its own where it is slow to answer.
+    assert 0.85 * bandwidth < verdict.load_bytes_per_s.value < 1.03 * bandwidth
 
 
 def test_a_load_takes_what_its_bytes_take(tmp_path: Path) -> None:
     """With a delay for each read, too: 2 reads of a request are under way at the same time."""
-    spec = SPEC.model_copy(update={"rate": 0.5})
-    doc = run(f"throttled+{tmp_path / 'kv'}?latency=20ms", tmp_path, spec, 1)
+    doc = run(f"throttled+{tmp_path / 'kv'}?latency=20ms", tmp_path, ALONE, 1)
     trial = first(doc)
     assert trial.loading_s is not None
-    # An odd number of chunks takes one delay more than half of them.
-    least = trial.chunks_loaded * 0.020 / 2
-    assert least <= trial.loading_s < 1.25 * (least + 0.010 * trial.loads)
+    assert trial.loading_s / trial.loads == pytest.approx(16 / 2 * 0.020, rel=0.1)
 
 
 def test_slow_writes_are_the_bottleneck_or_fall_behind(tmp_path: Path) -> None:
