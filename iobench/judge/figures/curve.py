@@ -221,10 +221,11 @@ def spent(
     """Whether this curve's plateau is one of operations/s, of them of metadata, or of bytes/s.
 
     ``opens`` is the curve of opening the files of this curve's requests, each of which opens one.
-    It is metadata where opening alone is hardly faster: the plateau reaches ``ALIKE`` of it.
+    It is metadata where opening alone is hardly faster: the plateau reaches ``ALIKE`` of it. Then
+    reading adds nothing to it, whatever requests of another size reach in files that stay open.
     """
     found = _spent(curve, other)
-    if found == "bandwidth" or opens is None or _client_at_plateau(curve):
+    if opens is None or _client_at_plateau(curve):
         return found
     alone = highest(opens.points)
     mine = curve.plateau_reads_per_s
