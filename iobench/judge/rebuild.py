@@ -34,7 +34,7 @@ from .figures.metrics import repetition_metrics, summarise, with_device_figures
 from .figures.search import find_max_point, with_answer
 from .figures.windows import ceiling_again, cpu_ceiling
 from .judged import Judged, effective_cores, judge
-from .kv.figures import kv_summaries
+from .kv.figures import KV_SUMMARISED
 from .kv.verdict import kv_verdict
 from .model_load import summaries_of as summaries_of_loads
 from .model_load import with_figures as with_load_figures
@@ -75,10 +75,10 @@ def conclude(doc: T) -> T:
         loads = with_load_figures(doc.job)
         doc = doc.model_copy(update={"metrics": summaries_of_loads(loads), "job": loads})
     elif isinstance(doc, ServingRecord):
-        doc = doc.model_copy(update={"metrics": summaries(doc)})
+        doc = doc.model_copy(update={"metrics": summaries(doc.job.repetitions)})
         doc = doc.with_job(verdict=serving_verdict(doc))
     elif isinstance(doc, KvCacheRecord):
-        doc = doc.model_copy(update={"metrics": kv_summaries(doc)})
+        doc = doc.model_copy(update={"metrics": summaries(doc.job.repetitions, KV_SUMMARISED)})
         doc = doc.with_job(verdict=kv_verdict(doc))
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})

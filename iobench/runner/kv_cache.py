@@ -6,8 +6,6 @@ window's seed alone. Whatever happens on the way, what was measured until then i
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -15,7 +13,7 @@ from typing import get_args
 import numpy as np
 
 from ..base.errors import IobenchError, UsageError
-from ..base.units import format_bytes, format_count, format_duration
+from ..base.units import format_count, format_duration
 from ..host.requests import RequestColumns, write_requests
 from ..judge.kv.figures import with_kv_figures
 from ..judge.serving.figures import quantile
@@ -29,7 +27,7 @@ from ..serve.kv.tiers import WindowPlan, plan_window
 from ..serve.kv.traffic import draw_prompts
 from ..settings.kv_cache import KvScenario
 from ..storage import open_storage
-from ..storage.base import MaybeDirect, Storage, innermost, local_root
+from ..storage.base import MaybeDirect, Storage, innermost
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease
 from .agent import HostAgent
@@ -37,8 +35,8 @@ from .checkpoint import unlocked
 from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .options import VerbOptions
 from .progress import Observer
-from .serving import DRAIN, DRAIN_S, MAX_RATE, search_rates
-from .trials import seed_of, take_turns
+from .serving import DRAIN, DRAIN_S, MAX_RATE, check_room, repeat_windows, search_rates
+from .trials import seed_of
 
 MAX_HISTORY_S = 4 * 3600.0
 """So long before a window, requests fill the tiers at most."""
@@ -119,17 +117,12 @@ def make_kv_plan(
 
 def _check_room(plan: KvPlan, window: WindowPlan) -> None:
     """Check that the chunks of a window have room. Raises UsageError."""
-    root = local_root(innermost(open_storage(plan.to)))
-    if root is None:
-        return
-    there = next(each for each in (root, *root.parents) if each.exists())
-    free, needed = shutil.disk_usage(there).free, window.most * plan.scenario.chunk_bytes
-    if needed > free:
-        raise UsageError(
-            f"the chunks of a window take {format_bytes(needed)}, and {format_bytes(free)} are "
-            f"free at {there}",
-            remedy="use fewer layers (--set layers=1), a lower --rate or a shorter --duration",
-        )
+    check_room(
+        plan.to,
+        window.most * plan.scenario.chunk_bytes,
+        "the chunks of a window take",
+        "use fewer layers (--set layers=1), a lower --rate or a shorter --duration",
+    )
 
 
 def run_kv(
@@ -229,12 +222,7 @@ class _KvRun:
             self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
             self._window(kind, rate, seed_of(self.plan.seed, "repetition", turn))
 
-        def stop(turn: int, active: Sequence[KvTrialKind]) -> bool:
-            each = self.budget.mean_s(_PART)
-            full = each is not None and turn > 0 and not self.budget.fits(len(kinds) * each)
-            return turn >= total or full
-
-        take_turns(kinds, measure, stop)
+        repeat_windows(kinds, measure, total=total, budget=self.budget, part=_PART)
 
     def _search(self) -> None:
         """Find the largest rate that holds the limit."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,8 @@ from .options import VerbOptions
 from .plan import Plan, make_plan
 from .progress import Observer
 from .trials import seed_of, take_turns
+
+K = TypeVar("K", bound=str)
 
 MAX_RATE = 50_000.0
 """Requests/s. One process can't issue more, however little it does for each."""
@@ -143,7 +145,13 @@ def make_serving_plan(
     if rate is not None:
         arrivals.window(rate, seconds, seed)  # refuses what no record holds
     if scenario.log.to is not None and rate is not None:
-        _check_room(scenario.log.to, scenario, rate * seconds, plan.manifest.mean_stored_bytes)
+        each = scenario.log.record + plan.manifest.mean_stored_bytes * scenario.log.inputs
+        check_room(
+            scenario.log.to,
+            rate * seconds * each,
+            "the log of a window takes",
+            "use a smaller log.record, a lower --rate or a shorter --duration",
+        )
     return ServingPlan(
         scenario=scenario,
         plan=plan,
@@ -154,19 +162,20 @@ def make_serving_plan(
     )
 
 
-def _check_room(log: str, scenario: Scenario, records: float, sample_bytes: float) -> None:
-    """Check that the log of a window has room. Raises UsageError."""
-    root = local_root(innermost(open_storage(log)))
+def check_room(url: str, needed: float, what: str, remedy: str) -> None:
+    """Check that a local place has room for what a window writes. Raises UsageError.
+
+    ``needed``: bytes. ``what``: with its verb, for the message.
+    """
+    root = local_root(innermost(open_storage(url)))
     if root is None:
         return
     there = next(each for each in (root, *root.parents) if each.exists())
     free = shutil.disk_usage(there).free
-    needed = records * (scenario.log.record + sample_bytes * scenario.log.inputs)
     if needed > free:
         raise UsageError(
-            f"the log of a window takes {format_bytes(needed)}, and {format_bytes(free)} are free "
-            f"at {there}",
-            remedy="use a smaller log.record, a lower --rate or a shorter --duration",
+            f"{what} {format_bytes(needed)}, and {format_bytes(free)} are free at {there}",
+            remedy=remedy,
         )
 
 
@@ -187,6 +196,22 @@ def run_serving(
         directory = new_directory(options.results, plan.scenario.name)
         begun = ServingBegun(plan, directory, options, observer or Observer(), Others(lease), log)
         return begun.run(), directory
+
+
+def repeat_windows(
+    kinds: list[K], measure: Callable[[K, int], None], *, total: int, budget: Budget, part: str
+) -> None:
+    """Measure windows of all kinds in turns: ``total`` rounds, or as many as the budget allows.
+
+    ``part``: of the budget, for which each window is a trial. At least one round is measured.
+    """
+
+    def stop(turn: int, active: Sequence[K]) -> bool:
+        each = budget.mean_s(part)
+        full = each is not None and turn > 0 and not budget.fits(len(kinds) * each)
+        return turn >= total or full
+
+    take_turns(kinds, measure, stop)
 
 
 def search_rates(
@@ -342,15 +367,10 @@ class ServingBegun:
             seed = seed_of(self.plan.seed, "repetition", turn)
             self._window(kind, rate, seed, copies if kind == "without-storage" else None)
 
-        def stop(turn: int, active: Sequence[TrialKind]) -> bool:
-            each = self.budget.mean_s(_PART)
-            full = each is not None and turn > 0 and not self.budget.fits(len(kinds) * each)
-            return turn >= total or full
-
         kinds: list[TrialKind] = ["repetition", "without-storage"]
         if self.log is not None:
             kinds.append("without-log")
-        take_turns(kinds, measure, stop)
+        repeat_windows(kinds, measure, total=total, budget=self.budget, part=_PART)
 
     def _copies(self) -> tuple[Storage, np.ndarray]:
         """Some shards in memory, and the numbers of the samples in them."""

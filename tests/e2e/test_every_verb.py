@@ -38,8 +38,7 @@ class Story:
     def text(self, *words: object) -> str:
         self.told.add(str(words[0]))
         code, out, err = in_process(*words, "--quiet")
-        invalid = words[0] == "kv" and code == 3  # a busy machine loads nothing in a short window
-        assert (code, err) == (3 * invalid, ""), (words, out, err)
+        assert (code, err) == (0, ""), (words, out, err)
         assert out, words
         return out
 
@@ -123,9 +122,11 @@ def test_every_verb(
     kept = story.document(
         *("kv", "kv-chat-llama3-8b", "--to", f"{place}/kv", "--set", "layers=1", "--rate", 4),
         *("--set", "prompts.max_tokens=3000", "--set", "prompts.new_tokens=600"),
+        *("--set", "dram=0", "--limit", "600s"),  # of which a late client takes little
         *("--duration", "1s", "--repeat", 1, *TAG, "--results", results),
     )
     assert kept["job"]["trials"][0]["kind"] == "repetition"
+    assert kept["job"]["trials"][0]["chunks_loaded"] > 0
     first = story.document("check", data, "--budget", "10s", *ONCE, *TAG, "--results", results)
     assert (first["status"], first["job"]["dataset"]["samples"]) == ("ok", SAMPLES)
     saved = story.document(

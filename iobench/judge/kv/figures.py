@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...record.kv_cache import KvParts, KvTrial
-from ...record.run import KvCacheRecord, Summary
 from ...settings.kv_cache import MAX_CONTEXT, KvScenario
 from ..serving.figures import SLOW, Rows, of_latency, quantile
 
@@ -153,14 +152,3 @@ KV_SUMMARISED = (
     *("hit_rate", "load_p99_s", "load_bytes_per_s", "break_even_bytes_per_s"),
     *("accelerators_freed", "read_bytes_per_s", "write_bytes_per_s", "drive_writes_per_day"),
 )
-
-
-def kv_summaries(doc: KvCacheRecord) -> dict[str, Summary]:
-    """The figures of the repetitions by the names of ``record.metrics``."""
-    done = doc.job.repetitions
-    return Summary.of(
-        {
-            name: [value for one in done if (value := getattr(one, name)) is not None]
-            for name in KV_SUMMARISED
-        }
-    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...record.run import ServingRecord, Summary
+from ...record.run import Summary
 from ...record.serving import LatencyParts, RequestWindow, ServedTrial
 from ...settings.scenario import Scenario
 from ..statistics import t_quantile
@@ -211,12 +211,13 @@ SUMMARISED = (
 )
 
 
-def summaries(doc: ServingRecord) -> dict[str, Summary]:
+def summaries(
+    repetitions: Sequence[RequestWindow], names: Sequence[str] = SUMMARISED
+) -> dict[str, Summary]:
     """The figures of the repetitions by the names of ``record.metrics``."""
-    done = doc.job.repetitions
     return Summary.of(
         {
-            name: [value for one in done if (value := getattr(one, name)) is not None]
-            for name in SUMMARISED
+            name: [value for one in repetitions if (value := getattr(one, name)) is not None]
+            for name in names
         }
     )
