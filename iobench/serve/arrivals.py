@@ -237,7 +237,7 @@ _COLUMNS: dict[TraceFormat, str] = {
 
 def _times(path: str, form: TraceFormat, lines: list[str]) -> Iterator[float]:
     column, before = _COLUMNS[form], -math.inf
-    remedy = f"set --trace-format to one of {', '.join(_COLUMNS)}"
+    remedy = "name another file, or set --trace-format to the one that this file has"
     for number, row in trace_rows(lines):
         where = f"line {number} of {path}"
         try:
