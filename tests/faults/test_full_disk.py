@@ -166,7 +166,7 @@ def test_a_log_that_fills_its_disk_ends_the_run_in_one_line(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else takes the room after it was looked for."""
-    monkeypatch.setattr(serving, "_check_room", lambda *about: None)
+    monkeypatch.setattr(serving, "check_room", lambda *about: None)
     generate(spec(), LocalStorage(tmp_path / "data"), workers=0)
     scenario = tmp_path / "mine.yaml"
     scenario.write_text("{name: mine, dataset: t, limit: 20s, step_time: 1ms, cache: any}")
