@@ -82,12 +82,7 @@ def build_kv_trial(
         "stored_share": 1.0,
     }
     trial = KvTrial(
-        kind=kind,
-        seed=seed,
-        rate=5.0,
-        seconds=requests * 0.2,
-        requests=requests,
-        **facts | changes,
+        kind=kind, seed=seed, rate=5.0, seconds=requests * 0.2, requests=requests, **facts | changes
     )
     return with_kv_figures(trial, rows, scenario)
 

@@ -41,11 +41,7 @@ def build_trial(
     """
     instants = Arrivals(scenario.arrivals).window(rate, seconds, seed)
     begins, ends = served(
-        instants + late_s * 1e9,
-        servers=readers,
-        batch_size=1,
-        batch_delay=0,
-        step=read_s * 1e9,
+        instants + late_s * 1e9, servers=readers, batch_size=1, batch_delay=0, step=read_s * 1e9
     )
     fails = np.zeros(len(instants), np.uint8)
     if failed:

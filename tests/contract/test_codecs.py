@@ -39,10 +39,7 @@ def test_independent_readers_accept_the_streams() -> None:
     assert zstandard.ZstdDecompressor().decompress(CODECS.open("zstd").compress(view)) == TEXT
     assert lz4.frame.decompress(CODECS.open("lz4").compress(view)) == TEXT
     listed = subprocess.run(
-        ["gzip", "-t"],
-        input=CODECS.open("gzip").compress(view),
-        capture_output=True,
-        check=False,
+        ["gzip", "-t"], input=CODECS.open("gzip").compress(view), capture_output=True, check=False
     )
     assert listed.returncode == 0
 

@@ -87,8 +87,7 @@ def test_the_mean_colour_tells_the_class_also_of_a_crop(make_dataset: MakeDatase
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"format": "parquet"}, {"format": "tfrecord"}, {"content": "raw"}, {"content": "npz"}],
+    "wrong", [{"format": "parquet"}, {"format": "tfrecord"}, {"content": "raw"}, {"content": "npz"}]
 )
 def test_what_has_no_place_for_labels_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     from iobench.data.generator import generate

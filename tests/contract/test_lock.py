@@ -30,20 +30,9 @@ from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks import flocks, object_lease, object_lock
 from iobench.storage.locks import holder as holder_module
-from iobench.storage.locks.holder import (
-    BODY_BYTES,
-    Holder,
-    is_alive,
-    parse_holder,
-    start_of,
-)
+from iobench.storage.locks.holder import BODY_BYTES, Holder, is_alive, parse_holder, start_of
 from iobench.storage.locks.lock import exclusive, shared
-from iobench.storage.locks.objects import (
-    LOCK,
-    is_lock_name,
-    read_holder,
-    reader_key,
-)
+from iobench.storage.locks.objects import LOCK, is_lock_name, read_holder, reader_key
 from iobench.storage.simulated.memory import MemoryStorage
 from tests.processes import check_ended, descriptors, family, wait_until
 from tests.servers.nfs import NfsServer, nfs_server

@@ -14,10 +14,7 @@ import pytest
 
 from iobench.base.errors import MissingObjectError, StorageError, TargetRefusedError
 from iobench.storage import open_storage
-from iobench.storage.base import (
-    Retries,
-    Storage,
-)
+from iobench.storage.base import Retries, Storage
 from iobench.testing.storage import StorageContract, content, put, read
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 

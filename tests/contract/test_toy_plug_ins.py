@@ -15,12 +15,7 @@ import pytest
 from iobench.base.errors import UsageError
 from iobench.cli.main import main
 from iobench.data.codecs import CODECS
-from iobench.data.dataset import (
-    cheaper_codecs,
-    load_dataset_spec,
-    open_dataset,
-    with_shards_stated,
-)
+from iobench.data.dataset import cheaper_codecs, load_dataset_spec, open_dataset, with_shards_stated
 from iobench.data.generator import generate
 from iobench.data.verify import verify
 from iobench.load import make_loader

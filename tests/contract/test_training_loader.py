@@ -289,8 +289,7 @@ def test_a_transform_may_keep_what_it_was_given(make_dataset: MakeDataset, load:
 def test_nested_results_of_a_transform_are_stacked(make_dataset: MakeDataset, load: Load) -> None:
     _, path = make_dataset(**TAR)
     loader = load(
-        path,
-        transform=lambda pixels: {"mean": pixels.float().mean(), "tall": pixels.shape[0]},
+        path, transform=lambda pixels: {"mean": pixels.float().mean(), "tall": pixels.shape[0]}
     )
     examples = next(iter(loader))
     assert examples.labels is None

@@ -245,10 +245,7 @@ class TestHdf5:
         [
             ({"chunks": (1, 30, 10)}, "chunks"),
             ({"chunks": (4, 15, 40), "compression": "gzip"}, "chunks"),
-            (
-                {"chunks": (4, 30, 40), "compression": "gzip"},
-                "chunk",
-            ),
+            ({"chunks": (4, 30, 40), "compression": "gzip"}, "chunk"),
             (
                 {"chunks": (1, 30, 40), "compression": "gzip", "shuffle": True},
                 r"\(shuffle, deflate\)",
@@ -317,10 +314,7 @@ class TestHdf5:
             file.create_dataset("c", (3,), np.dtype([("n", "i4"), ("s", h5py.string_dtype())]))
 
         write_hdf5(tmp_path / "d/a.h5", fill)
-        with pytest.raises(
-            DatasetError,
-            match=r"1 shard.*3 datasets",
-        ):
+        with pytest.raises(DatasetError, match=r"1 shard.*3 datasets"):
             scanned(tmp_path / "d")
 
     def test_only_metadata_is_read(self, tmp_path: Path) -> None:

@@ -132,8 +132,7 @@ def test_ranks_train_one_model_together(odd: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
-    [("FailsOnRankOne", "planted"), ("DiesOnRankOne", "rank 1 died")],
+    ("model", "said"), [("FailsOnRankOne", "planted"), ("DiesOnRankOne", "rank 1 died")]
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_rank_that_fails_ends_those_that_wait_for_its_gradients(

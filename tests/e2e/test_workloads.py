@@ -83,13 +83,7 @@ FEW: dict[str, tuple[str, ...]] = {
 Of 5 shards, the largest is not among those that the seed of a run copies.
 """
 
-SMALL_BATCHES = {
-    "dlrm": 4096,
-    "flux": 4,
-    "resnet50": 4,
-    "retinanet": 4,
-    "unet3d": 2,
-}
+SMALL_BATCHES = {"dlrm": 4096, "flux": 4, "resnet50": 4, "retinanet": 4, "unet3d": 2}
 """Samples of a batch, by dataset, where the workload's own are too many for the few samples."""
 
 LARGER = {

@@ -221,8 +221,7 @@ def test_a_damaged_tensor_is_named_with_its_file(tmp_path: Path, writer: str) ->
     whole[place] ^= 1
     path.write_bytes(whole)
     with pytest.raises(
-        CorruptCheckpointError,
-        match=f"{path.name} is corrupt: 'model/embedding' differs",
+        CorruptCheckpointError, match=f"{path.name} is corrupt: 'model/embedding' differs"
     ):
         restore(writer, target, blank(state))
 
@@ -278,8 +277,7 @@ def test_a_bomb_in_the_metadata_of_dcp_is_never_executed(tmp_path: Path) -> None
     target = save("dcp", root, 1, state)
     plant(target, ".metadata", pickle.dumps(Bomb(canary)))
     with pytest.raises(
-        CorruptCheckpointError,
-        match=r"\.metadata is corrupt: .*nothing was executed",
+        CorruptCheckpointError, match=r"\.metadata is corrupt: .*nothing was executed"
     ):
         restore("dcp", target, blank(state))
     assert not canary.exists()

@@ -429,8 +429,7 @@ def limited(what: int, soft: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "once"),
-    [(64, True), (64, False), (256, True), (256, False)],
+    ("concurrency", "once"), [(64, True), (64, False), (256, True), (256, False)]
 )
 def test_ten_thousand_files_with_256_descriptors(
     many_files: Path, engine: str, concurrency: int, once: bool
@@ -645,10 +644,7 @@ def test_ctrl_c_cancels_reads_that_would_never_end(
         ]
         reads.wait(begun[2])
 
-    with (
-        pytest.raises(KeyboardInterrupt),
-        signalled(signal.SIGINT, lambda: len(storage.ends) >= 4),
-    ):
+    with pytest.raises(KeyboardInterrupt), signalled(signal.SIGINT, lambda: len(storage.ends) >= 4):
         work()
     assert len(storage.ends) >= 4
     for writing in storage.ends:

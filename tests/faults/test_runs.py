@@ -30,10 +30,7 @@ from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase, PhaseInterrupted, Saving
 from iobench.runner.plan import make_plan
 from iobench.runner.progress import Observer
-from iobench.settings.workload import (
-    LoaderSpec,
-    load_workload,
-)
+from iobench.settings.workload import LoaderSpec, load_workload
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
@@ -235,8 +232,7 @@ def test_ctrl_c_in_a_save_that_does_not_end_keeps_the_steps_before(make_dataset:
 
     with pytest.raises(PhaseInterrupted) as caught:
         run_phase(
-            phase(manifest, LocalStorage(path), epochs=100, saving=saving),
-            context=on_steps(press),
+            phase(manifest, LocalStorage(path), epochs=100, saving=saving), context=on_steps(press)
         )
     outcome = caught.value.outcome
     assert [len(columns["step"]) for columns in outcome.columns.values()] == [

@@ -96,9 +96,7 @@ def test_faults_are_survived_and_counted(rclone_s3: S3Server, opened: Opened, se
     assert retried(reader) == Retries(len(planned), throttled)
 
 
-def test_a_connection_that_the_server_closed_is_made_again_and_is_no_retry(
-    opened: Opened,
-) -> None:
+def test_a_connection_that_the_server_closed_is_made_again_and_is_no_retry(opened: Opened) -> None:
     """The server says nothing of it, and closes after each answer."""
     with ScriptedServer(lambda asked: answer(206, b"abcd", "Content-Range: bytes 1-4/9")) as server:
         reader = opened("s3://bucket/p", endpoint=f"http://127.0.0.1:{server.port}")

@@ -144,11 +144,7 @@ def _specs() -> Iterator[tuple[str, str, bytes]]:
     yield "dataset", "quantiles.yaml", (GOLDEN / "datasets/scanned.yaml").read_bytes()
     spec = b"{model: llama3-8b, writer: stream, scale: 1/64, ranks: 2, parallelism: {tensor: 2}}"
     yield "checkpoint", "spec.yaml", spec
-    yield (
-        "overrides",
-        "lines",
-        b"codec=zstd:3\nsample_size.mean=64KiB\ndescription=x",
-    )
+    yield ("overrides", "lines", b"codec=zstd:3\nsample_size.mean=64KiB\ndescription=x")
     yield (
         "prices",
         "sky.csv",

@@ -88,7 +88,7 @@ CASES = {
     "large batches": Planted("large", {}, {"loader"}, "loader", "", "uint8"),
     "payload": Planted("payload", {}, {"loader"}, ""),
     "spawn": Planted(
-        *("spawned", {}, set(), "fill", "user.spawn_cost", "persistent_workers", {"epochs": 2}),
+        *("spawned", {}, set(), "fill", "user.spawn_cost", "persistent_workers", {"epochs": 2})
     ),
     "collate": Planted("slow_collate", {}, {"loader"}, "", "user.collate_share"),
     "long collate": Planted(

@@ -128,9 +128,7 @@ def test_no_promise_exceeds_what_the_accelerators_demand(stage: str, gain: Any) 
 def test_smaller_row_groups_are_as_many_reads(spent_by: Any, smaller: bool) -> None:
     """Where operations are spent, a smaller row group costs as much as a larger one."""
     doc = spent(
-        curve=spent_by,
-        dataset=PACKED | {"blocks": True},
-        repetition={"bytes_read": 30_000_000_000},
+        curve=spent_by, dataset=PACKED | {"blocks": True}, repetition={"bytes_read": 30_000_000_000}
     )
     [found] = [each for each in doc.findings if each.rule == "read.amplification"]
     assert ("block_size" in found.remedy) is smaller

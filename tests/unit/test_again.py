@@ -92,8 +92,7 @@ def pairs(words: Sequence[str], flag: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "before_s"),
-    [(["--budget", "20s"], 20), (["--budget=1min"], 60)],
+    ("given", "before_s"), [(["--budget", "20s"], 20), (["--budget=1min"], 60)]
 )
 def test_a_budget_grows(given: list[str], before_s: float) -> None:
     for begin in (["iobench", "run", "demo", "--data", "d"], ["iobench", "check", "d"]):

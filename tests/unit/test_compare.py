@@ -387,12 +387,7 @@ def test_runs_by_a_key() -> None:
     for workers, factor in ((1, 1.0), (2, 1.2), (16, 1.21)):
         rates = [rate * factor for rate in BASE]
         several(f"r/w{workers}", rates, workload__loader__workers=workers)
-        several(
-            f"r/i{workers}",
-            rates,
-            host__instance_type=f"m{workers}",
-            workload__batch_size=4,
-        )
+        several(f"r/i{workers}", rates, host__instance_type=f"m{workers}", workload__batch_size=4)
     by = compared("r", "--by", "loader.workers")["comparisons"]
     assert [(each["baseline"], each["candidate"], each["difference"]) for each in by][:2] == [
         ("loader.workers=1", "loader.workers=16", "better"),

@@ -76,11 +76,7 @@ ENTRIES = [Entry(key, len(data)) for key, data in OBJECTS.items()]
 def measured(
     storage: Watched, places: Places, folder: Path, *, most: int = 8, point_s: float = 0.02
 ) -> StorageCurve:
-    limits = Limits(
-        max_in_flight=most,
-        point_s=point_s,
-        budget=Budget(seconds=600),
-    )
+    limits = Limits(max_in_flight=most, point_s=point_s, budget=Budget(seconds=600))
     return CurveMeasurement(storage, places, limits, run_dir=folder).run()
 
 

@@ -50,11 +50,7 @@ OPEN_MPI = {
     "MASTER_ADDR": "h1",
 }
 PMI = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "h1", "MASTER_PORT": "5000"}
-KUBERNETES = {
-    "JOB_COMPLETION_INDEX": "1",
-    "IOBENCH_HOSTS": "3",
-    "MASTER_ADDR": "iobench-0.iobench",
-}
+KUBERNETES = {"JOB_COMPLETION_INDEX": "1", "IOBENCH_HOSTS": "3", "MASTER_ADDR": "iobench-0.iobench"}
 
 
 @pytest.mark.parametrize(

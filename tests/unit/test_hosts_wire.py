@@ -163,7 +163,7 @@ FORGED: dict[str, tuple[bytes, Any]] = {
                     "max_bytes": 1,
                     "once": False,
                 }
-            ],
+            ]
         ),
         ROWS,
     ),

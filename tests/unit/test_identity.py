@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from iobench.ask.compare.identity import (
-    by_identity,
-    common,
-    differences,
-    identity,
-    place,
-    role_of,
-)
+from iobench.ask.compare.identity import by_identity, common, differences, identity, place, role_of
 from iobench.record.run import TrainingRecord
 from tests.unit.test_compare import document
 

@@ -87,8 +87,7 @@ def test_other_exports_hold_one_run(form: str, fleet: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tag",
-    ["box", "=x", "box=", "1x=2", "a b=c", f"{'k' * 65}=1", "k=" + "v" * 201, "a=\n"],
+    "tag", ["box", "=x", "box=", "1x=2", "a b=c", f"{'k' * 65}=1", "k=" + "v" * 201, "a=\n"]
 )
 def test_a_label_without_key_or_value_is_refused(tag: str) -> None:
     assert "--tag" in refused("run demo --data nowhere", f"--tag={tag}")

@@ -13,22 +13,11 @@ from iobench.settings.dataset import SampleSize
 EVEN, NO_WAIT = np.ones(1), np.zeros(1)
 
 RESNET50 = Pipeline(
-    ranks=8,
-    makers=8,
-    queue=8,
-    steps=500,
-    step_s=0.224,
-    barrier=True,
-    sizes=EVEN,
-    waits_s=NO_WAIT,
+    ranks=8, makers=8, queue=8, steps=500, step_s=0.224, barrier=True, sizes=EVEN, waits_s=NO_WAIT
 )
 
 UNET3D_SIZES = SampleSize(
-    distribution="normal",
-    mean=146_600_628,
-    stdev=68_341_808,
-    min=4_194_304,
-    max=289_006_952,
+    distribution="normal", mean=146_600_628, stdev=68_341_808, min=4_194_304, max=289_006_952
 )
 
 

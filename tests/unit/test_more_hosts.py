@@ -14,19 +14,8 @@ import pytest
 
 from iobench.ask.capacity.hosts import HostsChange, HostsModel
 from iobench.ask.capacity.jobs import HostLimits, RecordedJob
-from iobench.ask.capacity.more_hosts import (
-    HostsPrediction,
-    on_more_hosts,
-    save_s,
-)
-from iobench.ask.capacity.scaling import (
-    Band,
-    Barrier,
-    cycle_s,
-    fit_barrier,
-    fit_scaling,
-    steps_of,
-)
+from iobench.ask.capacity.more_hosts import HostsPrediction, on_more_hosts, save_s
+from iobench.ask.capacity.scaling import Band, Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
 from iobench.base.errors import UsageError
 from iobench.host.timeline import StepEvent, write_events
 from iobench.judge.checkpoint.meaning import best_s, published_mtbf_s, waste
@@ -59,8 +48,7 @@ def simulated_s(
 
 
 @pytest.mark.parametrize(
-    ("tokens", "ratio", "variation"),
-    [(1, 0.5, 1), (2, 1.0, 1), (5, 1.5, 1), (5, 0.9, 0.25)],
+    ("tokens", "ratio", "variation"), [(1, 0.5, 1), (2, 1.0, 1), (5, 1.5, 1), (5, 0.9, 0.25)]
 )
 def test_the_queue_is_as_fast_as_one_that_is_simulated(
     tokens: int, ratio: float, variation: float
@@ -232,11 +220,7 @@ def test_saves_and_restarts() -> None:
 
 @pytest.mark.parametrize(
     ("hosts", "question", "says"),
-    [
-        (1, {"per_host": 1}, "fewer"),
-        (65, {}, "--anyway"),
-        (2, {"per_host": 200}, "--anyway"),
-    ],
+    [(1, {"per_host": 1}, "fewer"), (65, {}, "--anyway"), (2, {"per_host": 200}, "--anyway")],
 )
 def test_questions_that_are_refused(hosts: int, question: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):

@@ -185,12 +185,7 @@ def test_a_path_on_such_a_mount_has_it_all(tmp_path: Path, monkeypatch: pytest.M
         facts["nfs"]["version"],
         facts["nfs"]["rsize"],
         facts["nfs"]["options"][:10],
-    ) == (
-        "filer",
-        "4.1",
-        65536,
-        "rw,noatime",
-    )
+    ) == ("filer", "4.1", 65536, "rw,noatime")
     before = resources.Snapshot.take(target)
     stats["text"] = stats["text"].replace("READ: 1000 1003 1 128000", "READ: 1001 1004 1 128000")
     used = nfs.diff(before.nfs, resources.Snapshot.take(target).nfs)

@@ -285,10 +285,7 @@ def test_a_model_that_fails_its_check_is_not_trusted(planted: Build, tmp_path: P
 
 @pytest.mark.parametrize(
     ("part", "key", "values"),
-    [
-        ("host", "effective_cores", (1.0, 2.0)),
-        ("storage", "bandwidth_bytes_per_s", (1e8, 2.9e8)),
-    ],
+    [("host", "effective_cores", (1.0, 2.0)), ("storage", "bandwidth_bytes_per_s", (1e8, 2.9e8))],
 )
 def test_runs_of_two_places_are_no_sweep(
     planted: Build, tmp_path: Path, part: str, key: str, values: tuple[float, float]
@@ -547,8 +544,7 @@ def test_several_workloads(planted: Build, tmp_path: Path) -> None:
     save(tmp_path / "a", planted(workers=2))
     save(tmp_path / "b", planted(workers=4))
     save(
-        tmp_path / "c",
-        doc.with_job(workload=doc.job.workload.model_copy(update={"name": "other"})),
+        tmp_path / "c", doc.with_job(workload=doc.job.workload.model_copy(update={"name": "other"}))
     )
     with pytest.raises(UsageError, match="other, test"):
         read_sweep(tmp_path)

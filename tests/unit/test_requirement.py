@@ -113,9 +113,7 @@ def test_latency_comes_from_the_best_evidence() -> None:
         update={"details": CeilingDetails(latency_p50_s=0.003)}
     )
     fio = size(
-        "resnet50-h100",
-        demand,
-        doc.with_job(ceilings=doc.job.ceilings | {"storage_raw": raw}),
+        "resnet50-h100", demand, doc.with_job(ceilings=doc.job.ceilings | {"storage_raw": raw})
     )
     assert fio.latency_s == 0.003
     stated = size(

@@ -60,9 +60,7 @@ def test_a_changed_value_is_named_by_its_key() -> None:
     after = BEFORE | {
         "report a --format json": json.dumps({"verdict": {"binds": "prep"}, "rates": [1.5, 2.5]})
     }
-    assert differences(BEFORE, after) == {
-        ("rates[]", "2.0 -> 2.5"): ["report a --format json"],
-    }
+    assert differences(BEFORE, after) == {("rates[]", "2.0 -> 2.5"): ["report a --format json"]}
 
 
 def test_a_key_that_is_gone_and_one_that_is_new_are_named() -> None:
@@ -71,10 +69,7 @@ def test_a_key_that_is_gone_and_one_that_is_new_are_named() -> None:
             {"verdict": {"bottleneck": "prep"}, "rates": [1.5, 2.0]}
         )
     }
-    assert {key for key, _ in differences(BEFORE, after)} == {
-        "verdict.binds",
-        "verdict.bottleneck",
-    }
+    assert {key for key, _ in differences(BEFORE, after)} == {"verdict.binds", "verdict.bottleneck"}
     assert differences(BEFORE, after, [("binds", "bottleneck")]) != {}  # the text says "binds"
     after["report a --format text"] = "Prep bottleneck\n10 samples/s\n"
     assert differences(BEFORE, after, [("binds", "bottleneck")]) == {}

@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from iobench.base.errors import (
-    StorageError,
-    TargetRefusedError,
-    UnknownNameError,
-    UsageError,
-)
+from iobench.base.errors import StorageError, TargetRefusedError, UnknownNameError, UsageError
 from iobench.serve.check import expected_checksums
 from iobench.serve.generate import generate_weights
 from iobench.serve.models import SERVED_MODELS, find_served_model, shards_of

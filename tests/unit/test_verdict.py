@@ -194,11 +194,7 @@ def test_null_accelerator() -> None:
         "not_measured": {"accelerator_utilization_sustained": "the accelerator is of kind null"}
     }
     found = judge(
-        workload=null,
-        rates={"accelerator": None},
-        au=None,
-        measured=3900,
-        repetition=missing,
+        workload=null, rates={"accelerator": None}, au=None, measured=3900, repetition=missing
     )
     assert found.bottleneck == "storage"
     assert found.starved is None

@@ -87,10 +87,7 @@ BAD = {
     "half a length": (header({"a": entry(shape=(1.0,))}, bytes(4)), "shape of 'a'"),
     "a length of true": (header({"a": entry(shape=(True,))}, bytes(4)), "shape of 'a'"),
     "too many dimensions": (header({"a": entry(shape=[1] * 65)}, bytes(4)), "shape of 'a'"),
-    "an endless shape": (
-        header({"a": entry(shape=[1 << 60] * 40)}, bytes(4)),
-        "but has 4 bytes",
-    ),
+    "an endless shape": (header({"a": entry(shape=[1 << 60] * 40)}, bytes(4)), "but has 4 bytes"),
     "a shape of other bytes": (header({"a": entry(shape=(2,))}, bytes(4)), "but has 4 bytes"),
     "offsets the wrong way": (header({"a": entry(4, 0)}, bytes(4)), "but has -4 bytes"),
     "three offsets": (

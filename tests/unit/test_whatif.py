@@ -82,10 +82,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # 4 workers with 4 reads in flight take 16 / 600 s a read.
     "waits": ({"rates": {"storage_raw": 1500, "fetch": 600}, "measured": 590, "au": 0.3}, {}),
     # A read takes 16 / 800 = 20 ms, of which the storage states 15.
-    "stated": (
-        {"rates": {"storage_raw": 9000, "fetch": 800}, "storage": {"latency_s": 0.015}},
-        {},
-    ),
+    "stated": ({"rates": {"storage_raw": 9000, "fetch": 800}, "storage": {"latency_s": 0.015}}, {}),
     # Four times the reads gave four times the rate.
     "no end seen": ({"rates": {"storage_raw": 2400, "fetch": 600}}, {"concurrency": 16}),
     "end seen": ({"rates": {"storage_raw": 1500, "fetch": 600}}, {"concurrency": 16}),
@@ -102,11 +99,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         # A network of 400 samples/s, of which a cache of half of the data leaves every second one.
         ("spent", Change(network_bytes_per_s=40e6), 400),
         ("spent", Change(network_bytes_per_s=40e9), 600),
-        (
-            "spent",
-            Change(network_bytes_per_s=40e6, cache_bytes=3_000_000_000, pinned=True),
-            800,
-        ),
+        ("spent", Change(network_bytes_per_s=40e6, cache_bytes=3_000_000_000, pinned=True), 800),
         # Bandwidth does not help a reader that waits for latency; more reads do, up to the device.
         ("waits", Change(storage_bandwidth=TWICE), 600),
         ("waits", Change(concurrency=TWICE), 1200),

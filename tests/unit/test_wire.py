@@ -149,10 +149,7 @@ SIZE = "Content-Length: 50"
         (head("206 X", "Content-Range: bytes 100-149/900"), -1),
         (head("206 X", SIZE, SIZE, "Content-Range: bytes 100-149/900"), -1),
         (head("206 X", "Content-Length: -5", "Content-Range: bytes 100-149/900"), -1),
-        (
-            head("206 X", SIZE, "Content-Range: bytes 100-149/900", "Transfer-Encoding: chunked"),
-            -1,
-        ),
+        (head("206 X", SIZE, "Content-Range: bytes 100-149/900", "Transfer-Encoding: chunked"), -1),
         (head("200 OK", SIZE), -1),  # the whole object, which is not what was asked for
         (head("204 X", SIZE, "Content-Range: bytes 100-149/900"), -1),
         (head("301 X", SIZE, "Location: elsewhere"), -1),
