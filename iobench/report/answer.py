@@ -136,8 +136,14 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
 
     bound = bottleneck_stage(doc, stages)
     rows = [
-        (CEILINGS[name], rate, told(rate), "bottleneck" if name == bound else "")
-        for name, rate in known.items()
+        (
+            CEILINGS[each.name],
+            known.get(each.name, 0.0),
+            told(known[each.name]) if each.name in known else "not measured",
+            "bottleneck" if each.name == bound else "",
+        )
+        for each in stages
+        if each.name in (*known, bound)
     ]
     rows.append(("all together", evidence.measured, told(evidence.measured), ""))
     line = f"; the line is the demand, {told(demand)}" if demand else ""

@@ -109,10 +109,13 @@ def stage_rates(doc: TrainingRecord) -> list[StageRate]:
 
 
 def bottleneck_stage(doc: TrainingRecord, rates: Sequence[StageRate]) -> str:
-    """The stage whose ceiling is the bottleneck; empty if none is known."""
+    """The stage whose ceiling is the bottleneck, of several the first that is known.
+
+    Empty if the bottleneck is no stage, or undecided.
+    """
     known = {each.name for each in rates if each.rate}
-    bottleneck = doc.job.verdict.bottleneck if doc.job.verdict else ""
-    return next((name for name in BOUND_BY.get(bottleneck, ()) if name in known), "")
+    names = BOUND_BY.get(doc.job.verdict.bottleneck if doc.job.verdict else "", ())
+    return next((name for name in names if name in known), next(iter(names), ""))
 
 
 def ceiling_section(doc: TrainingRecord) -> Table | None:

@@ -9,6 +9,7 @@ import pytest
 
 from iobench.judge.rebuild import conclude
 from iobench.record.run import Summary, TrainingRecord, load_run
+from iobench.record.training import Ceiling
 from iobench.record.verdict import Estimate
 from iobench.report.answer import answer
 from iobench.report.figures import ENDS, TableOf, unit_of
@@ -64,6 +65,15 @@ def test_the_bottleneck_is_named_and_marked(
     assert lines[0].endswith(f": {title}") or f"{lines[0]} {lines[1].strip()}".endswith(title)
     found = [line.split("  ")[1] for line in lines if line.endswith("< bottleneck")]
     assert found == [marked] * bool(marked)
+
+
+def test_a_bottleneck_whose_rate_was_not_measured_is_in_the_picture() -> None:
+    doc = build_run(rates={"prep": 600.0}, au=0.3, measured=600)
+    ceilings = {**doc.job.ceilings, "prep": Ceiling(not_measured="no time")}
+    found = [each for each in text_of(doc.with_job(ceilings=ceilings)).splitlines() if "<" in each]
+    assert [each.split() for each in found] == [
+        ["preparation", "not", "measured", "|", "<", "bottleneck"]
+    ]
 
 
 def test_what_an_undecided_storage_feeds_is_a_range() -> None:
