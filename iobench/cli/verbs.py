@@ -755,7 +755,7 @@ ENGINE = group("the engine that will serve the model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadRequest(RuledRequest, RecordingRequest, ReportedRequest):
+class LoadRequest(RuledRequest, RecordingRequest, HostsRequest, ReportedRequest):
     """Load a model's weights from storage into memory, with each loader and each number of
     replicas in turns, and tell how long that takes, what limits it, and which loader is fastest.
     Any directory or URL with safetensors files is taken as it is; nothing is written there. Before
@@ -778,7 +778,7 @@ class LoadRequest(RuledRequest, RecordingRequest, ReportedRequest):
     """loaders to compare (iobench list model-loaders; default: direct, and mmap on local files
     or eager elsewhere)"""
     replicas: Counts = (1,)
-    """numbers of replicas that start at one instant on this host, e.g. 1,2,4 (default: 1)"""
+    """numbers of replicas that start at one instant on each host, e.g. 1,2,4 (default: 1)"""
     tensor_parallel: Annotated[Count, at_least(1, 1024)] = 1
     """processes of each replica, which hold the model together (default: 1)"""
     share: Literal["all", "sliced", "exchange"] = "all"

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 from statistics import fmean, median
+from typing import NamedTuple
 
-from ..base.units import counted
+from ..base.units import counted, format_percent
 from ..record.metrics import Metric, metrics_of
 from ..record.model_load import LoadFigures, LoadStage, LoadTrial, LocalCopy, ModelLoadRun
 from ..record.run import RunRecord, Summary
@@ -17,7 +18,9 @@ from ..record.verdict import Estimate
 from .cache import MAX_RESIDENT
 from .figures.ablations import interval as known_to
 from .figures.ablations import is_told
+from .figures.ranktime import SlowHost, slow_hosts
 from .rules_data import RuleOutcome, unknown
+from .rules_ranks import SLOW_REMEDY, host_name
 from .statistics import NOISE, mean_interval, ratio_estimate
 
 MEASURED = metrics_of("load")
@@ -36,8 +39,8 @@ def value_of(job: ModelLoadRun, trial: LoadTrial, metric: Metric) -> float | Non
         case "ready_s":
             return trial.ready_s
         case "ready_skew_s":
-            alone = trial.replicas * job.spec.tensor_parallel == 1
-            return None if alone else trial.ready_s - trial.first_ready_s
+            one = replicas_of(trial) * job.spec.tensor_parallel == 1
+            return None if one else trial.ready_s - trial.first_ready_s
         case "load_bytes_per_s":
             return job.bytes / trial.ready_s if trial.ready_s > 0 else None
         case "load_amplification":
@@ -53,7 +56,19 @@ def amplification(job: ModelLoadRun, trial: LoadTrial) -> float | None:
     By what the loader says that it read, otherwise by what the storage delivered to it.
     """
     read = trial.fetched_bytes if trial.read_bytes is None else trial.read_bytes
-    return None if read is None or not job.bytes else read / trial.replicas / job.bytes
+    return None if read is None or not job.bytes else read / replicas_of(trial) / job.bytes
+
+
+def read_rate(job: ModelLoadRun, figures: LoadFigures) -> float:
+    """Bytes/s that all replicas read together until the slowest of them is ready."""
+    models = figures.replicas * max(1, len(job.hosts))
+    factor = figures.read_amplification
+    return figures.bytes_per_s * models * (1.0 if factor is None else factor)
+
+
+def replicas_of(trial: LoadTrial) -> int:
+    """The replicas of all hosts."""
+    return trial.replicas * len(trial.each_host)
 
 
 def first_trials(job: ModelLoadRun) -> list[LoadTrial]:
@@ -70,15 +85,15 @@ def trials_of(
     *,
     without: LoadStage | None = None,
     one_read: bool = False,
+    alone: bool = False,
     from_copy: bool = False,
 ) -> list[LoadTrial]:
     """The trials of one variant, in the order of their rounds."""
-    asked = (loader, replicas, without, one_read, from_copy)
     return [
         each
         for each in job.trials
-        if asked
-        == (each.loader, each.replicas, each.left_out, each.one_read, each.copy_s is not None)
+        if (each.loader, each.replicas, each.left_out) == (loader, replicas, without)
+        and (each.one_read, each.alone, each.copy_s is not None) == (one_read, alone, from_copy)
     ]
 
 
@@ -150,11 +165,9 @@ def _figures(job: ModelLoadRun, loader: str, count: int, *, one_read: bool) -> L
         for stage in ("storage", "assembly", "device"):
             if (gain := _gain(job, loader, stage)) is not None:
                 gains[stage] = gain
-    promised = None
-    if one_read:  # the storage is read once, as by one replica
-        promised = _alone(job, loader)
-    elif count > least(job):
-        promised = promise(job, loader, count)
+    promised, alone = None, trials_of(job, loader, count, alone=True)
+    if one_read or alone or count > least(job):
+        promised = promise(job, loader, count, one_read=one_read)
     return LoadFigures(
         loader=loader,
         replicas=count,
@@ -167,6 +180,7 @@ def _figures(job: ModelLoadRun, loader: str, count: int, *, one_read: bool) -> L
         read_amplification=median(read) if read else None,
         gains=gains,
         bottleneck=bottleneck(gains, max(times) / max(min(times), 1e-9) - 1),
+        alone_s=median(each.ready_s for each in alone) if alone and not one_read else None,
         promised_s=promised,
         kept=None if promised is None else _kept(promised, ready),
     )
@@ -229,27 +243,32 @@ def storage_share(figures: LoadFigures) -> Estimate | None:
 
 def shared_cache(job: ModelLoadRun, loader: str) -> bool:
     """Whether replicas on one host share what the first one read: it stays in the page cache."""
-    trials = trials_of(job, loader, least(job))
+    trials = _fewest(job, loader)
     return bool(trials) and all(
         each.buffered and (each.residency_after or 0) > SHARED for each in trials
     )
 
 
-def promise(job: ModelLoadRun, loader: str, count: int) -> Estimate | None:
-    """The seconds that ``count`` replicas need, by the trials with the fewest, and the storage.
+def promise(
+    job: ModelLoadRun, loader: str, count: int, *, one_read: bool = False
+) -> Estimate | None:
+    """The seconds that ``count`` replicas on each host need, by the trials with the fewest.
 
     Replicas share the link to the storage: they take as long as one, or as long as the storage
-    takes for the bytes of all. If the page cache holds what one of them has read, that is the same
-    as one.
+    takes for the bytes of all. A host whose replicas exchange what they read once, or find in the
+    page cache what one of them has read, needs the bytes of the model once.
     """
-    one, rate = _alone(job, loader), storage_rate(job, count)
-    read = [amplification(job, each) for each in trials_of(job, loader, least(job))]
-    factors = [each for each in read if each is not None]
-    if one is None or rate is None or rate.value <= 0 or not factors:
-        return None
-    if shared_cache(job, loader):
+    trials, hosts = _fewest(job, loader), max(1, len(job.hosts))
+    times = [each.ready_s for each in trials]
+    one, rate = _estimate(times, median(times)) if times else None, storage_rate(job, count)
+    once = one_read or shared_cache(job, loader)
+    if one is None or (once and hosts == 1):
         return one
-    total = count * median(factors) * job.bytes
+    read = [amplification(job, each) for each in trials]
+    factors = [each for each in read if each is not None]
+    if rate is None or rate.value <= 0 or not (once or factors):
+        return None
+    total = hosts * (1 if once else count * median(factors)) * job.bytes
     slow, fast = rate.low or rate.value, rate.high or rate.value
     known = rate.low is not None and one.low is not None
     return Estimate(
@@ -260,9 +279,50 @@ def promise(job: ModelLoadRun, loader: str, count: int) -> Estimate | None:
     )
 
 
-def _alone(job: ModelLoadRun, loader: str) -> Estimate | None:
-    times = [each.ready_s for each in trials_of(job, loader, least(job))]
-    return _estimate(times, median(times)) if times else None
+def _fewest(job: ModelLoadRun, loader: str) -> list[LoadTrial]:
+    """The trials by which others are predicted: of the first host alone where there are several."""
+    alone = trials_of(job, loader, least(job), alone=True)
+    return alone or trials_of(job, loader, least(job))
+
+
+class HostFigures(NamedTuple):
+    """What one of several hosts took, by the best loader with the fewest replicas: medians."""
+
+    host: int
+    ready_s: float
+    low_s: float
+    high_s: float
+    read_bytes: float | None  # that the storage delivered, or the loader asked for
+    late_s: float  # the latest start of a rank
+
+
+def host_loads(job: ModelLoadRun) -> list[HostFigures]:
+    """Each host, the slowest first; nothing for a run of one host."""
+    trials = trials_of(job, job.best, least(job))
+    found = []
+    for host, each in enumerate(zip(*(trial.hosts for trial in trials), strict=False)):
+        times = [load.ready_s for load in each]
+        read = [
+            load.read_bytes if load.fetched_bytes is None else load.fetched_bytes for load in each
+        ]
+        known = [count for count in read if count is not None]
+        found.append(
+            HostFigures(
+                host,
+                median(times),
+                min(times),
+                max(times),
+                median(known) if known else None,
+                max(load.late_s for load in each),
+            )
+        )
+    return sorted(found, key=lambda each: -each.ready_s)
+
+
+def slow_ones(job: ModelLoadRun) -> list[SlowHost]:
+    """The hosts whose replicas are ready clearly later than those of the others."""
+    rounds = [[1 / max(host.ready_s, 1e-9) for host in each.hosts] for each in first_trials(job)]
+    return slow_hosts([rates for rates in rounds if rates])
 
 
 def _kept(promised: Estimate, found: float) -> bool:
@@ -311,13 +371,14 @@ def cold_residency(doc: RunRecord) -> RuleOutcome | None:
         return None
     remedy = "make sure that no other process reads the files, or ask for --state warm"
     trials = _loads(job)
-    if gaps := [each for each in trials if each.residency_before is None]:
+    before = [host.residency_before for each in trials for host in each.each_host]
+    if None in before:
+        how = next((each.residency_how for each in trials if each.residency_how), "")
         return unknown(
-            "page-cache residency before a load was not measured"
-            f"{': ' + gaps[0].residency_how if gaps[0].residency_how else ''}",
+            f"page-cache residency before a load was not measured{': ' + how if how else ''}",
             remedy,
         )
-    highest = max((each.residency_before or 0 for each in trials), default=0.0)
+    highest = max((share for share in before if share is not None), default=0.0)
     if highest <= MAX_RESIDENT:
         return None
     return RuleOutcome(
@@ -330,7 +391,7 @@ def cold_fetch(doc: RunRecord) -> RuleOutcome | None:
     job = _job(doc)
     if job.spec.state != "cold" or job.spec.share != "all":
         return None
-    known = [each.fetched_bytes for each in _loads(job) if each.fetched_bytes is not None]
+    known = [each for trial in _loads(job) for each in _fetched(trial)]
     if not known and doc.storage.page_cache is False:
         return None  # this host's page cache holds nothing of it
     if not known:
@@ -344,15 +405,36 @@ def cold_fetch(doc: RunRecord) -> RuleOutcome | None:
     )
 
 
+def _fetched(trial: LoadTrial) -> list[float]:
+    """What the storage delivered to each host; the mean of all where only their sum is known."""
+    known = [each.fetched_bytes for each in trial.each_host if each.fetched_bytes is not None]
+    if len(known) == len(trial.each_host):
+        return [float(each) for each in known]
+    total = trial.fetched_bytes
+    return [] if total is None else [total / len(trial.each_host)]
+
+
 def warm_residency(doc: RunRecord) -> RuleOutcome | None:
     job = _job(doc)
-    held = [each.residency_before for each in _loads(job) if each.residency_before is not None]
+    before = [host.residency_before for each in _loads(job) for host in each.each_host]
+    held = [share for share in before if share is not None]
     if job.spec.state != "warm" or not held or min(held) >= 1 - MAX_RESIDENT:
         return None
     return RuleOutcome(
         f"the page cache held {100 * min(held):.0f} % of the files before a load",
         "give the host more memory than the model has bytes",
     )
+
+
+def slow_host(doc: RunRecord) -> RuleOutcome | None:
+    """Check that the replicas of no host are ready later than those of the others by 10 %."""
+    job = _job(doc)
+    told = [
+        f"{host_name(job.hosts, each.host)} loads at {format_percent(each.ratio)} "
+        f"[{format_percent(each.low)}, {format_percent(each.high)}] of the rate of the others"
+        for each in slow_ones(job)
+    ]
+    return RuleOutcome("; ".join(told), SLOW_REMEDY) if told else None
 
 
 MIN_ROUNDS = 3

@@ -96,7 +96,7 @@ def warm_residency(doc: TrainingRecord) -> RuleOutcome | None:
 def _on_hosts(doc: TrainingRecord, epoch: Epoch) -> str:
     """The hosts whose page cache held some of the data, where there are several."""
     held = [
-        host_name(doc, host)
+        host_name(doc.job.hosts, host)
         for host, ratio in enumerate(epoch.residencies)
         if (ratio or 0) > MAX_RESIDENT
     ]

@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from ..base.units import counted, format_count, format_duration, format_percent
+from ..record.host import JobHost
 from ..record.run import TrainingRecord
 from ..record.training import Rates, Repetition
 from .cache import is_cold, uncached
@@ -85,9 +86,8 @@ MAX_SKEW = 0.01
 """The most that the hosts' starts may differ, as a share of an epoch."""
 
 
-def host_name(doc: TrainingRecord, host: int) -> str:
+def host_name(known: Sequence[JobHost], host: int) -> str:
     """``host 1 (node7)``."""
-    known = doc.job.hosts
     name = known[host].name if host < len(known) else ""
     return f"host {host} ({name})" if name else f"host {host}"
 
@@ -97,18 +97,20 @@ def slow_host(doc: TrainingRecord) -> RuleOutcome | None:
     fetched = _by_fetch(doc)
     ran = [each for each in _by_run(doc) if each.host not in {one.host for one in fetched}]
     told = [
-        f"{host_name(doc, each.host)} {did} at {format_percent(each.ratio)} "
+        f"{host_name(doc.job.hosts, each.host)} {did} at {format_percent(each.ratio)} "
         f"[{format_percent(each.low)}, {format_percent(each.high)}] of the rate of the others"
         for did, found in (("reads", fetched), ("loads", ran))
         for each in found
     ]
     if not told:
         return None
-    return RuleOutcome(
-        "; ".join(told),
-        "measure this host's path to the storage with iobench probe, and compare its network, "
-        "mount options and cores with those of the others",
-    )
+    return RuleOutcome("; ".join(told), SLOW_REMEDY)
+
+
+SLOW_REMEDY = (
+    "measure this host's path to the storage with iobench probe, and compare its network, mount "
+    "options and cores with those of the others"
+)
 
 
 def _by_fetch(doc: TrainingRecord) -> list[SlowHost]:
@@ -151,10 +153,10 @@ def skew(doc: TrainingRecord) -> RuleOutcome | None:
             late = (host.start_skew_s or 0.0) + error
             if epoch_s > 0 and late / epoch_s > max(worst, MAX_SKEW):
                 worst = late / epoch_s
+                name = host_name(doc.job.hosts, host.host)
                 told = (
-                    f"{host_name(doc, host.host)} began up to {format_duration(late)} late in "
-                    f"repetition {number}, the error of its clock included: "
-                    f"{format_percent(worst)} of an epoch"
+                    f"{name} began up to {format_duration(late)} late in repetition {number}, the "
+                    f"error of its clock included: {format_percent(worst)} of an epoch"
                 )
     if not told:
         return None
@@ -199,7 +201,7 @@ def _still(doc: TrainingRecord, repetition: Repetition) -> list[tuple[str, float
     for number, host in enumerate(doc.job.hosts):
         ranks = range(host.first_rank, host.first_rank + host.ranks)
         if len(doc.job.hosts) > 1 and ranks and all(rank in still for rank in ranks):
-            found.append((host_name(doc, number), max(still.pop(rank) for rank in ranks)))
+            found.append((host_name(doc.job.hosts, number), max(still.pop(rank) for rank in ranks)))
     return found + [(f"rank {rank}", still_s) for rank, still_s in still.items()]
 
 

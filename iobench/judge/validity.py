@@ -189,6 +189,7 @@ LOAD_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("load.cold-residency", load.cold_residency, ALWAYS),
     Rule("load.cold-fetch", load.cold_fetch, ALWAYS),
     Rule("load.warm-residency", load.warm_residency, WARNED),
+    Rule("host.slow", load.slow_host, WARNED),
     Rule("load.rounds", load.rounds, NOTED),
     Rule("load.left-out", load.left_out, NOTED),
 )

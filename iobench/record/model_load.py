@@ -7,6 +7,8 @@ the slowest of its ranks has its tensors. Times are in seconds from that instant
 A *trial* is one such start of all processes. ``left_out`` names the stage that it is made without:
 without ``storage`` the same bytes come from memory, and without ``assembly`` the bytes are read and
 no tensor is made of them.
+
+Where there are several hosts, so many replicas start on each of them, all at the same instant.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Literal
 
 from ..settings.base import Count, Duration, Figure, Ranks, Record, Share
 from ..settings.model_load import LoadSpec
+from .host import JobHost
 from .verdict import Estimate
 
 LoadStage = Literal["storage", "assembly", "device"]
@@ -28,6 +31,17 @@ class TensorClass(Record):
     bytes: Count
 
 
+class HostLoad(Record):
+    """What one of several hosts did in a trial; its place in the list is that in ``job.hosts``."""
+
+    ready_s: Figure  # of its slowest replica
+    late_s: Figure = 0.0
+    read_bytes: Count | None = None
+    fetched_bytes: Count | None = None
+    residency_before: Share | None = None
+    residency_after: Share | None = None
+
+
 class LoadTrial(Record):
     """One start of all replicas, by one loader.
 
@@ -36,7 +50,8 @@ class LoadTrial(Record):
 
     round: Count
     loader: str  # empty: bytes are read, and no loader makes tensors of them
-    replicas: Ranks
+    replicas: Ranks  # of each host
+    alone: bool = False  # on the first host, while the others did nothing
     left_out: LoadStage | None = None
     one_read: bool = False  # the replicas read a part each, and exchange it
     copy_s: Figure | None = None
@@ -49,10 +64,16 @@ class LoadTrial(Record):
     fetched_how: str = ""
     cpu_s: Figure = 0.0  # of all ranks
     peak_memory_bytes: Count | None = None  # of the rank that took most, beside what it had before
-    residency_before: Share | None = None  # share of the files in this host's page cache
+    residency_before: Share | None = None  # share of the files in the page cache of the host
     residency_after: Share | None = None
     residency_how: str = ""
     class_s: dict[str, Figure] = {}  # assembly of all tensors of a class, slowest rank
+    hosts: list[HostLoad] = []  # where there are several
+
+    @property
+    def each_host(self) -> list[HostLoad] | list[LoadTrial]:
+        """What each host did; the trial itself where there is one host."""
+        return self.hosts or [self]
 
 
 class PlainReads(Record):
@@ -65,7 +86,10 @@ class PlainReads(Record):
 
 
 class LoadFigures(Record):
-    """One loader with one number of replicas. ``low`` and ``high`` are the fastest and slowest."""
+    """One loader with one number of replicas on each host.
+
+    ``low`` and ``high`` are the fastest and the slowest round.
+    """
 
     loader: str
     replicas: Ranks
@@ -78,7 +102,8 @@ class LoadFigures(Record):
     read_amplification: Figure | None = None  # bytes read for a replica over bytes of the model
     gains: dict[LoadStage, Estimate] = {}  # ``ready_s`` over the time without the stage
     bottleneck: list[LoadStage] = []  # several: they can't be told apart; none: inconclusive
-    promised_s: Estimate | None = None  # by the trials with fewer replicas
+    alone_s: Figure | None = None  # of so many replicas on the first host alone
+    promised_s: Estimate | None = None  # by the trials with fewer replicas, or of one host
     kept: bool | None = None  # what was found lies in the promised interval
 
 
@@ -105,6 +130,8 @@ class ModelLoadRun(Record):
     classes: list[TensorClass] = []
     spec: LoadSpec = LoadSpec()
     budget_s: Duration | None = None
+    hosts: list[JobHost] = []  # on each of which the replicas are; empty: there was one
+    started_by: str = ""  # what started iobench on many hosts
     trials: list[LoadTrial] = []
     plain: list[PlainReads] = []
     plain_how: str = ""  # with what they were made, and the bytes of a read

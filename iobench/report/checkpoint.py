@@ -22,6 +22,7 @@ from ..judge.checkpoint.study import (
     value_of,
     with_figures,
 )
+from ..judge.rules_ranks import host_name
 from ..record.checkpoint import Meaning, Restore, Save, Spread, Study
 from ..record.metrics import metrics_of
 from ..record.run import CheckpointRecord, TrainingRecord
@@ -180,16 +181,12 @@ def _hosts(study: Study) -> Table | None:
     if not hosts:
         return None
     rows = TableOf(hosts, most=MAX_HOSTS)
-    rows.add("host", "host", of=lambda each: _named(each.host, study.hosts[each.host].name))
+    rows.add("host", "host", of=lambda each: host_name(study.hosts, each.host))
     rows.add_each({"ranks": "ranks", "bytes": "saved", "blocked_s": "blocked"})
     rows.add_each({"durable_s": "durable", "restore_s": "restore", "late_s": "late start"})
     errors = {each.host: study.hosts[each.host].offset_error_s for each in hosts}
     rows.add("offset_error_s", "clock error", of=lambda each: errors[each.host])
     return rows.made("hosts", "Hosts, the slowest first: medians of each host's slowest rank")
-
-
-def _named(host: int, name: str) -> str:
-    return f"host {host} ({name})" if name else f"host {host}"
 
 
 def _rate(study: Study, name: str, done: Sequence[Save] | Sequence[Restore]) -> Cell:

@@ -15,14 +15,19 @@ from ..base.units import (
 )
 from ..judge.model_load import (
     MEASURED,
+    HostFigures,
     first_trials,
+    host_loads,
     least,
+    read_rate,
+    slow_ones,
     storage_rate,
     storage_share,
     trials_of,
     value_of,
 )
 from ..judge.promise import shown
+from ..judge.rules_ranks import host_name
 from ..record.model_load import LoadFigures, LoadTrial, ModelLoadRun, TensorClass
 from ..record.run import ModelLoadRecord
 from .figures import (
@@ -42,6 +47,7 @@ from .figures import (
 from .glance import whole_report
 from .labels import data_table
 from .sections import Cell, FirstScreen, Item, KeyFigure, Section, Table, joined
+from .time import MAX_HOSTS
 
 STAGES = {"storage": "storage", "assembly": "assembly of tensors", "device": "copy to the device"}
 HELP = "What to do, and what it brings"
@@ -55,7 +61,7 @@ SAME = 1.1
 def sections(doc: ModelLoadRecord) -> list[Section]:
     """All sections for which the run has data."""
     job = doc.job
-    evidence = joined(_loaders(job), _stages(job), _plain(job), _tensors(job))
+    evidence = joined(_loaders(job), _hosts(job), _stages(job), _plain(job), _tensors(job))
     return whole_report(doc, _first(doc, job), evidence, _about(doc, job), _trials(doc, job))
 
 
@@ -68,13 +74,19 @@ def _first(doc: ModelLoadRecord, job: ModelLoadRun) -> FirstScreen:
     best = _best(job)
     where = f" on {doc.storage.url}" if doc.storage.url else ""
     return FirstScreen(
-        job=f"Load of {job.model}{where}, {counted(least(job), 'replica')}",
+        job=f"Load of {job.model}{where}, {_many(job, least(job))}",
         state="nothing was measured" if best is None else f"{format_duration(best.ready_s)}",
         sentences=() if best is None else tuple(_sentences(job, best)),
         picture=_picture(job),
         gauges=() if best is None else tuple(_gauges(job, best)),
         changes=None if best is None else listed("help", HELP, [*_advice(job, best)][:MAX_ITEMS]),
     )
+
+
+def _many(job: ModelLoadRun, replicas: int) -> str:
+    """``1 replica``; ``1 replica on each of 2 hosts`` where there are several."""
+    on = f" on each of {len(job.hosts)} hosts" if len(job.hosts) > 1 else ""
+    return f"{counted(replicas, 'replica')}{on}"
 
 
 def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
@@ -85,12 +97,29 @@ def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
         f"{format_duration(best.ready_s)}, {state}, by the loader {best.loader}."
     )
     yield bottleneck_sentence(job, best)
+    yield from _slowest(job, best)
     engine = job.spec.engine_start_s
     if engine is not None:
         yield (
             f"Ready = weights {format_duration(best.ready_s)} + {format_duration(engine)} engine "
             f"start (your figure) = {format_duration(best.ready_s + engine)}."
         )
+
+
+def _slowest(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
+    """Which of several hosts was ready last, and what one of them takes alone."""
+    hosts = host_loads(job)
+    if not hosts:
+        return
+    others = median(each.ready_s for each in hosts[1:]) if hosts[1:] else hosts[0].ready_s
+    clear = "" if slow_ones(job) else ", by no clear margin"
+    alone = ""
+    if best.alone_s is not None:
+        alone = f"; {host_name(job.hosts, 0)} alone {format_duration(best.alone_s)}"
+    yield (
+        f"The slowest host is {host_name(job.hosts, hosts[0].host)}{clear}: it takes "
+        f"{format_duration(hosts[0].ready_s)}, the others {format_duration(others)}{alone}."
+    )
 
 
 def bottleneck_sentence(job: ModelLoadRun, found: LoadFigures) -> str:
@@ -119,11 +148,12 @@ def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
     yield KeyFigure("weights are there", format_duration(best.ready_s), spread)
     rate = storage_rate(job)
     beside = "(plain reads were not measured)"
+    together = read_rate(job, best)
     if rate is not None and rate.value > 0:
-        part = best.bytes_per_s / rate.value
+        part = together / rate.value
         share_of_plain = f"{format_percent(part)} of what" if part <= SAME else "more than"
         beside = f"{share_of_plain} plain reads get, {format_rate(rate.value)}"
-    yield KeyFigure("bandwidth", format_rate(best.bytes_per_s), beside)
+    yield KeyFigure("bandwidth", format_rate(together), beside)
     if (share := storage_share(best)) is not None:
         note = f"of the time {interval_of(share, format_percent)}".strip()
         yield KeyFigure("storage takes", format_percent(share.value), note, share=share.value)
@@ -188,7 +218,7 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
     yield from _storm(job, best)
     rate = storage_rate(job)
     if rate is not None and rate.value > 0 and "storage" in best.bottleneck:
-        reach = rate.value / max(best.bytes_per_s, 1e-9)
+        reach = rate.value / max(read_rate(job, best), 1e-9)
         if reach > SAME:
             text = "Keep more reads in flight (--concurrency), as plain reads do."
             yield Item(lead=f"at most {reach:.2f} x", text=text)
@@ -236,8 +266,10 @@ def _loaders(job: ModelLoadRun) -> Table | None:
         return None
     rows = TableOf(job.figures)
     rows.add("loader", "loader")
-    rows.add("replicas", "replicas", of=_replicas)
+    rows.add("replicas", "replicas" if not job.hosts else "replicas a host", of=_replicas)
     rows.add("ready_s", "ready", of=_ready, ends=("low_s", "high_s"))
+    if job.hosts:
+        rows.add("alone_s", "one host alone")
     rows.add("bytes_per_s", "of one model")
     rows.add("read_amplification", "bytes read", "ratio")
     if any(each.promised_s for each in job.figures):
@@ -248,6 +280,25 @@ def _loaders(job: ModelLoadRun) -> Table | None:
     if "direct" in job.spec.loaders and len(job.spec.loaders) > 1:
         notes.append("direct has its memory before the start, others get theirs as they load")
     return rows.made("loaders", "Loaders: median [min, max] of the rounds", notes=notes)
+
+
+def _hosts(job: ModelLoadRun) -> Table | None:
+    """A row for each of several hosts, the slowest first."""
+    hosts = host_loads(job)
+    if not hosts:
+        return None
+    rows = TableOf(hosts, most=MAX_HOSTS)
+    rows.add("host", "host", of=lambda each: host_name(job.hosts, each.host))
+    rows.add("ready_s", "ready", of=_ready, ends=("low_s", "high_s"))
+    rows.add("read_bytes", "bytes read")
+    rows.add("late_s", "late start")
+    rows.add("offset_error_s", "clock error", of=lambda each: job.hosts[each.host].offset_error_s)
+    slow = {each.host for each in slow_ones(job)}
+    return rows.made(
+        "hosts",
+        f"Hosts, the slowest first: {_many(job, least(job))} by {job.best}, median [min, max]",
+        mark=lambda each: "slow" if each.host in slow else "",
+    )
 
 
 def _stages(job: ModelLoadRun) -> Table | None:
@@ -272,7 +323,7 @@ def _replicas(each: LoadFigures) -> Cell:
     return word(f"{each.replicas}{', one read' if each.one_read else ''}", each.replicas)
 
 
-def _ready(each: LoadFigures) -> Cell:
+def _ready(each: LoadFigures | HostFigures) -> Cell:
     return with_interval(each.ready_s, each.low_s, each.high_s, format_duration)
 
 
@@ -344,13 +395,14 @@ def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> list[tuple[str, str]]:
         ("weights", f"{files}, {counted(job.tensors, 'tensor')}"),
         ("asked", ", ".join(asked)),
         ("storage", doc.storage.url or ""),
+        ("hosts", f"{len(job.hosts)}, started by {job.started_by}" if job.hosts else ""),
         ("bytes fetched", trials[0].fetched_how if trials else ""),
         ("page cache", trials[0].residency_how if trials else ""),
     ]
 
 
 _PLAIN = (
-    *("round", "loader", "replicas", "left_out", "one_read", "copy_s"),
+    *("round", "loader", "replicas", "alone", "left_out", "one_read", "copy_s"),
     *("late_s", "read_bytes", "fetched_bytes", "residency_before", "residency_after"),
 )
 

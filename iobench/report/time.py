@@ -209,7 +209,7 @@ def host_section(doc: TrainingRecord) -> Table | None:
     ]
     if doc.job.barrier_s is not None:
         notes.append(f"a barrier of all hosts takes {format_duration(doc.job.barrier_s)}")
-    names = {each.host: host_name(doc, each.host) for each in ordered}
+    names = {each.host: host_name(doc.job.hosts, each.host) for each in ordered}
     offsets = {at: host.offset_error_s for at, host in enumerate(doc.job.hosts)}
     memory = {at: host.memory_bytes for at, host in enumerate(doc.hosts)}
     rows = TableOf(ordered, most=MAX_HOSTS)

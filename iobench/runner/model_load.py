@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from ..base.units import counted, format_bytes
 from ..host import nfs
 from ..judge.model_load import first_trials, least
 from ..record.model_load import (
+    HostLoad,
     LoadStage,
     LoadTrial,
     LocalCopy,
@@ -28,25 +29,21 @@ from ..record.model_load import (
     PlainReads,
 )
 from ..record.run import ModelLoadRecord
-from ..serve.check import Checksums, expected_checksums
 from ..serve.loaders import MODEL_LOADERS
 from ..serve.loaders.direct import DirectLoader
-from ..serve.loaders.exchange import Exchange
-from ..serve.share import RankShare, Sharing
-from ..serve.weights import WEIGHTS, require_room
+from ..serve.weights import WEIGHTS
 from ..storage.base import Files
 from ..storage.locks.lock import shared
 from .agent import CacheState, FetchCounter, HostAgent
 from .conductor import Script, Scripted, conduct
 from .copied_files import CopiedFiles
-from .crew import ForkedCrew
-from .curve.reader import HostReader
 from .facts import failures_recorded, new_directory, new_record, storage_facts
+from .hosts.hosts import Hosts
 from .messages import CheckLoaded, LoadNow, PartLoaded
-from .model_load_plan import LoadPlan, memory_needed, options_of
+from .model_load_plan import LoadPlan
 from .options import LoadOptions, VerbOptions
 from .progress import Observer
-from .tasks.model_load import LoadPart, ModelLoad
+from .tasks.model_load import LoadOrder, LoadParts
 from .trials import rotated, rounds, take_turns
 
 HEAD_START_NS = 5_000_000
@@ -66,10 +63,14 @@ class LoadVariant:
 
 
 class LoadPlace:
-    """Where files are read from, their storage or a copy, and what this host says of it."""
+    """Where files are read from, their storage or a copy, and what the hosts say of it."""
 
-    def __init__(self, plan: LoadPlan) -> None:
-        self.plan, self.agent = plan, HostAgent(plan.storage)
+    def __init__(self, parts: LoadParts, agent: HostAgent) -> None:
+        self.parts, self.agent = parts, agent
+
+    @property
+    def plan(self) -> LoadPlan:
+        return self.parts.plan
 
     @cached_property
     def counter(self) -> FetchCounter:
@@ -87,16 +88,22 @@ def weights_held(plan: LoadPlan, *, verb: str) -> Iterator[None]:
 
 
 def run_loads(
-    plan: LoadPlan, options: LoadOptions, observer: Observer | None = None
+    plan: LoadPlan,
+    options: LoadOptions,
+    observer: Observer | None = None,
+    hosts: Hosts | None = None,
 ) -> tuple[ModelLoadRecord, Path]:
     """Measure all loaders in turns; return the concluded document and its directory.
+
+    ``hosts``: on each of which the replicas start; by default this one.
 
     Raises InterruptedRun or the failure after the document was written, and TargetHeldError where
     another process writes or removes the weights.
     """
-    with weights_held(plan, verb="load"), CopiedFiles.claimed(plan, options.copy_to) as copy:
+    hosts = hosts or Hosts()
+    with weights_held(plan, verb="load"), hosts.copied(plan, options.copy_to) as copy:
         directory = new_directory(options.results, f"model-load-{plan.model}")
-        begun = LoadsBegun(plan, directory, options, observer or Observer(), copy)
+        begun = LoadsBegun(plan, directory, options, observer or Observer(), copy, hosts)
         return begun.run(), directory
 
 
@@ -113,12 +120,13 @@ class LoadsBegun:
         options: VerbOptions,
         observer: Observer,
         copy: CopiedFiles | None = None,
+        hosts: Hosts | None = None,
         *,
         run_id: str = "",
     ) -> None:
         self.plan, self.directory, self.observer, self.copy = plan, directory, observer, copy
-        self.budget = options.budget
-        self.origin = LoadPlace(plan)
+        self.budget, self.hosts = options.budget, hosts or Hosts()
+        self.origin = LoadPlace(LoadParts(plan), self.hosts.agent(plan.storage))
         self.job = ModelLoadRun(
             model=plan.model,
             location=plan.location,
@@ -139,14 +147,13 @@ class LoadsBegun:
             storage=storage_facts(plan.storage),
             job=self.job,
         )
-        self.checksums: list[Checksums] = []  # by the rank of a replica
-        self.whole: Checksums = {}  # of a rank that has the whole model
         self.variants: list[LoadVariant] = []
         self.failure: IobenchError | None = None  # the first one of a variant
 
     def run(self) -> ModelLoadRecord:
         doc = self.doc
         with failures_recorded(doc, self.directory) as ending:
+            self.hosts.begin(doc, self._ranks(least(self.job)))
             self.prepare()
             self.variants = self._variants()
             take_turns(
@@ -159,22 +166,18 @@ class LoadsBegun:
             )
             if not first_trials(self.job) and self.failure is not None:
                 raise self.failure
+        self.hosts.end(doc, self._ranks(least(self.job)))
         return ending.write(doc, self.directory)
 
+    def _ranks(self, replicas: int) -> int:
+        """Of all hosts."""
+        return replicas * self.plan.spec.tensor_parallel * self.hosts.count
+
     def prepare(self) -> None:
-        """Learn what the tensors must hold, and how the bytes of the storage are counted."""
-        plan, spec = self.plan, self.plan.spec
-        self.observer.phase(f"checksums of {counted(len(plan.weights.tensors), 'tensor')}")
-
-        def expected(share: RankShare) -> Checksums:
-            return expected_checksums(plan.direct, plan.weights, share)
-
-        self.whole = expected(RankShare())
-        self.checksums = [self.whole] * spec.tensor_parallel
-        if spec.share == "sliced":
-            ranks = range(spec.tensor_parallel)
-            shares = [RankShare("sliced", rank, spec.tensor_parallel) for rank in ranks]
-            self.checksums = [expected(share) for share in shares]
+        """Learn on all hosts what the tensors must hold."""
+        self.observer.phase(f"checksums of {counted(len(self.plan.weights.tensors), 'tensor')}")
+        self.origin.parts.prepare()
+        self.hosts.prepare()
 
     def repetition(self, number: int) -> LoadTrial:
         """One load by the first loader with the fewest replicas. Raises IobenchError."""
@@ -184,9 +187,11 @@ class LoadsBegun:
     # What is measured in a round
 
     def _variants(self) -> list[LoadVariant]:
-        """All of them. The ablations are made with the fewest replicas."""
+        """All of them. The ablations, and loads of one host alone, have the fewest replicas."""
         spec, counts = self.plan.spec, sorted(self.plan.spec.replicas)
         found = [self._variant(loader, count) for count in counts for loader in spec.loaders]
+        if self.job.hosts:
+            found += [self._variant(loader, counts[0], alone=True) for loader in spec.loaders]
         found += [
             self._variant(loader, count, one_read=True)
             for count in counts[1:]
@@ -204,7 +209,8 @@ class LoadsBegun:
             measure = partial(self._read_plainly, count)
             found.append(LoadVariant(name=f"plain reads, {count} x", measure=measure))
         if self.copy is not None:
-            place = LoadPlace(self.plan.at(self.copy.url))
+            there = self.origin.parts.at(self.plan.at(self.copy.url))
+            place = LoadPlace(there, HostAgent(there.plan.storage))
             measure = partial(self._from_copy, self.copy, place)
             found.append(LoadVariant(name=f"copy to {self.copy.url}", measure=measure))
         return found
@@ -216,9 +222,13 @@ class LoadsBegun:
         *,
         without: LoadStage | None = None,
         one_read: bool = False,
+        alone: bool = False,
     ) -> LoadVariant:
         more = f" without {without}" if without else ", one read" if one_read else ""
-        measure = partial(self._trial, loader, count, without=without, one_read=one_read)
+        more += " on one host" if alone else ""
+        measure = partial(
+            self._trial, loader, count, without=without, one_read=one_read, alone=alone
+        )
         return LoadVariant(name=f"{loader}, {counted(count, 'replica')}{more}", measure=measure)
 
     def _order(self, number: int, active: Sequence[LoadVariant]) -> Iterable[LoadVariant]:
@@ -263,9 +273,10 @@ class LoadsBegun:
         *,
         without: LoadStage | None = None,
         one_read: bool = False,
+        alone: bool = False,
         copied: tuple[LoadPlace, float] | None = None,
     ) -> None:
-        """Start the processes of ``count`` replicas, load, and record it.
+        """Start the processes of ``count`` replicas on each host, load, and record it.
 
         With the fewest replicas, they load once more without the storage: what the load before has
         read is still there, in the loader's memory or in the page cache. ``copied``: they load from
@@ -276,6 +287,7 @@ class LoadsBegun:
             round=number,
             loader="" if without == "assembly" else loader,
             replicas=count,
+            alone=alone,
             left_out=without,
             one_read=one_read,
             copy_s=copied[1] if copied else None,
@@ -283,22 +295,23 @@ class LoadsBegun:
             ready_s=0.0,
             first_ready_s=0.0,
         )
-        again = count == least(self.job) and (without, one_read, copied) == (None, False, None)
-        needed = memory_needed(self.plan.spec, self.plan.weights, loader, count, one_read=one_read)
-        require_room(needed, f"{counted(count, 'replica')} by {loader}")
-        with self._parts(place.plan, loader, count, one_read=one_read) as parts:
-            task = ModelLoad(parts.__getitem__)
-            conduct(ForkedCrew(len(parts), task), Scripted(self._script(place, base, again=again)))
+        whole = (without, one_read, alone, copied) == (None, False, False, None)
+        order = LoadOrder(loader=loader, replicas=count, one_read=one_read)
+        script = self._script(place, base, again=whole and count == least(self.job))
+        with self.hosts.replicas(place.parts, order, alone=alone) as crew:
+            conduct(crew, Scripted(script))
 
     def _script(self, place: LoadPlace, base: LoadTrial, *, again: bool) -> Script:
         keys, agent, counter = self.plan.keys, place.agent, place.counter
+        head_start_ns = self.hosts.head_start_ns(HEAD_START_NS)
+        shares = () if base.alone else self.hosts.share(self._ranks(base.replicas))
         cold = self.plan.spec.state == "cold"
         before = agent.empty_cache(keys) if cold else agent.fill_cache(keys)
         mount = agent.mount_counters()
-        points = yield lambda: LoadNow(time.monotonic_ns() + HEAD_START_NS, base.left_out)
+        points = yield lambda: LoadNow(time.monotonic_ns() + head_start_ns, base.left_out)
         used = nfs.diff(mount, agent.mount_counters())
         after = agent.cache_state(keys)
-        trial = _recorded(base, points, before, after)
+        trial = _recorded(base, points, before, after, shares)
         trial.fetched_how = counter.how
         if counter.by != "processes":
             trial.fetched_bytes = used.read_bytes if used is not None else None
@@ -308,43 +321,11 @@ class LoadsBegun:
         if not again:
             return
         keeps = "storage" in MODEL_LOADERS.load(base.loader).can_leave_out
-        if keeps or (base.buffered and after.ratio == 1):
+        if keeps or (base.buffered and set(after.hosts or [after.ratio]) == {1}):
             stage: LoadStage | None = "storage" if keeps else None
-            points = yield lambda: LoadNow(time.monotonic_ns() + HEAD_START_NS, stage)
+            points = yield lambda: LoadNow(time.monotonic_ns() + head_start_ns, stage)
             left_out = base.model_copy(update={"left_out": "storage"})
-            self.job.trials.append(_recorded(left_out, points, after, after))
-
-    @contextmanager
-    def _parts(
-        self, plan: LoadPlan, loader: str, count: int, *, one_read: bool
-    ) -> Iterator[list[LoadPart]]:
-        """What each rank of the replicas loads; where they exchange, they meet in shared memory."""
-        spec = plan.spec
-        of_replica = spec.tensor_parallel
-        world = count * of_replica
-        meeting = world if one_read else of_replica  # ranks that exchange with each other
-        how: Sharing = "exchange" if one_read else spec.share
-        with ExitStack() as held:
-            found: list[LoadPart] = []
-            exchange: Exchange | None = None
-            for rank in range(world):
-                if how == "exchange" and rank % meeting == 0:
-                    exchange = Exchange(plan.weights, meeting)
-                    held.callback(exchange.close)
-                whole = how != "sliced"
-                found.append(
-                    LoadPart(
-                        storage=plan.read_by(loader),
-                        weights=plan.weights,
-                        share=RankShare(how, rank % meeting, meeting),
-                        loader=loader,
-                        checksums=self.whole if whole else self.checksums[rank % of_replica],
-                        options=options_of(spec, loader),
-                        device=spec.device,
-                        exchange=exchange,
-                    )
-                )
-            yield found
+            self.job.trials.append(_recorded(left_out, points, after, after, shares))
 
     def _from_copy(self, copy: CopiedFiles, place: LoadPlace, number: int) -> None:
         """Copy the files, and load from there."""
@@ -352,12 +333,11 @@ class LoadsBegun:
         self._trial(self.plan.spec.loaders[0], least(self.job), number, copied=(place, took))
 
     def _read_plainly(self, count: int, number: int) -> None:
-        """Read the files with as many reads in flight as so many replicas have."""
-        plan = self.plan
-        places, in_flight = plan.plain_reads(count, seed=number)
-        reader = HostReader(
-            plan.direct, max_bytes=places.max_bytes, once=False, run_dir=self.directory
-        )
+        """Read the files with as many reads in flight as so many replicas on each host have."""
+        plan, name = self.plan, f"plain reads of {counted(count, 'replica')}"
+        places, in_flight = plan.plain_reads(count * self.hosts.count, seed=number)
+        places.once = False
+        reader = self.hosts.reader(plan.direct, places, name=name, run_dir=self.directory)
         if not plan.direct.traits.uncached:
             self.origin.agent.empty_cache(plan.keys)
         taken = places.take(len(places), enough=1).places
@@ -371,27 +351,45 @@ class LoadsBegun:
 
 
 def _recorded(
-    base: LoadTrial, points: Sequence[object], before: CacheState, after: CacheState
+    base: LoadTrial,
+    points: Sequence[object],
+    before: CacheState,
+    after: CacheState,
+    shares: Sequence[range],
 ) -> LoadTrial:
-    """The trial with what its ranks reported."""
+    """The trial with what its ranks reported. ``shares``: those of each host, if it has several."""
     parts = [point for point in points if isinstance(point, PartLoaded)]
     memory = [part.peak_memory_bytes for part in parts if part.peak_memory_bytes is not None]
     names = sorted({name for part in parts for name in part.class_s})
+    hosts = [
+        _measured(parts[share.start : share.stop], before.hosts[host], after.hosts[host])
+        for host, share in enumerate(shares)
+    ]
     return base.model_copy(
         update={
-            "ready_s": max(part.ready_s for part in parts),
+            **_measured(parts, before.ratio, after.ratio),
             "first_ready_s": min(part.ready_s for part in parts),
-            "late_s": max(part.late_s for part in parts),
-            "read_bytes": _sum(part.bytes_read for part in parts),
-            "fetched_bytes": _sum(part.fetched for part in parts),
             "cpu_s": sum(part.cpu_s for part in parts),
             "peak_memory_bytes": max(memory, default=None),
-            "residency_before": before.ratio,
-            "residency_after": after.ratio,
             "residency_how": before.how,
             "class_s": {name: max(part.class_s.get(name, 0.0) for part in parts) for name in names},
+            "hosts": [HostLoad.model_validate(host) for host in hosts],
         }
     )
+
+
+def _measured(
+    parts: Sequence[PartLoaded], before: float | None, after: float | None
+) -> dict[str, float | None]:
+    """What is known of a trial, and of each host in it."""
+    return {
+        "ready_s": max(part.ready_s for part in parts),
+        "late_s": max(part.late_s for part in parts),
+        "read_bytes": _sum(part.bytes_read for part in parts),
+        "fetched_bytes": _sum(part.fetched for part in parts),
+        "residency_before": before,
+        "residency_after": after,
+    }
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -1,4 +1,4 @@
-"""generate, verify and probe over several hosts: here they are processes of this machine."""
+"""generate, verify, probe and load over several hosts: here they are processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from iobench.data.generator import plan
 from iobench.data.generator.writer import UnitWriter
 from iobench.record.curve import StorageProbe
 from iobench.record.manifest import MANIFEST
-from iobench.record.run import TrainingRecord, load_run
+from iobench.record.run import ModelLoadRecord, TrainingRecord, load_run
+from iobench.serve.loaders.direct import DirectLoader
 from tests.hosts import ended, job
 from tests.processes import in_process, wait_until
+from tests.small_models import small_weights
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.slow]
 
@@ -190,3 +192,81 @@ def test_a_run_of_two_hosts_has_their_joint_curve_and_the_counters_of_each(
     (repetition,) = doc.job.repetitions
     for host in repetition.hosts:
         assert host.resources.wall_s > 0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("weights") / "qwen"
+    small_weights(place)
+    return place
+
+
+def slow_assembly() -> None:
+    """Each load of this host takes a second more."""
+    assemble = DirectLoader._assemble
+
+    def slowly(loader: DirectLoader, tensors: Any, clock: Any) -> None:
+        time.sleep(1.0 * len(tensors) / 14)
+        assemble(loader, tensors, clock)
+
+    DirectLoader._assemble = slowly  # type: ignore[method-assign]
+
+
+def loads_of(results: Path) -> ModelLoadRecord:
+    (folder,) = (each.parent for each in results.glob("*/run.json"))
+    doc = load_run(folder)
+    assert isinstance(doc, ModelLoadRecord)
+    return doc
+
+
+def test_two_hosts_load_a_model_at_one_instant(model: Path, tmp_path: Path) -> None:
+    words = ("load", f"throttled+{model}?bandwidth=200MB", "--loader", "direct", "--quiet")
+    words += ("--replicas", "1,2", "--repeat", "1", "--details", "--results", str(tmp_path / "r"))
+    first, second = ended(job(tmp_path, *words, before={1: slow_assembly}))
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    doc = loads_of(tmp_path / "r")
+    work = doc.job
+    assert (len(doc.hosts), [each.ranks for each in work.hosts]) == (2, [1, 1])
+    together = [each for each in work.trials if not each.alone]
+    (alone,) = (each for each in work.trials if each.alone)
+    assert (alone.hosts, alone.replicas) == ([], 1)
+    assert work.bytes <= alone.read_bytes < 1.01 * work.bytes
+    assert {(each.replicas, each.one_read, each.left_out) for each in together} == {
+        *((1, False, without) for without in (None, "storage", "assembly")),
+        *((2, one_read, None) for one_read in (False, True)),
+    }
+    for each in together:
+        assert len(each.hosts) == 2
+        assert each.ready_s == max(host.ready_s for host in each.hosts)
+        assert [host.residency_before for host in each.hosts] == [each.residency_before] * 2
+        copies = 1 if each.one_read else each.replicas
+        for host in each.hosts if each.left_out is None else ():
+            assert copies * work.bytes <= host.read_bytes < 1.01 * copies * work.bytes
+        if each.left_out != "assembly":
+            assert each.hosts[1].ready_s > 1.0  # what was planted there
+    assert {(each.replicas, each.in_flight) for each in work.plain} == {(1, 16), (2, 32)}
+    assert all(each.promised_s is not None for each in work.figures)
+    assert "host 1 (" in first.out
+    assert second.out == ""
+
+
+def test_hosts_that_would_load_otherwise_are_refused_by_name(model: Path, tmp_path: Path) -> None:
+    words = ("load", model, "--loader", "direct", "--quiet", "--results", tmp_path / "r")
+    found = ended(job(tmp_path, *words, of={1: ["--replicas", 2]}))
+    assert [each.code for each in found] == [2, 2]
+    assert all("host 1 (" in each.err for each in found)
+    found = ended(job(tmp_path, *words, "--copy-to", tmp_path / "copy"))
+    assert [each.code for each in found] == [2, 2]
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_host_that_is_killed_while_replicas_load_is_named(model: Path, tmp_path: Path) -> None:
+    words = ("load", f"throttled+{model}?bandwidth=1MB", "--loader", "direct", "--quiet")
+    here, there = job(tmp_path, *words, "--results", tmp_path / "r")
+    wait_until(lambda: bool(here.children() and there.children()), "no replica began")
+    there.signal(signal.SIGKILL)
+    found = ended([here, there])
+    assert [each.code for each in found] == [1, -signal.SIGKILL]
+    assert "host 1 (" in found[0].err
+    doc = loads_of(tmp_path / "r")
+    assert (doc.status, len(doc.job.hosts)) == ("failed", 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from iobench.judge.model_load import storage_share
+from iobench.judge.model_load import host_loads, read_rate, storage_share
 from iobench.judge.rebuild import conclude
 from iobench.record.metrics import metrics_of
 from iobench.record.model_load import LoadFigures
@@ -235,3 +235,104 @@ def test_the_answer_is_on_one_screen_and_every_metric_is_a_figure_of_the_run() -
     assert max(map(len, shown.splitlines())) <= 80
     known = {metric.name for metric in metrics_of("load")}
     assert known - doc.metrics.keys() == {"ready_skew_s", "load_peak_memory_bytes"}
+
+
+# Several hosts
+
+
+def on_hosts(number: int, *ready_s: float, **changes: Any) -> dict[str, Any]:
+    """One trial on so many hosts. ``each``: more of what single hosts did."""
+    each = changes.pop("each", {})
+    count = len(ready_s)
+    hosts = [
+        {
+            "ready_s": ready,
+            "fetched_bytes": GB,
+            "residency_before": 0.0,
+            "residency_after": 0.0,
+            **each.get(host, {}),
+        }
+        for host, ready in enumerate(ready_s)
+    ]
+    return trial(
+        number,
+        max(ready_s),
+        hosts=hosts,
+        read_bytes=count * GB,
+        fetched_bytes=count * GB,
+        **changes,
+    )
+
+
+def two_hosts(trials: list[dict[str, Any]], **changes: Any) -> ModelLoadRecord:
+    return record(trials, hosts=[{"name": "a"}, {"name": "b"}], **changes)
+
+
+ALONE = each_round(1.0, 1.01, 1.0, alone=True)
+TOGETHER = [on_hosts(number, 2.0, 1.98 + number / 100) for number in range(3)]
+
+
+def test_hosts_share_the_storage_and_are_predicted_by_one_of_them_alone() -> None:
+    doc = two_hosts(TOGETHER + ALONE, plain=plain(1e9))
+    found = of(doc)
+    assert (found.ready_s, found.alone_s, found.read_amplification) == (2.0, 1.0, 1)
+    assert found.promised_s.value == pytest.approx(2 * GB / 1e9)
+    assert found.kept
+    assert findings(doc) == {}
+    assert read_rate(doc.job, found) == 1e9
+
+
+def test_a_storage_that_grows_with_its_hosts_promises_what_one_of_them_takes() -> None:
+    found = of(two_hosts([on_hosts(at, 1.0, 1.0) for at in range(3)] + ALONE, plain=plain(9e9)))
+    assert found.promised_s.value == pytest.approx(1.0)
+
+
+def test_several_replicas_on_each_host_need_the_bytes_of_all() -> None:
+    more = [on_hosts(at, 6.0, 6.0, replicas=3) for at in range(3)]
+    spec = {"replicas": [1, 3]}
+    doc = two_hosts(TOGETHER + ALONE + more, spec=spec, plain=plain(1e9) + plain(1e9, 3))
+    assert of(doc, replicas=3).promised_s.value == pytest.approx(2 * 3 * GB / 1e9)
+
+
+def test_replicas_that_read_once_or_share_a_page_cache_read_once_on_each_host() -> None:
+    shared = {"buffered": True, "residency_after": 1.0}
+    alone = each_round(1.0, 1.01, 1.0, alone=True, **shared)
+    once = [on_hosts(at, 2.0, 2.0, replicas=3, one_read=True) for at in range(3)]
+    warm = [on_hosts(at, 2.0, 2.0, replicas=3, **shared) for at in range(3)]
+    spec = {"replicas": [1, 3]}
+    rates = plain(1e9) + plain(1e9, 3)
+    doc = two_hosts(TOGETHER + alone + once + warm, spec=spec, plain=rates)
+    promised = {
+        each.one_read: each.promised_s.value for each in doc.job.figures if each.replicas == 3
+    }
+    assert promised == {False: pytest.approx(2.0), True: pytest.approx(2.0)}
+
+
+def test_the_host_that_is_slower_than_the_others_is_named() -> None:
+    doc = two_hosts([on_hosts(at, 1.0 + at / 100, 2.0) for at in range(3)])
+    assert findings(doc) == {"host.slow": "warning"}
+    (told,) = [each.evidence for each in doc.findings]
+    assert told.startswith("host 1 (b) ")
+    slowest = host_loads(doc.job)[0]
+    assert (slowest.host, slowest.ready_s, slowest.read_bytes) == (1, 2.0, GB)
+    assert "host 1 (b)" in render_text(sections(doc))
+    # One round that took longer is no slow host.
+    doc = two_hosts([on_hosts(0, 1.0, 2.0), on_hosts(1, 1.0, 1.0), on_hosts(2, 1.0, 1.0)])
+    assert findings(doc) == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "each", "rule"),
+    [
+        ("cold", {"residency_before": 0.5}, "load.cold-residency"),
+        ("cold", {"fetched_bytes": GB // 2}, "load.cold-fetch"),
+        ("warm", {"residency_before": 0.9}, "load.warm-residency"),
+    ],
+)
+def test_what_one_host_did_otherwise_than_asked_is_found(
+    state: str, each: dict[str, Any], rule: str
+) -> None:
+    usual = {"residency_before": 1.0} if state == "warm" else {}
+    hosts = {0: usual, 1: {**usual, **each}}
+    doc = two_hosts([on_hosts(at, 1.0, 1.0, each=hosts) for at in range(3)], spec={"state": state})
+    assert set(findings(doc)) == {rule}

@@ -11,7 +11,7 @@ from ...base.errors import HostLostError
 from ...base.interrupts import defer_interrupts
 from ..counters import Counters
 from ..crew import GRACE_S, ForkedCrew
-from ..messages import Answer, Command, Last, RestoreNow, SaveNow, Start
+from ..messages import Answer, Command, Last, LoadNow, RestoreNow, SaveNow, Start
 from .control import Control, Peer
 from .member import Begin, Counted, FromRank, Member
 from .wire import SILENCE_S
@@ -59,7 +59,7 @@ class HostsCrew:
         if peer is None:
             self.local.send(rank, command)
             return
-        if isinstance(command, Start | SaveNow | RestoreNow):
+        if isinstance(command, Start | SaveNow | RestoreNow | LoadNow):
             command = replace(command, at_ns=peer.clock.there(command.at_ns))
         peer.tell(Member.to_rank, rank, command)
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from ...checkpoint.catalog import CheckpointRoot
-from ...record.run import CheckpointRecord, TrainingRecord
+from ...record.run import CheckpointRecord, ModelLoadRecord, TrainingRecord
 from ...storage.base import Storage
 from ..agent import HostAgent
 from ..checkpoint_plan import StudyPlan
+from ..copied_files import CopiedFiles
 from ..crew import Crew, ForkedCrew
 from ..curve.places import Places
 from ..curve.reader import HostReader, PlaceReader
+from ..model_load_plan import LoadPlan
 from ..phase import Phase
 from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
+from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
+
+JobRecord = TrainingRecord | CheckpointRecord | ModelLoadRecord
+"""The records of jobs that several hosts can do together."""
 
 
 class Copies(Protocol):
@@ -50,10 +56,10 @@ class Hosts:
         """
         return self
 
-    def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
+    def begin(self, doc: JobRecord, ranks: int) -> None:
         """Add to the record what is known of the hosts, before anything is measured."""
 
-    def end(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
+    def end(self, doc: JobRecord, ranks: int) -> None:
         """The same, when everything has been measured, or has failed."""
 
     def share(self, ranks: int) -> Sequence[range]:
@@ -75,7 +81,7 @@ class Hosts:
         return plan
 
     def prepare(self) -> None:
-        """Let the other hosts prepare what a loader library needs, now that this one has it."""
+        """Let the other hosts prepare what their loaders need, now that this one has it."""
 
     def head_start_ns(self, least_ns: int) -> int:
         """From a command to the common start, so that every rank has it by then."""
@@ -95,6 +101,21 @@ class Hosts:
         """The crew of all ranks that save, which has not been started."""
         with rank_maker(plan, root) as make:
             yield ForkedCrew(plan.spec.ranks, Checkpoint(make))
+
+    @contextmanager
+    def replicas(
+        self, parts: LoadParts, order: LoadOrder, *, alone: bool = False
+    ) -> Iterator[Crew]:
+        """The crew of the ranks of replicas, which has not been started.
+
+        So many are on each host, or on this one ``alone``.
+        """
+        with parts.of(order) as found:
+            yield ForkedCrew(len(found), ModelLoad(found))
+
+    def copied(self, plan: LoadPlan, to: str | None) -> AbstractContextManager[CopiedFiles | None]:
+        """The files of a model in a directory of each host; see there."""
+        return CopiedFiles.claimed(plan, to)
 
     def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
         """Raises UsageError if a host does not see what this one writes there."""

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,23 +20,26 @@ from ...host.nfs import MountStats
 from ...host.resources import Snapshot
 from ...record.curve import MeasuredWith
 from ...record.host import Host
-from ...record.run import CheckpointRecord, TrainingRecord
+from ...record.run import TrainingRecord
 from ...storage.base import Storage
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
 from ..checkpoint_plan import StudyPlan
+from ..copied_files import CopiedFiles
 from ..crew import Crew, ForkedCrew
 from ..curve.places import Place, Places
 from ..curve.reader import PlaceReader
+from ..model_load_plan import LoadPlan
 from ..options import Mixed
 from ..phase import Phase
 from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
+from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
 from .barrier import HostsBarrier, lead_steps
 from .control import Control, Peer, check_same
 from .crew import HostsCrew
-from .hosts import Copies, Hosts
+from .hosts import Copies, Hosts, JobRecord
 from .launch import share_of
 from .member import Begin, Member, source_of, text_at
 from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed
@@ -62,6 +65,17 @@ def same_of_study(plan: StudyPlan) -> Same:
     """What must be the same on all hosts."""
     settings = plan.spec.model_dump_json()
     return {"to": plan.url, "settings": hashlib.sha256(settings.encode()).hexdigest()}
+
+
+def same_of_loads(plan: LoadPlan) -> Same:
+    """What must be the same on all hosts."""
+    files = repr([(shard.key, shard.size) for shard in plan.weights.shards])
+    settings = plan.spec.model_dump_json()
+    return {
+        "data": plan.location,
+        "objects": hashlib.sha256(files.encode()).hexdigest(),
+        "settings": hashlib.sha256(settings.encode()).hexdigest(),
+    }
 
 
 def same_of_run(plan: Plan, mixed: Mixed | None) -> Same:
@@ -100,7 +114,7 @@ class JobHosts(Hosts):
         check_same(control, mine, others)
         return JobHosts(control, number)
 
-    def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
+    def begin(self, doc: JobRecord, ranks: int) -> None:
         self.control().set_clocks(again=True)
         doc.job.hosts = self.control().known_hosts(ranks)
         doc.job.started_by = self.control().meeting.launch.by
@@ -108,7 +122,7 @@ class JobHosts(Hosts):
         if isinstance(doc, TrainingRecord) and doc.job.workload.accelerator.sync == "step":
             doc.job.barrier_s = self.control().barrier_s()
 
-    def end(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
+    def end(self, doc: JobRecord, ranks: int) -> None:
         """Measure the clocks a last time; a lost host keeps what is known of it."""
         try:
             self.control().set_clocks(again=True)
@@ -195,6 +209,30 @@ class JobHosts(Hosts):
             local = ForkedCrew(len(shares[0]), Checkpoint(make), first=0, world=ranks)
             yield HostsCrew(control, local, begins)
 
+    @contextmanager
+    def replicas(
+        self, parts: LoadParts, order: LoadOrder, *, alone: bool = False
+    ) -> Iterator[Crew]:
+        control = self.control()
+        control.set_clocks()
+        with parts.of(order) as mine:
+            begins, world = {}, len(mine)
+            if not alone:
+                control.phases += 1
+                world = self.count * len(mine)
+                begins = self._begins(control.share(world), loads=order)
+            local = ForkedCrew(len(mine), ModelLoad(mine), first=0, world=world)
+            yield HostsCrew(control, local, begins)
+
+    def copied(self, plan: LoadPlan, to: str | None) -> AbstractContextManager[CopiedFiles | None]:
+        """Raises UsageError if a copy is asked for."""
+        if to is not None:
+            raise UsageError(
+                f"whether a copy pays is measured on one host, and this job has {self.count}",
+                remedy="leave out --copy-to, or start it on one host (--hosts here)",
+            )
+        return super().copied(plan, to)
+
     def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
         """Every host must read there what this one has written, as it was written just now.
 
@@ -271,8 +309,12 @@ class HostsAgent(HostAgent):
     def cache_state(self, keys: Sequence[str]) -> CacheState:
         return self._cache("state", keys)
 
+    def _sent(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """What says on the other hosts which objects these are."""
+        return () if self.plans else tuple(keys)
+
     def _cache(self, what: Change, keys: Sequence[str]) -> CacheState:
-        asked = dict.fromkeys(self.members, (what, () if self.plans else tuple(keys)))
+        asked = dict.fromkeys(self.members, (what, self._sent(keys)))
         states = self.control.ask_each(
             Member.cache, asked, lambda *_: change_cache(self._one, what, keys)
         )
@@ -288,6 +330,7 @@ class HostsAgent(HostAgent):
             found = self.control.ask(
                 Member.fetch_counter,
                 lambda: self._one.fetch_counter(keys, direct=direct),
+                self._sent(keys),
                 direct,
             )
             self._all = found[0]
@@ -372,7 +415,7 @@ class HostsReader:
                 curve=self.name,
                 keys=keys,
                 rows=rows,
-                in_flight=in_flight // count,
+                in_flight=max(1, in_flight // count),
                 seconds=seconds,
                 most=-(-most // count),
                 at_ns=control.there(member, at_ns),

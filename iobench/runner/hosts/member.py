@@ -10,7 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
-from ...base.errors import HostLostError, IobenchError, MissingObjectError, WorkerError
+from ...base.errors import (
+    HostLostError,
+    IobenchError,
+    MissingObjectError,
+    UsageError,
+    WorkerError,
+)
 from ...checkpoint.catalog import CheckpointRoot
 from ...host.nfs import MountStats
 from ...host.resources import Snapshot
@@ -33,6 +39,7 @@ from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint, CheckpointRank
 from ..tasks.load import Load
+from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
 from ..third_party import prepare_library
 from .barrier import HostsBarrier
 from .hosts import Copies
@@ -63,7 +70,7 @@ class Begin:
     reads, ``copy_bytes`` how much of the dataset it copies into memory if it reads such a copy, and
     ``saves`` after how many steps the ranks save, and the number before that of the first save.
     ``in_step``: all hosts meet at each step. ``meeting``: the URL at which the ranks meet, if they
-    exchange gradients.
+    exchange gradients. ``loads``: the ranks are those of replicas of a model.
     """
 
     first: int
@@ -78,6 +85,7 @@ class Begin:
     saves: tuple[int, int] | None = None
     in_step: bool = False
     meeting: str | None = None
+    loads: LoadOrder | None = None
 
 
 def source_of(reader: AnyReader | None, copies: Copies) -> Source:
@@ -127,10 +135,10 @@ Counted = tuple[int, Array]
 
 
 class _Ranks:
-    """The ranks of this host in one phase, or in a study."""
+    """The ranks of this host in one phase, or in a study. ``held``: until they have ended."""
 
-    def __init__(self, begin: Begin, task: Task, end_barrier: Callable[[], None]) -> None:
-        self.begin, self.task, self.end_barrier = begin, task, end_barrier
+    def __init__(self, begin: Begin, task: Task, held: ExitStack) -> None:
+        self.begin, self.task, self.held = begin, task, held
         self.crew = ForkedCrew(begin.count, task, first=begin.first, world=begin.world)
         self.working = list(self.crew.ranks)
         self.kept: dict[int, Recorded] = {}
@@ -163,15 +171,24 @@ class _Ranks:
 
 
 class _Data:
-    """What is measured now: a storage, and the bench of a plan if there is one."""
+    """What is measured now: a storage, and the bench of a plan if there is one.
 
-    def __init__(self, storage: Storage, results: Path, plan: Plan | None = None) -> None:
+    ``reads``: the storage that plain reads are made of, where that is another one.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        results: Path,
+        plan: Plan | None = None,
+        reads: Storage | None = None,
+    ) -> None:
         self.agent, self._held, self._bench = HostAgent(storage), ExitStack(), None
         if plan is not None:
             self._bench = Bench(plan=plan, agent=self.agent, directory=results, seconds=0.0)
             self._held.push(self._bench.held)
         folder = self._held.enter_context(TemporaryDirectory(prefix="iobench-curve-"))
-        self.reads = LocalReads(storage, Path(folder))
+        self.reads = LocalReads(reads or storage, Path(folder))
         self.before: Snapshot | None = None
 
     @property
@@ -192,9 +209,9 @@ class _Data:
 class Member(Serving):
     """Measures what the first host asks for: plans, as far as ``permitted``, or one storage.
 
-    ``plan`` or ``storage``: what all hosts made before, with number 0. ``saves``: a study whose
-    ranks save. ``results``: where the events of the ranks of this host are kept if the first host
-    is lost. Raises what the first host would be told.
+    ``plan``, ``storage`` or ``loads``: what all hosts made before, with number 0. ``saves``: a
+    study whose ranks save. ``results``: where the events of the ranks of this host are kept if the
+    first host is lost. Raises what the first host would be told.
     """
 
     def __init__(
@@ -206,12 +223,13 @@ class Member(Serving):
         plan: Plan | None = None,
         storage: Storage | None = None,
         saves: StudyPlan | None = None,
+        loads: LoadParts | None = None,
         command: Sequence[str] = (),
         rules: str = "quick",
     ) -> None:
         super().__init__(meeting)
         self.permitted, self.results = permitted or Permitted(), results
-        self.saves, self.command, self.rules = saves, command, rules
+        self.saves, self.loads, self.command, self.rules = saves, loads, command, rules
         self.ranks: _Ranks | None = None
         self._counted = 0.0
         self._held = ExitStack()
@@ -222,11 +240,16 @@ class Member(Serving):
             storage = storage or self.root.storage
         if plan is not None:
             storage = plan.storage
+        reads = None
+        if loads is not None:
+            storage, reads = loads.plan.storage, loads.plan.direct
         if storage is not None:
-            self._add(0, storage, plan)
+            self._add(0, storage, plan, reads)
 
-    def _add(self, number: int, storage: Storage, plan: Plan | None) -> None:
-        self._known[number] = _Data(storage, self.results, plan)
+    def _add(
+        self, number: int, storage: Storage, plan: Plan | None, reads: Storage | None = None
+    ) -> None:
+        self._known[number] = _Data(storage, self.results, plan, reads)
         self._held.callback(self.forget, number)
 
     @property
@@ -277,7 +300,10 @@ class Member(Serving):
 
     @deed
     def prepare(self) -> None:
-        """Prepare what a loader library needs."""
+        """Prepare what a loader library needs, or learn what the tensors of a model must hold."""
+        if self.loads is not None:
+            self.loads.prepare()
+            return
         prepare_library(self.data.bench.plan, self.data.bench.held, proof=False)
 
     # What is asked of every host, however many ranks it has
@@ -296,8 +322,9 @@ class Member(Serving):
         return self.data.agent.describe()
 
     @deed
-    def fetch_counter(self, direct: bool) -> FetchCounter:
-        return self.data.agent.fetch_counter(self.data.bench.plan.keys, direct=direct)
+    def fetch_counter(self, keys: tuple[str, ...], direct: bool) -> FetchCounter:
+        """For these objects, or for those that a plan reads."""
+        return self.data.agent.fetch_counter(keys or self.data.bench.plan.keys, direct=direct)
 
     @deed
     def mount(self) -> MountStats | None:
@@ -334,13 +361,19 @@ class Member(Serving):
                 offset_ns=0 if begin.meeting else begin.offset_ns,
                 members=begin.count if begin.meeting else 0,
             )
-        task, end_barrier = self._task(begin, barrier), lambda: None
-        if barrier is not None:
-            end_barrier = self.meeting.wires.meet(barrier.said, barrier.pass_on(self.wire))
-        self.ranks = _Ranks(begin, task, end_barrier)
+        with ExitStack() as held:
+            task = self._task(begin, barrier, held)
+            if barrier is not None:
+                held.callback(self.meeting.wires.meet(barrier.said, barrier.pass_on(self.wire)))
+            self.ranks = _Ranks(begin, task, held.pop_all())
         self.ranks.crew.start()
 
-    def _task(self, begin: Begin, barrier: HostsBarrier | None) -> Task:
+    def _task(self, begin: Begin, barrier: HostsBarrier | None, held: ExitStack) -> Task:
+        if begin.loads is not None and self.loads is not None:
+            parts = held.enter_context(self.loads.of(begin.loads))
+            if len(parts) != begin.count:
+                raise UsageError(f"{begin.count} ranks are no replicas of this host's plan")
+            return ModelLoad(parts)
         if begin.meeting or begin.rendezvous:
             set_interface(self.wire.connection)
         if begin.phase is None:
@@ -385,7 +418,7 @@ class Member(Serving):
         ranks, self.ranks = self.ranks, None
         ranks.crew.stop()
         ranks.crew.end(grace_s)
-        ranks.end_barrier()
+        ranks.held.close()
         if (phase := ranks.begin.phase) is not None:
             self.data.bench.parts += [
                 (phase.name, phase.repetition, rank, recorded.columns)
