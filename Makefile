@@ -19,6 +19,8 @@ DLIO ?=
 COVERED ?= --ignore=tests/oracle --ignore=tests/faults/test_fault_loop.py --ignore=tests/e2e/test_startup.py
 BIN := .venv/bin
 TOGETHER := $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+# Slow tests start processes and wait for them, so that three at a time leave half of two cores idle.
+MORE_TOGETHER := $(TOGETHER) -n 4
 # Oracles measure speeds: one at a time, with nothing beside them.
 ONE_BY_ONE := $(BIN)/python -m pytest -q
 # What the short ones plant costs four times what all else does, and is mostly a wait.
@@ -43,16 +45,16 @@ test: setup gcc  ## each verb, contracts, security and a short oracle for each a
 test-all: test test-slow  ## what a change must pass: also real servers, libraries, faults (10 to 15 minutes)
 
 test-slow: setup gcc strace ganesha  ## what test-all runs after test
-	$(TOGETHER) -m 'slow and not nightly and not alone'
+	$(MORE_TOGETHER) -m 'slow and not nightly and not alone'
 	$(ONE_BY_ONE) -m 'slow and not nightly and alone' tests/oracle
 
 test-touched: setup gcc strace ganesha slurm chromium  ## nightly tests of folders that changed since BASE
 	files=$$($(BIN)/python -m tests.tiers "$(BASE)")
-	if [ -n "$$files" ]; then $(TOGETHER) -m 'nightly and not alone' $$files; fi
+	if [ -n "$$files" ]; then $(MORE_TOGETHER) -m 'nightly and not alone' $$files; fi
 
 test-nightly: test-all mutations fuzz  ## everything, before a release (two hours)
 	$(MAKE) slurm chromium
-	$(TOGETHER) -m 'nightly and not alone'
+	$(MORE_TOGETHER) -m 'nightly and not alone'
 	$(TOGETHER) -m 'hypothesis and not alone' --hypothesis-profile=many
 	$(ONE_BY_ONE) -m 'nightly and alone' tests/oracle
 

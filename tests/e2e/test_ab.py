@@ -205,11 +205,11 @@ def test_requests_take_turns_and_their_latency_decides(data: Path, tmp_path: Pat
 
 
 def test_loads_take_turns_and_the_seconds_until_ready_decide(tmp_path: Path) -> None:
-    """Of two links of 40 and 10 MB/s, with the loader that a variant names."""
+    """Of two links of 80 and 20 MB/s, with the loader that a variant names."""
     small_weights(tmp_path / "model")
     fast, less = (
         f"throttled+{tmp_path}/model?bandwidth={bandwidth}"
-        for bandwidth in (40_000_000, 10_000_000)
+        for bandwidth in (80_000_000, 20_000_000)
     )
     turns = ("--results", tmp_path / "results", "--quiet", "--max-rounds", 4)
     code, _, err = in_process("ab", fast, less, "--workload", "model-load", *turns)

@@ -167,10 +167,11 @@ def test_the_same_seed_has_the_same_arrivals_and_hits(
     assert one["intended_ns"].tolist() != other["intended_ns"].tolist()
 
 
+@pytest.mark.nightly
 def test_the_largest_rate_is_searched(asked: tuple[object, ...], tmp_path: Path) -> None:
     """An engine computes 300 tokens in 30 ms or more: some tens of requests/s."""
     found = document(
-        *(*asked, "--to", tmp_path / "kv", "--find-max", "--duration", "2s", "--limit", "1s"),
+        *(*asked, "--to", tmp_path / "kv", "--find-max", "--duration", "1s", "--limit", "500ms"),
         *("--set", "prefill.tokens_per_s=2000", "--set", "quantile=0.5"),
     )
     job = found["job"]

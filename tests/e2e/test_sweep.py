@@ -243,7 +243,7 @@ def test_a_rate_that_does_not_last_fails_its_point(home: Path) -> None:
     printed("generate ./tiny-data.yaml --to ready --quiet")
     found = document(
         "sweep ./asked.yaml --data throttled+ready?latency=50ms --set reader.concurrency=1 "
-        "--sweep arrivals.rate=5,2000 --set duration=2s --repeat 1"
+        "--sweep arrivals.rate=5,2000 --set duration=1s --set limit=1s --repeat 1"
     )
     points = {point["settings"]["arrivals.rate"]: point for point in found["points"]}
     assert points[5]["figures"][0] > 0.05
@@ -255,7 +255,7 @@ def test_loads_of_a_model_are_swept_over_reads_in_flight(home: Path) -> None:
     """Of reads of 30 ms, sixteen at a time are faster than one."""
     small_weights(home / "model")
     found = document(
-        "sweep model-load --data throttled+model?latency=30ms --set block_size=64KiB "
+        "sweep model-load --data throttled+model?latency=30ms --set block_size=256KiB "
         "--sweep concurrency=1,16 --repeat 2"
     )
     assert (found["status"], found["metric"]) == ("ok", "ready_s")

@@ -24,11 +24,9 @@ def client_bound(doc: RequestsRecord) -> RuleOutcome | None:
     why = verdict.client_bound(doc)
     if not why:
         return None
-    return RuleOutcome(
-        why,
-        "the latencies are those of this client: use a lower --rate, free cores, or "
-        "reader.decode=false",
-    )
+    decodes = isinstance(doc, ServingRecord) and doc.job.scenario.reader.decode
+    other = ", free cores, or reader.decode=false" if decodes else ", or free cores"
+    return RuleOutcome(why, f"the latencies are those of this client: use a lower --rate{other}")
 
 
 def unsteady(doc: RequestsRecord) -> RuleOutcome | None:

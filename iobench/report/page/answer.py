@@ -127,7 +127,8 @@ def _rows(table: Table, marked: str) -> Iterable[str]:
 def _pipe(name: str, table: Table) -> str:
     """The stages as a pipe, as thick as what each delivers, and in it what really flows.
 
-    The last row is what all deliver together. The two lines are as far apart as the demand.
+    The last row is what all deliver together. The two lines are as far apart as the demand. A stage
+    that was not measured is drawn with what flows, since it delivers that at least.
     """
     assert table.bars is not None
     *stages, together = table.rows
@@ -141,7 +142,8 @@ def _pipe(name: str, table: Table) -> str:
     step, middle = WIDTH / len(named), TOP + HEIGHT / 2
 
     def thick(value: float) -> float:
-        return max(MIN_THICK, HEIGHT * min(1.0, value / full)) if full > 0 else MIN_THICK
+        share = min(1.0, (value or flow) / full) if full > 0 else 0.0
+        return max(MIN_THICK, HEIGHT * share)
 
     body = [f'<path class="pipe" d="{_outline([thick(each[3]) for each in named], middle)}"/>']
     stream = thick(flow)
@@ -201,7 +203,7 @@ def _outline(thick: Sequence[float], middle: float) -> str:
 
 
 def _of_demand(value: float, line: float | None) -> str:
-    if not line:
+    if not line or not value:
         return ""
     ratio = value / line
     told = f"{100 * ratio:.0f} %" if ratio < 1 else f"{ratio:.{1 if ratio < 10 else 0}f} x"
