@@ -24,7 +24,7 @@ from ..base.errors import CorruptSampleError, IobenchError, NoMemoryError
 from ..data.dataset import ResolvedSpec
 from ..data.formats.base import Framed
 from ..record.manifest import Manifest
-from ..settings.workload import ReaderSpec
+from ..settings.workload import Engine, ReaderSpec
 from ..storage.base import Mapped, Retries, Retrying, Storage
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
@@ -34,6 +34,29 @@ from .engines.event_loop import EventLoopEngine
 from .engines.threads import ThreadEngine
 from .engines.uring import UringEngine
 from .requests import Extents, Indices, Requests, Stats, plan_requests, too_small
+
+_ENGINES: dict[Engine, type[ReadEngine]] = {
+    "threads": ThreadEngine,
+    "io_uring": UringEngine,
+    "event_loop": EventLoopEngine,
+}
+
+
+def reads_by(engine: Engine, storage: Storage) -> bool:
+    """Whether this engine can read from this storage here."""
+    if engine == "io_uring":
+        return isinstance(storage, LocalStorage) and not refused()
+    if engine == "event_loop":
+        return isinstance(storage, S3Storage) and not storage.not_wired()
+    return engine == "threads"
+
+
+def make_engine(
+    asked: Engine, storage: Storage, *, concurrency: int, block_size: int, once: bool = False
+) -> ReadEngine:
+    """The engine of this name, or threads where it can't read from this storage."""
+    kind = _ENGINES[asked if reads_by(asked, storage) else "threads"]
+    return kind(storage, concurrency=concurrency, block_size=block_size, once=once)
 
 
 class Checks:
@@ -176,17 +199,12 @@ class BatchReader:
         self._codec = None if dataset.codec.plain or bytes_only else dataset.codec
         self._suffix = dataset.suffix
         once = self._format.one_sample_per_shard
-        engine: Callable[..., ReadEngine] = ThreadEngine
-        if spec.engine == "io_uring" and isinstance(storage, LocalStorage) and not refused():
-            engine = UringEngine
-        elif (
-            spec.engine == "event_loop"
-            and isinstance(storage, S3Storage)
-            and not storage.not_wired()
-        ):
-            engine = EventLoopEngine
-        self._engine: ReadEngine = engine(
-            storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
+        self._engine = make_engine(
+            spec.engine,
+            storage,
+            concurrency=spec.concurrency,
+            block_size=spec.block_size,
+            once=once,
         )
         self._issued = 0  # requests that earlier batches have counted
         self._landings = Pool()  # one for each batch that was begun

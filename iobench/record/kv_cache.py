@@ -14,6 +14,7 @@ from typing import Literal
 
 from ..settings.base import Count, Few, Figure, Record, Share
 from ..settings.kv_cache import KvScenario
+from ..settings.workload import Engine
 from .serving import FoundRate, RequestWindow
 from .verdict import Estimate
 
@@ -154,6 +155,7 @@ class KvCacheRun(Record):
     scenario: KvScenario
     rate: Figure | None = None  # of the repetitions; None: no rate that was tried held the limit
     direct: bool = False  # reads go past the page cache
+    engine: Engine = "threads"  # what kept the reads of a request in flight
     price_per_hour: Figure | None = None  # of one accelerator, in USD
     arrivals_together: Share | None = None  # of a trace: arrivals at the instant of another one
     trials: list[KvTrial] = []

@@ -274,8 +274,8 @@ def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
         ),
         (
             "loads",
-            f"{counted(reader.concurrency, 'request')} at a time, {reader.depth} reads each"
-            + direct,
+            f"{counted(reader.concurrency, 'request')} at a time, {reader.depth} reads each by "
+            f"{job.engine.replace('_', ' ')}{direct}",
         ),
         (
             "writes",

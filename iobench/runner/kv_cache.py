@@ -22,7 +22,7 @@ from ..record.kv_cache import KV_COLUMNS, KvCacheRun, KvTrial, KvTrialKind
 from ..record.run import EVENTS_FILE, KvCacheRecord
 from ..serve.arrivals import Arrivals
 from ..serve.client import Issued, issue
-from ..serve.kv.store import KV_CHUNKS, ChunkStore, LeftOut, Written
+from ..serve.kv.store import KV_CHUNKS, ChunkStore, LeftOut, Written, engine_of
 from ..serve.kv.tiers import WindowPlan, plan_window
 from ..serve.kv.traffic import draw_prompts
 from ..settings.kv_cache import KvScenario
@@ -185,6 +185,7 @@ class _KvRun:
                 scenario=plan.scenario,
                 rate=plan.rate,
                 direct=storage.traits.direct,
+                engine=engine_of(plan.scenario, storage),
                 price_per_hour=plan.price_per_hour,
                 arrivals_together=trace.together if trace is not None else None,
             ),

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..base.errors import SpecError
 from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
 from .scenario import ArrivalSpec
-from .workload import option_texts
+from .workload import Engine, option_texts
 from .yamlfile import read_yaml
 
 MAX_LOADING = 256
@@ -122,13 +122,17 @@ class PromptSpec(Strict):
 class KvReader(Strict):
     """How chunks are loaded: ``concurrency`` requests at a time, ``depth`` reads of each.
 
-    ``block_size``: of one read at most. ``direct``: past the page cache.
+    ``block_size``: of one read at most. ``direct``: past the page cache. ``engine``: what keeps the
+    reads of a request in flight: ``io_uring`` (local files), ``event_loop`` (S3) or ``threads``,
+    which are used where the other two can't read. ``auto``: what takes least time and CPU time:
+    ``event_loop`` on S3, ``io_uring`` for local files that stay open, and threads for the rest.
     """
 
     concurrency: int = Field(default=16, ge=1, le=MAX_LOADING)
     depth: int = Field(default=8, ge=1, le=MAX_LOADING)
     block_size: Bytes = Field(default=4 << 20, ge=4096, le=1 << 30)
     direct: Literal["auto"] | bool = "auto"
+    engine: Engine = "auto"
 
 
 class KvScenario(Strict):

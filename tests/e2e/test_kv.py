@@ -22,6 +22,7 @@ from iobench.serve.client import issue
 from iobench.serve.kv.store import KV_CHUNKS, ChunkStore
 from iobench.settings.kv_cache import load_kv_scenario
 from iobench.storage.local.storage import LocalStorage
+from iobench.storage.local.uring import refused as no_ring
 from tests.processes import in_process, refused, running, wait_until
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -107,14 +108,14 @@ def test_s3(
 ) -> None:  # fmt: skip
     found = document(*asked, "--to", rclone_s3.url(tmp_path.name))
     check_windows(found, tmp_path / "results")
-    assert found["storage"]["scheme"] == "s3"
+    assert (found["storage"]["scheme"], found["job"]["engine"]) == ("s3", "event_loop")
     assert in_process("clean", rclone_s3.url(tmp_path.name))[0] == 2  # nothing is left
 
 
 def test_nfs(asked: tuple[object, ...], nfs_server: NfsServer, tmp_path: Path) -> None:
     found = document(*asked, "--to", nfs_server.url(tmp_path.name))
     check_windows(found, tmp_path / "results")
-    assert found["storage"]["scheme"] == "nfs"
+    assert (found["storage"]["scheme"], found["job"]["engine"]) == ("nfs", "threads")
     left = nfs_server.root / tmp_path.name
     assert not left.exists() or not list(left.iterdir())
 
@@ -126,6 +127,7 @@ def test_every_flag(scenario: Path, tmp_path: Path) -> None:
         *("--accelerator-price-per-hour", 2.5, "--set", "layers=2", "--set", "dtype=fp8"),
         *("--set", "tensor_parallel=2", "--set", "admission=seen-twice", "--set", "durable=true"),
         *("--set", "lookups=memory", "--set", "reader.direct=false", "--set", "writers=2"),
+        *("--set", "reader.engine=io_uring"),
         *("--set", "arrivals={kind: gamma, cv: 2}"),
         *("--results", tmp_path / "results", "--rules", "mlperf", "--tag", "box=a", "--quiet"),
     )
@@ -135,6 +137,7 @@ def test_every_flag(scenario: Path, tmp_path: Path) -> None:
     assert len(job["trials"]) == 6  # look-ups in memory can't be left out
     assert {trial["flush_s"] for trial in job["trials"]} == {None}
     assert (found["rules"], found["tags"], job["direct"]) == ("mlperf", {"box": "a"}, False)
+    assert job["engine"] == ("threads" if no_ring() else "io_uring")
 
 
 def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
@@ -224,13 +227,14 @@ def test_a_write_that_fails_is_told_and_so_are_requests_for_it(
     assert "kv.write-failures" in {finding["rule"] for finding in found["findings"]}
 
 
+@pytest.mark.parametrize("engine", ["io_uring", "threads"])
 @pytest.mark.parametrize("damage", ["gone", "shorter"])
 def test_a_chunk_that_vanished_fails_the_request_that_loads_it(
-    scenario: Path, tmp_path: Path, damage: str
+    scenario: Path, tmp_path: Path, damage: str, engine: str
 ) -> None:
     place = tmp_path / "kv"
     place.mkdir()
-    spec = load_kv_scenario(str(scenario), ["dram=0"])
+    spec = load_kv_scenario(str(scenario), ["dram=0", f"reader.engine={engine}"])
     plan = make_kv_plan(
         spec, str(place), rate=None, find_max=False, seconds=0.5, repetitions=1
     ).window(60.0, 1)  # fmt: skip

@@ -24,9 +24,10 @@ import numpy as np
 
 from ...base.errors import IobenchError, MissingObjectError, StorageError
 from ...base.interrupts import defer_interrupts
-from ...load.engines.base import Extent
-from ...load.engines.threads import ThreadEngine
+from ...load.engines.base import Extent, ReadEngine
+from ...load.reader import make_engine, reads_by
 from ...settings.kv_cache import KvScenario
+from ...settings.workload import Engine
 from ...storage.base import Cached, Storage, exists
 from ...storage.locks.held import delete
 from ...storage.markers import Marked
@@ -72,6 +73,18 @@ class Written:
     failure: IobenchError | None = None
 
 
+def engine_of(spec: KvScenario, storage: Storage) -> Engine:
+    """What keeps the reads of a request in flight on this storage.
+
+    Threads open a file for one read as fast as a ring does, with half the CPU time.
+    """
+    asked, opens_each = spec.reader.engine, spec.piece_bytes <= spec.reader.block_size
+    wanted: list[Engine] = [asked] if asked != "auto" else ["event_loop"]
+    if asked == "auto" and not opens_each:
+        wanted.append("io_uring")
+    return next((engine for engine in wanted if reads_by(engine, storage)), "threads")
+
+
 class ChunkStore:
     """The chunks of one window. ``waited`` and ``looked`` are columns of its requests, in ns."""
 
@@ -111,7 +124,8 @@ class ChunkStore:
         self._order = 0
         self._writers: list[threading.Thread] = []
         self._engines = [
-            ThreadEngine(
+            make_engine(
+                engine_of(spec, storage),
                 storage,
                 concurrency=spec.reader.depth,
                 # A file that is read by one request is closed again: it may be deleted soon.
@@ -189,10 +203,12 @@ class ChunkStore:
     def now_ns(self) -> int:
         return time.monotonic_ns() - self._begin_ns
 
-    def _load(self, number: int, engine: ThreadEngine) -> int:
+    def _load(self, number: int, engine: ReadEngine) -> int:
         """Load the chunks of a request; before the window, open what loads need."""
         if not self._began:
-            return self._read(self.plan.before[:1], engine)
+            step = self.storage.alignment
+            few = [Extent(self._keys(chunk)[0], 0, step, 0, 0) for chunk in self.plan.before[:1]]
+            return engine.read(few * engine.concurrency, None)
         planned = self.plan.requests[number]
         try:
             self._wait_for(planned.loads)
@@ -232,7 +248,7 @@ class ChunkStore:
         if lookups > len(chunks):
             exists(self.storage, self._keys(self.plan.chunks)[0])
 
-    def _read(self, chunks: Sequence[int], engine: ThreadEngine) -> int:
+    def _read(self, chunks: Sequence[int], engine: ReadEngine) -> int:
         if not chunks or self.without == "reads":
             return 0
         size, step = self.spec.piece_bytes, self.storage.alignment

@@ -14,10 +14,8 @@ import torch
 
 from ...base import buffers
 from ...load.engines.base import Extent, ReadEngine
-from ...load.engines.event_loop import EventLoopEngine
-from ...load.engines.threads import ThreadEngine
+from ...load.reader import make_engine
 from ...storage.base import Files, Storage
-from ...storage.s3.storage import S3Storage
 from ..share import bytes_of, ranges_to_read
 from .base import Loaded, Stage
 from .common import (
@@ -161,9 +159,7 @@ class DirectLoader(PreparedLoader):
 
 def engine_for(storage: Storage, concurrency: int, block_size: int) -> ReadEngine:
     """What reads ranges of this storage in parallel with the least CPU time."""
-    if isinstance(storage, S3Storage) and not storage.not_wired():
-        return EventLoopEngine(storage, concurrency=concurrency, block_size=block_size)
-    return ThreadEngine(storage, concurrency=concurrency, block_size=block_size)
+    return make_engine("event_loop", storage, concurrency=concurrency, block_size=block_size)
 
 
 def _cudart() -> Any:
