@@ -156,20 +156,6 @@ def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
     assert document(*asked, "--rate", 50)["job"]["rate"] == 50
 
 
-def test_the_same_seed_has_the_same_arrivals_and_hits(
-    asked: tuple[object, ...], tmp_path: Path
-) -> None:
-    planned = ("intended_ns", "tokens", "memory_tokens", "loaded_tokens", "chunks", "lookups")
-
-    def rows(seed: int) -> dict[str, Any]:
-        found = document(*asked, "--to", tmp_path / "kv", "--seed", seed)
-        return read_requests(tmp_path / "results" / found["run_id"] / "events.parquet", KV_COLUMNS)
-
-    one, same, other = rows(1), rows(1), rows(2)
-    assert all((one[name] == same[name]).all() for name in planned)
-    assert one["intended_ns"].tolist() != other["intended_ns"].tolist()
-
-
 @pytest.mark.nightly
 def test_the_largest_rate_is_searched(asked: tuple[object, ...], tmp_path: Path) -> None:
     """An engine computes 300 tokens in 30 ms or more: some tens of requests/s."""

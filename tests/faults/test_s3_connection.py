@@ -108,19 +108,6 @@ def test_a_connection_that_the_server_closed_is_made_again_and_is_no_retry(opene
     assert retried(reader) == Retries(0, 0)
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [("Content-Range: bytes 0-3/9",), ("Transfer-Encoding: chunked",), ()],
-    ids=["another range", "in chunks", "a range without its place"],
-)
-def test_bytes_of_another_place_are_never_taken(lines: tuple[str, ...], opened: Opened) -> None:
-    wrong = iter([answer(206, b"bad!", *lines)])
-    right = answer(206, b"good", "Content-Range: bytes 1-4/9", 'ETag: "e"')
-    with ScriptedServer(lambda asked: next(wrong, right)) as server:
-        reader = opened("s3://bucket/p", endpoint=f"http://127.0.0.1:{server.port}")
-        assert read(reader, 1, 4) == b"good"
-
-
 def test_a_server_with_tls_is_read_and_one_that_is_not_trusted_is_not(
     tmp_path: Path, opened: Opened
 ) -> None:
@@ -137,25 +124,3 @@ def test_a_server_with_tls_is_read_and_one_that_is_not_trusted_is_not(
         assert reader._socket is not None
         with pytest.raises(StorageError):
             read(opened(url, endpoint=endpoint, retries=0), 0, 10)
-
-
-def test_a_redirection_is_not_followed(opened: Opened) -> None:
-    with ScriptedServer(lambda asked: answer(200, b"elsewhere")) as other:
-        leads = answer(307, b"", f"Location: http://127.0.0.1:{other.port}/bucket/p/x")
-        with ScriptedServer(lambda asked: leads) as server:
-            reader = opened("s3://bucket/p", endpoint=f"http://127.0.0.1:{server.port}", retries=1)
-            with pytest.raises(StorageError):
-                read(reader, 1, 4)
-        assert other.asked == []
-
-
-def test_a_server_that_goes_silent_times_out(opened: Opened) -> None:
-    def drip(asked: object) -> Iterator[bytes]:
-        yield answer(206, b"ab", "Content-Range: bytes 1-4/9", length="4")
-        server.ended.wait(20)
-
-    with ScriptedServer(drip) as server:
-        url = f"http://127.0.0.1:{server.port}"
-        reader = opened("s3://bucket/p", endpoint=url, timeout="1", retries=0)
-        with pytest.raises(StorageError):
-            read(reader, 1, 4)

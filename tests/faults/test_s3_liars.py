@@ -28,32 +28,37 @@ pytestmark = pytest.mark.usefixtures("s3_environment")
 
 TOKEN = "TOKENCANARY"
 DATA = content(200_000)
-READERS = ["event loop", "obstore", "s3fs", "boto3"]
+CLIENTS = ["obstore", "s3fs", "boto3"]
+READERS = ["event loop", "own connection", *CLIENTS]
 
 
 @pytest.fixture(params=READERS)
 def read(request: pytest.FixtureRequest) -> Iterator[Callable[..., bytes]]:
-    """``read(url, key, offset, length, option=value, ...)``: by the event loop, or by a client."""
+    """``read(url, key, offset, length, option=value, ...)``: by the event loop, over a connection
+    of a thread's own, or by a client.
+    """
     opened: list[Any] = []
 
     def reading(url: str, key: str, offset: int, length: int, **options: object) -> bytes:
-        loop = request.param == "event loop"
-        client = "obstore" if loop else request.param
+        client = request.param if request.param in CLIENTS else "obstore"
         given = {"endpoint": url, "client": client, **options}
-        storage = open_storage(
+        storage: Any = open_storage(
             "s3://bucket/prefix", options={name: str(value) for name, value in given.items()}
         )
-        kind = EventLoopEngine if loop else ThreadEngine
-        opened.append(engine := kind(storage, concurrency=2, block_size=1 << 20))  # type: ignore[arg-type]
+        opened.append(storage)
         memory = bytearray(length)
+        if request.param == "own connection":
+            opened.insert(0, reader := storage.own_reader())
+            return bytes(memory[: reader.read_into(key, offset, memoryview(memory))])
+        kind = EventLoopEngine if request.param == "event loop" else ThreadEngine
+        opened.insert(0, engine := kind(storage, concurrency=2, block_size=1 << 20))
         count = engine.read([Extent(key, offset, length, 0, 0)], memoryview(memory))
         return bytes(memory[:count])
 
     reading.kind = request.param  # type: ignore[attr-defined]
     yield reading
-    for engine in opened:
-        engine.close()
-        engine.storage.close()
+    for each in opened:
+        each.close()
 
 
 def refused(call: Callable[[], object], kind: type[StorageError] = StorageError) -> str:
@@ -97,7 +102,7 @@ def test_no_redirection_is_followed_and_the_token_stays(
         assert len(server.asked) <= 3
 
 
-@pytest.mark.parametrize("client", READERS[1:])
+@pytest.mark.parametrize("client", CLIENTS)
 def test_no_request_of_any_kind_is_sent_elsewhere(
     client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +188,7 @@ def test_a_number_without_an_end_is_one_line(
             refused(lambda: read(server.url, "x", 0, 50_000, **options))
 
 
-@pytest.mark.parametrize("client", READERS[1:])
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("number", ["9" * 5000, "-1", "many", ""])
 def test_a_size_that_is_no_number_is_one_line(client: str, number: str) -> None:
     """In the answer to HEAD, and in a listing."""
@@ -251,7 +256,7 @@ def test_slow_is_not_stuck(read: Callable[..., bytes]) -> None:
 # Deletions
 
 
-@pytest.mark.parametrize("client", READERS[1:])
+@pytest.mark.parametrize("client", CLIENTS)
 def test_only_the_object_that_was_looked_at_is_deleted(client: str) -> None:
     """A server that compares refuses to delete another one; others are asked without."""
     etag = "before"

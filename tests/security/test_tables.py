@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -324,39 +323,3 @@ def test_any_number_in_any_place(
     shutil.rmtree(target, ignore_errors=True)
     changes = {"samples": plant} if table == SAMPLES else {"shards": plant}
     check(planted(victim, target, **changes))  # type: ignore[arg-type]
-
-
-@_EXAMPLES
-@given(
-    table=st.sampled_from([SAMPLES, SHARDS]),
-    places=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6),
-    cut=st.one_of(st.none(), st.integers(0, 10**4)),
-)
-def test_any_bytes_in_any_place(
-    table: str, places: list[tuple[int, int]], cut: int | None, victim: Path
-) -> None:
-    good = (victim / table).read_bytes()
-    header = (victim / MANIFEST).read_text()
-    data = bytearray(good)
-    for place, value in places:
-        data[place % len(data)] = value
-    try:
-        replace_table(victim, table, bytes(data[:cut]))
-        check(victim)
-    finally:
-        (victim / table).write_bytes(good)
-        (victim / MANIFEST).write_text(header)
-
-
-@_EXAMPLES
-@given(
-    key=st.sampled_from(["samples", "shards", "stored_bytes", "sample_bytes", "expansion"]),
-    value=st.one_of(NUMBERS, st.integers(), st.floats(), st.text(max_size=5), st.none()),
-)
-def test_anything_in_the_header(key: str, value: Any, victim: Path) -> None:
-    header = (victim / MANIFEST).read_text()
-    try:
-        (victim / MANIFEST).write_text(json.dumps(json.loads(header) | {key: value}))
-        check(victim)
-    finally:
-        (victim / MANIFEST).write_text(header)

@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any, cast
 
 import pytest
@@ -25,7 +24,6 @@ from iobench.ask.tuning.recommend import Recommendation, TuningTarget, recommend
 from iobench.ask.tuning.shardsize import judge_codec
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import UsageError
-from iobench.judge.statistics import ratio_interval
 from iobench.record.run import TrainingRecord
 from iobench.record.sweep import SweepPoint, save_sweep
 from iobench.record.training import FittedFacts
@@ -405,33 +403,6 @@ def test_the_pareto_front(planted: Build) -> None:
         "small",
     ]
     assert fast.cpu_s_per_gb == pytest.approx(40 / (SAMPLES * SAMPLE / 1e9))
-
-
-def test_an_unknown_cost_beats_nothing(planted: Build) -> None:
-    """The slower point would win with a cost of 0, and nobody measured that it costs less."""
-    known = SweptPoint({"a": "known"}, planted(workers=4, cpu_s=10))
-    unknown = SweptPoint({"a": "unknown"}, planted(workers=2, cpu_s=None))
-    as_fast = SweptPoint({"a": "as fast"}, planted(workers=4, cpu_s=None))
-    assert unknown.cpu_s_per_gb is None
-    assert pareto([known, unknown]) == [known, unknown]
-    assert pareto([as_fast, known]) == [as_fast, known]
-    # Where nobody knows it, the other costs decide.
-    assert pareto([unknown, as_fast]) == [as_fast]
-
-
-def test_the_ratio_and_its_interval() -> None:
-    """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the
-    interval leaves 2 ratios out on each side...
-
-    that is: the third smallest and the third largest of the 25.
-    """
-    one, other = (1.0, 2.0, 3.0, 4.0, 5.0), (1.0, 1.1, 1.2, 1.3, 1.4)
-    ratios = sorted(a / b for a in one for b in other)
-    ratio, low, high, coverage = ratio_interval(one, other)
-    assert (ratio, low, high) == (median(ratios), ratios[2], ratios[-3])
-    assert coverage == pytest.approx(1 - 2 * 4 / 252)  # U = 0, 1, 2 in 1 + 1 + 2 of 252 orders
-    ratio, low, high, coverage = ratio_interval((2.0,), (1.0,))
-    assert (ratio, low, high, coverage) == (2.0, 2.0, 2.0, 0.0)
 
 
 # A folder of runs
