@@ -72,6 +72,7 @@ TIER_OF = {
     "e2e/test_advised_commands.py": SLOW,
     "e2e/test_check.py": SLOW,
     "e2e/test_kv.py": SLOW,
+    "e2e/test_requests.py": SLOW,
     "e2e/test_model_load.py": SLOW,
     "e2e/test_ablation_runs.py": SLOW,
     "e2e/test_own_loader.py": SLOW,

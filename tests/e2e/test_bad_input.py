@@ -86,7 +86,6 @@ NUMBERS = {
     "generate demo --to new --set sample_size.mean": "0 -1 1e400 abc NaN 1.5.2MB 9e30",
     "generate demo --to new --set shard_size": "0 -1 1e400 abc NaN 1.5.2MB 9e30",
     "plan demo --accelerators": "0 -1 abc NaN",
-    "plan demo --repeat": "0 -1 abc",
     "plan demo --set batch_size": "0 -1 abc .nan 1e400 true null []",
     "plan demo --set accelerator.step_time": "0 -1ms abc .nan 1e400 null",
     "plan demo --set reader.concurrency": "0 -1 abc 100000",
@@ -98,9 +97,7 @@ NUMBERS = {
     "probe bytes --max-in-flight": "0 1000",
     "probe bytes --budget": "10ms 2h",
     "check empty --budget": "9s soon",
-    "check empty --accelerators": "0",
     "checkpoint resnet50 --to new --scale": "2 x/0",
-    "checkpoint resnet50 --to new --stall-budget": "200% much",
     "checkpoint resnet50 --to new --accelerator-price-per-hour": "-1",
     "checkpoint plan llama3-8b --scale": "3",
     "size demo --accelerators 4 --required-au": "0 1.5 nan",
@@ -112,7 +109,6 @@ NUMBERS = {
     "size demo --accelerators 4 --checkpoint-bytes 5GB --restore-budget": "0s",
     "whatif run --hosts": "0 -3 1000000000",
     "whatif run --hosts 4 --accelerators-per-host": "0",
-    "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --repeat": "0",
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --data-budget": "1kB",
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --budget": "soon",
     "sweep ./tiny.yaml --to new --sweep loader.workers=1,2 --host-price-per-hour": "0",
@@ -123,7 +119,6 @@ NUMBERS = {
 LOADER = "--loader tests.planted_loaders:of_files"
 COMMANDS = f"""
 list workload
-report x --format cvs
 generate demo
 generate demo --to new --samples 3 --size 1MB
 generate demo.yaml --to data --seed 9
@@ -134,21 +129,16 @@ generate demo --to demo.yaml --samples 3
 generate demo --to demo.yaml/below --samples 3
 generate demo --to s3://bucket --samples 2
 generate demo --to throttled+/tmp/x?bandwidth=1MB:// --samples 2
-generate no-such-dataset --to new
 clean extension
 clean scanned.manifest
 clean /
 clean /root
 clean /dev/null
 run demo
-run demo --data data {QUICK} --rules=mlperff
-run demo --data data {QUICK} --fail-on=accelerator_utilization
-run demo --data data {QUICK} --fail-on=acelerator_utilization<0.9
 run demo --data data {QUICK} --fail-on=headroom<<1
 run demo --data data {QUICK} --fail-on=wall_s<nan
 run demo --data data {QUICK} --set accelerator.sync=often
 run demo --data data {QUICK} --set reader.tail=drop --set batch_size=100
-run demo --data data {QUICK} --set loader.kind=webdatset
 run demo --data data {QUICK} --set loader.kind=torch-map --set reader.direct=true
 run demo --data columns {QUICK} --set loader.kind=webdataset
 run demo --data columns {QUICK} --set reader.columns=50
@@ -173,21 +163,15 @@ run demo --data data {LOADER} --headspace --fail-on samples_per_s<1
 run demo --data data --log-file thesis
 run demo --data data --log-file no/log
 plan .
-plan demo --set accelerator.kind=emulatd
 plan demo --set =3
 plan demo --set batch_size.x=1
 probe bytes/a.bin
 probe bytes --origin elsewhere
 probe s3://bucket/data?client=none
 check demo.yaml
-check empty --workload resnet51
-check empty --set no_such_key=1
 check nosuch+storage
-checkpoint llama3-8b --to new --writer steam
 checkpoint llama3-8b --to new --writer torch --set concurrency=2
 checkpoint llama3-8b --to new --writer torch --set block_size=1MiB
-checkpoint llama3-8b --to new --set step_tim=1
-checkpoint llama3-8b --to new --fail-on blokked_s>1
 checkpoint llama3-8b --to thesis
 checkpoint llama3-1t --to new --ranks 1
 ab data --workload tiny.yaml --metric blocked_s
@@ -197,7 +181,6 @@ ab data --workload tiny.yaml --fail-on much
 ab data --workload tiny.yaml --budget 0s
 ab data --workload tiny.yaml --accelerators 0
 ab data --workload tiny.yaml --seed=-1
-ab data --workload nosuch
 advise data --budget 1m
 advise data --data x
 size demo --accelerators 4 --latency-p99 1s
@@ -206,10 +189,8 @@ size demo --accelerators 4 --checkpoint-budget 5s
 size demo --accelerators 4 --checkpoint-bytes 5GB --restore-budget 5s --checkpoint-every 9s
 size demo --accelerators 4 --checkpoint-bytes 5GB --checkpoint-budget 5s --restore-copies 2
 whatif run --hosts 4 --host-write 1GB/s
-sweep ./tiny.yaml --to new --sweep dataset.formt=tar
 sweep ./tiny.yaml --to new --sweep dataset.format=tar,zip
 sweep ./tiny.yaml --to new --sweep loader.workers=1 --sweep loader.workers=2
-sweep ./tiny.yaml --to new --sweep loader.kind=iobench,iobnch
 sweep ./tiny.yaml --data data
 sweep ./tiny.yaml --data data --sweep dataset.format=files
 sweep ./tiny.yaml --data data --sweep loader.workers=1,2 --time 3s
@@ -224,7 +205,6 @@ PLACES = f"""
 run demo --data extension
 run demo --data half {QUICK}
 run resnet50-h100 --data data {QUICK}
-verify nowhere
 verify extension
 verify half
 verify /

@@ -29,6 +29,7 @@ from iobench.host.samples import read_samples
 from iobench.record.metrics import BY_NAME
 from iobench.record.run import RunRecord, load_run
 from tests.processes import completed, document, in_process, printed, refused
+from tests.snapshots.texts import help_of
 
 Found = subprocess.CompletedProcess[str]
 
@@ -80,17 +81,9 @@ def examples(text: str) -> list[list[str]]:
     return [list(takewhile(lambda word: word not in (">", ">>"), words)) for words in all_words]
 
 
-def help_of(*verb: str) -> str:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "100")
-        code, out, err = in_process(*verb, "--help")
-    assert (code, err) == (0, ""), verb
-    return out
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_ends_its_help_with_examples(verb: str) -> None:
-    text = help_of(*verb.split())
+    text = help_of(verb)
     assert text.startswith(f"Usage: iobench {verb} ")
     shown = examples(text.partition("For example:\n")[2])
     assert len(shown) >= 2
@@ -208,7 +201,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("{name: mine, samples: 20, sample_size: {mean: 10kB}}\n")
     _photographs(tmp_path / "mnt/fast/imagenet/train")
-    commands = [words for verb in ORDER for words in examples(help_of(*verb.split()))]
+    commands = [words for verb in ORDER for words in examples(help_of(verb))]
     commands = [
         words for words in commands if not any(part in " ".join(words) for part in NOT_HERE)
     ]

@@ -1,4 +1,4 @@
-"""``iobench kv`` as its users call it: every flag, every storage, failures and mistakes.
+"""``iobench kv`` as its users call it: every flag, what is its own, and mistakes.
 
 The limit is long, so that a busy machine does not break it.
 """
@@ -6,8 +6,6 @@ The limit is long, so that a busy machine does not break it.
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,58 +14,24 @@ import pytest
 
 from iobench.host.requests import read_requests
 from iobench.record.kv_cache import KV_COLUMNS
-from iobench.record.run import RUN_FILE, KvCacheRecord, load_run
+from iobench.record.run import KvCacheRecord, load_run
 from iobench.runner.kv_cache import make_kv_plan
 from iobench.serve.client import issue
-from iobench.serve.kv.store import KV_CHUNKS, ChunkStore
+from iobench.serve.kv.store import ChunkStore
 from iobench.settings.kv_cache import load_kv_scenario
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.local.uring import refused as no_ring
-from tests.processes import in_process, refused, running, wait_until
-from tests.servers.nfs import NfsServer, nfs_server
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+from tests.e2e.test_requests import QUICK, asked, document, scenario
+from tests.processes import in_process, refused
 
-__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
+__all__ = ["asked", "scenario"]
 
-SCENARIO = """
-kind: kv-cache
-name: mine
-model: {layers: 4, heads: 4, kv_heads: 2, head_dim: 16, parameters: 1e6}
-chunk_tokens: 16
-prefill: {tokens_per_s: 100000}
-rate: 60
-arrivals: {kind: sessions, turns: 4, tool_share: 0.5, tool_pause: 100ms, person_pause: 1s}
-prompts:
-  {shared_tokens: 32, new_tokens: 60, new_tokens_p90: 200, output_tokens: 10, max_tokens: 2000}
-dram: 1MB
-capacity: 4MB
-limit: 20s
-"""
-QUICK = ("--duration", "500ms", "--repeat", 1, "--quiet")
 WINDOWS = ["repetition", "without-reads", "without-writes", "without-lookups"]
 
 
 @pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.yaml"
-    path.write_text(SCENARIO)
-    return path
-
-
-@pytest.fixture
-def asked(scenario: Path, tmp_path: Path) -> tuple[object, ...]:
-    """Of each command of a test: what is measured, for a short time."""
-    return ("kv", scenario, "--results", tmp_path / "results", *QUICK)
-
-
-def document(*words: object) -> dict[str, Any]:
-    """The record, which a busy machine may have made INVALID: its client is late."""
-    code, out, err = in_process(*words, "--json")
-    assert (code in (0, 3), err) == (True, ""), (code, out, err)
-    found = json.loads(out)
-    KvCacheRecord.model_validate(found)
-    assert isinstance(found, dict)
-    return found
+def verb() -> str:
+    return "kv"
 
 
 def check_windows(found: dict[str, Any], results: Path) -> None:
@@ -100,24 +64,6 @@ def test_a_cache_on_disk(asked: tuple[object, ...], tmp_path: Path) -> None:
     assert found["job"]["trials"][0]["chunks_deleted"] > 0
     assert found["metrics"]["hit_rate"]["n"] == 1
     assert not (tmp_path / "kv").exists()
-
-
-def test_s3(
-    asked: tuple[object, ...], rclone_s3: S3Server, s3_environment: Mapping[str, str],
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    found = document(*asked, "--to", rclone_s3.url(tmp_path.name))
-    check_windows(found, tmp_path / "results")
-    assert (found["storage"]["scheme"], found["job"]["engine"]) == ("s3", "event_loop")
-    assert in_process("clean", rclone_s3.url(tmp_path.name))[0] == 2  # nothing is left
-
-
-def test_nfs(asked: tuple[object, ...], nfs_server: NfsServer, tmp_path: Path) -> None:
-    found = document(*asked, "--to", nfs_server.url(tmp_path.name))
-    check_windows(found, tmp_path / "results")
-    assert (found["storage"]["scheme"], found["job"]["engine"]) == ("nfs", "threads")
-    left = nfs_server.root / tmp_path.name
-    assert not left.exists() or not list(left.iterdir())
 
 
 def test_every_flag(scenario: Path, tmp_path: Path) -> None:
@@ -154,47 +100,6 @@ def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
     first = found["job"]["trials"][0]
     assert first["memory_tokens"] + first["loaded_tokens"] > 0
     assert document(*asked, "--rate", 50)["job"]["rate"] == 50
-
-
-@pytest.mark.nightly
-def test_the_largest_rate_is_searched(asked: tuple[object, ...], tmp_path: Path) -> None:
-    """An engine computes 300 tokens in 30 ms or more: some tens of requests/s."""
-    found = document(
-        *(*asked, "--to", tmp_path / "kv", "--find-max", "--duration", "1s", "--limit", "500ms"),
-        *("--set", "prefill.tokens_per_s=2000", "--set", "quantile=0.5"),
-    )
-    job = found["job"]
-    tried = [trial for trial in job["trials"] if trial["kind"] == "find-max"]
-    assert len(tried) >= 2
-    assert {trial["rate"] for trial in tried} >= {job["found"]["low"], job["found"]["high"]}
-    assert job["rate"] == job["found"]["low"]
-
-
-def test_a_report_computes_the_figures_again(asked: tuple[object, ...], tmp_path: Path) -> None:
-    found = document(*asked, "--to", tmp_path / "kv")
-    place = tmp_path / "results" / found["run_id"]
-    again = json.loads(in_process("report", place, "--json")[1])
-    assert again["job"] == found["job"]
-    for form in ("csv", "markdown", "html", "openmetrics"):
-        assert in_process("report", place, "--format", form)[1]
-    assert in_process("report", place, "--format", "trace")[0] == 2
-    assert in_process("compare", place, place)[0] in (0, 2)
-    # Whoever changes a figure in the record alone is found.
-    record = json.loads((place / RUN_FILE).read_text())
-    record["job"]["trials"][0]["loading_s"] /= 2
-    (place / RUN_FILE).write_text(json.dumps(record))
-    changed = json.loads(in_process("report", place, "--json")[1])
-    assert "record.changed" in {finding["rule"] for finding in changed["findings"]}
-    assert changed["job"]["trials"] == found["job"]["trials"]
-
-
-def test_failed_reads_are_failed_requests(asked: tuple[object, ...], tmp_path: Path) -> None:
-    found = document(*asked, "--to", f"faulty+{tmp_path / 'kv'}?fail_every=40")
-    trial = next(one for one in found["job"]["trials"] if one["kind"] == "repetition")
-    assert 0 < trial["failed"] < trial["requests"]
-    assert trial["over"] >= trial["failed"] / trial["requests"]
-    assert trial["holds"] is False
-    assert "serve.failures" in {finding["rule"] for finding in found["findings"]}
 
 
 def test_a_write_that_fails_is_told_and_so_are_requests_for_it(
@@ -255,30 +160,6 @@ def test_storage_that_fails_always_is_one_line(asked: tuple[object, ...], tmp_pa
     first = doc.job.trials[0]
     assert first.failed > 0
     assert first.chunks_loaded == 0
-
-
-def test_an_interrupt_keeps_what_was_measured_and_leaves_no_chunk(
-    scenario: Path, tmp_path: Path, nothing_left: set[int]
-) -> None:
-    command = f"kv {scenario} --to {tmp_path / 'kv'} --duration 20s"
-    results = tmp_path / "results"
-    with running(f"{command} --quiet", "--results", results, folder=tmp_path) as process:
-        wait_until(lambda: any((tmp_path / "kv").glob("*.kv")), "no window has begun")
-        process.signal(signal.SIGINT)
-        ended = process.wait()
-    assert ended.code == 130
-    (kept,) = results.iterdir()
-    assert load_run(kept).status == "interrupted"
-    assert not (tmp_path / "kv").exists()
-
-
-def test_what_a_killed_run_left_is_removed_by_clean(tmp_path: Path) -> None:
-    place = tmp_path / "kv"
-    KV_CHUNKS.claim(LocalStorage(place))
-    for name in ("window-00003-000000001-0000.kv", "window-00003-000000002-0001.kv.part", "mine"):
-        (place / name).write_bytes(b"x")
-    assert in_process("clean", place)[0] == 0
-    assert [path.name for path in place.iterdir()] == ["mine"]
 
 
 MISTAKES = {

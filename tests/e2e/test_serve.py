@@ -1,68 +1,30 @@
-"""``iobench serve`` as its users call it: every flag, every storage, failures and mistakes.
+"""``iobench serve`` as its users call it: every flag, what is its own, and mistakes.
 
 The limits are long, so that a busy machine breaks none of them.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from iobench.host.requests import read_requests
-from iobench.record.run import RUN_FILE, ServingRecord, load_run
+from iobench.record.run import load_run
 from iobench.record.serving import SERVED_COLUMNS
-from iobench.serve.logs import LOGS
-from iobench.storage.local.storage import LocalStorage
 from tests.conftest import MakeDataset
-from tests.processes import in_process, refused, running, wait_until
-from tests.servers.nfs import NfsServer, nfs_server
+from tests.e2e.test_requests import asked, data, document, scenario
+from tests.processes import in_process, refused
+from tests.servers.nfs import nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
-__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
-
-SCENARIO = """
-name: mine
-dataset: demo
-limit: 20s
-step_time: 1ms
-reader: {concurrency: 4}
-"""
-QUICK = ("--duration", "500ms", "--repeat", 1, "--quiet")
+__all__ = ["asked", "data", "nfs_server", "rclone_s3", "s3_environment", "scenario"]
 
 
 @pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.yaml"
-    path.write_text(SCENARIO)
-    return path
-
-
-@pytest.fixture
-def data(make_dataset: MakeDataset) -> Path:
-    return make_dataset(format="tar")[1]
-
-
-@pytest.fixture
-def asked(scenario: Path, tmp_path: Path) -> tuple[object, ...]:
-    """Of each command of a test: what is measured, for a short time."""
-    return ("serve", scenario, "--results", tmp_path / "results", *QUICK)
-
-
-def document(*words: object) -> dict[str, Any]:
-    """The record, which a busy machine may have made INVALID: its client is late."""
-    code, out, err = in_process(*words, "--json")
-    assert (code in (0, 3), err) == (True, ""), (code, out, err)
-    found = json.loads(out)
-    ServingRecord.model_validate(found)
-    assert isinstance(found, dict)
-    return found
+def verb() -> str:
+    return "serve"
 
 
 def check_windows(found: dict[str, Any], results: Path) -> None:
@@ -95,40 +57,6 @@ def test_requests_are_answered(
     assert found["job"]["verdict"]["holds"] is True
 
 
-def test_s3(
-    asked: tuple[object, ...], rclone_s3: S3Server, s3_environment: Mapping[str, str],
-    tmp_path: Path, data: Path,
-) -> None:  # fmt: skip
-    place = rclone_s3.url(tmp_path.name)
-    assert in_process("generate", "demo", "--to", place, "--samples", 24, "--quiet")[0] == 0
-    found = document(*asked, "--data", place, "--rate", 60)
-    check_windows(found, tmp_path / "results")
-    assert found["storage"]["scheme"] == "s3"
-
-
-def test_nfs(asked: tuple[object, ...], nfs_server: NfsServer, tmp_path: Path, data: Path) -> None:
-    shutil.copytree(data, nfs_server.root / tmp_path.name)
-    found = document(*asked, "--data", nfs_server.url(tmp_path.name), "--rate", 60)
-    check_windows(found, tmp_path / "results")
-    assert found["storage"]["scheme"] == "nfs"
-
-
-def test_the_largest_rate_is_searched(
-    asked: tuple[object, ...], data: Path, tmp_path: Path
-) -> None:
-    """One read of 25 ms at a time: about 40 requests/s."""
-    found = document(
-        *(*asked, "--data", f"throttled+{data}?latency=25ms", "--find-max"),
-        *("--set", "reader.concurrency=1", "--limit", "1s", "--duration", "2s"),
-    )
-    job = found["job"]
-    tried = [trial for trial in job["trials"] if trial["kind"] == "find-max"]
-    assert len(tried) >= 2
-    assert {trial["rate"] for trial in tried} >= {job["found"]["low"], job["found"]["high"]}
-    assert job["rate"] == job["found"]["low"]
-    check_windows(found, tmp_path / "results")
-
-
 def test_every_flag(scenario: Path, data: Path, tmp_path: Path) -> None:
     trace = tmp_path / "a: trace #1.jsonl"
     trace.write_text("".join(f'{{"timestamp": {20 * number}}}\n' for number in range(100)))
@@ -154,27 +82,6 @@ def test_without_a_rate_a_trace_has_its_own(
     trace.write_text("timestamp\n" + "".join(f"{number / 40}\n" for number in range(400)))
     found = document(*asked, "--data", data, "--trace", trace)
     assert found["job"]["rate"] == pytest.approx(40)
-
-
-def test_a_report_computes_the_figures_again(
-    asked: tuple[object, ...], data: Path, tmp_path: Path
-) -> None:
-    found = document(*asked, "--data", data, "--rate", 60)
-    place = tmp_path / "results" / found["run_id"]
-    assert in_process("report", place, "--details")[0] in (0, 3)
-    again = json.loads(in_process("report", place, "--json")[1])
-    assert again["job"] == found["job"]
-    for form in ("csv", "markdown", "html", "openmetrics"):
-        assert in_process("report", place, "--format", form)[1]
-    assert in_process("report", place, "--format", "trace")[0] == 2
-    assert in_process("compare", place, place)[0] in (0, 2)
-    # Whoever changes a figure in the record alone is found.
-    record = json.loads((place / RUN_FILE).read_text())
-    record["job"]["trials"][0]["latency_p99_s"] /= 2
-    (place / RUN_FILE).write_text(json.dumps(record))
-    changed = json.loads(in_process("report", place, "--json")[1])
-    assert "record.changed" in {finding["rule"] for finding in changed["findings"]}
-    assert changed["job"]["trials"] == found["job"]["trials"]
 
 
 SEARCH = """
@@ -217,15 +124,6 @@ def test_a_search_wants_an_index(data: Path, scenario: Path) -> None:
     assert "walk.beam_width" in refused(f"{command} --set walk.beam_width=0")
 
 
-def test_failed_reads_are_failed_requests(asked: tuple[object, ...], data: Path) -> None:
-    found = document(*asked, "--data", f"faulty+{data}?fail_every=5", "--rate", 100)
-    (trial,) = (one for one in found["job"]["trials"] if one["kind"] == "repetition")
-    assert 0 < trial["failed"] < trial["requests"] / 2
-    assert trial["over"] == pytest.approx(trial["failed"] / trial["requests"])
-    assert trial["holds"] is False
-    assert "serve.failures" in {finding["rule"] for finding in found["findings"]}
-
-
 def test_storage_that_fails_always_is_one_line(
     asked: tuple[object, ...], data: Path, tmp_path: Path
 ) -> None:
@@ -234,21 +132,6 @@ def test_storage_that_fails_always_is_one_line(
     assert err.count("\n") == 1
     (kept,) = (tmp_path / "results").iterdir()
     assert load_run(kept).status == "failed"
-
-
-def test_an_interrupt_keeps_what_was_measured(
-    scenario: Path, data: Path, tmp_path: Path, nothing_left: set[int]
-) -> None:
-    command = f"serve {scenario} --data {data} --rate 20 --duration 20s"
-    results = tmp_path / "results"
-    with running(f"{command} --quiet", "--results", results, folder=tmp_path) as process:
-        readers = psutil.Process(process.pid).num_threads
-        wait_until(lambda: results.exists() and readers() > 4, "no window has begun")
-        process.signal(signal.SIGINT)
-        ended = process.wait()
-    assert ended.code == 130
-    (kept,) = results.iterdir()
-    assert load_run(kept).status == "interrupted"
 
 
 COMMITS = ("record", "group", "rotation")
@@ -301,15 +184,6 @@ def test_a_log_that_can_not_be_written_is_one_line(
     assert not list(log.iterdir())
     (kept,) = (tmp_path / "results").iterdir()
     assert load_run(kept).status == "failed"
-
-
-def test_what_a_killed_run_left_of_its_log_is_removed_by_clean(tmp_path: Path) -> None:
-    log = tmp_path / "logs"
-    LOGS.claim(LocalStorage(log))
-    for name in ("window-00003-0000-00000001.log", "window-00003-0001-00000000.log.part", "mine"):
-        (log / name).write_bytes(b"x")
-    assert in_process("clean", log)[0] == 0
-    assert [path.name for path in log.iterdir()] == ["mine"]
 
 
 MISTAKES = {

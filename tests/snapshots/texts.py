@@ -430,6 +430,13 @@ SNAPSHOTS: dict[str, Callable[[], str]] = {
 """File in this folder -> its text of today."""
 
 
+def help_of(verb: str = "") -> str:
+    """Return the help of a verb, or of iobench, as it was reviewed: today's is the same."""
+    reviewed = (HERE / "help.txt").read_text(encoding="utf-8")
+    command = f"{verb} --help".lstrip()
+    return reviewed.partition(f"$ iobench {command}\n")[2].partition("\n$ iobench ")[0]
+
+
 def texts(name: str) -> str:
     """Return what the file ``name`` should hold, for a terminal of 100 columns without colours."""
     with pytest.MonkeyPatch.context() as patch:

@@ -17,6 +17,7 @@ from cyclopts.argument import Argument
 from iobench.cli.flags import WHOLE_HELP, names_of, requirements
 from iobench.cli.main import VERBS, program
 from tests.processes import completed, in_process, printed, refused
+from tests.snapshots.texts import help_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -53,18 +54,18 @@ def test_what_a_flag_needs_or_can_not_be_beside_is_a_flag_of_its_verb(verb: str)
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_help_shows_what_matters_first_and_the_whole_help_every_flag(verb: str) -> None:
-    shown = {word: printed(f"{verb} {word}") for word in ("--help", "--help-all")}
+    short, whole = help_of(verb), printed(f"{verb} --help-all")
     for name, flag in flags_of(verb).items():
         line = re.compile(rf"^│[ *]+(\w+ )?{name}(?![\w-])", re.MULTILINE)
-        assert line.search(shown["--help-all"]), name
-        assert bool(line.search(shown["--help"])) != (flag.parameter.show is WHOLE_HELP), name
+        assert line.search(whole), name
+        assert bool(line.search(short)) != (flag.parameter.show is WHOLE_HELP), name
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_help_shows_first_what_must_be_given_and_with_the_output_how_it_is_shown(
     verb: str,
 ) -> None:
-    first, _, output = printed(f"{verb} --help").partition("─ output ─")
+    first, _, output = help_of(verb).partition("─ output ─")
     required = [
         line.startswith("│ *") for line in first.splitlines() if re.match("│ .  ?[-A-Z]", line)
     ]

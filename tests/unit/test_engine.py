@@ -60,40 +60,6 @@ def whole(length: int, landing: int = 0) -> Extent:
     return Extent("x", 0, length, landing, length)
 
 
-@given(
-    ranges=st.lists(
-        st.tuples(st.integers(0, 150_000), st.integers(1, 50_000)), min_size=1, max_size=8
-    ),
-    block=st.integers(500, 20_000),
-    alignment=st.sampled_from([1, 512, 4096]),
-    concurrency=st.integers(1, 4),
-)
-def test_every_byte_lands_once_in_blocks(
-    ranges: list[tuple[int, int]], block: int, alignment: int, concurrency: int
-) -> None:
-    storage = Recording(alignment=alignment)
-    extents, expected = [], b""
-    for offset, length in ranges:
-        first = offset // alignment * alignment
-        length = -(-length // alignment) * alignment
-        part = CONTENT[first : first + length].ljust(length, b"\0")
-        extents.append(Extent("x", first, length, len(expected), min(length, len(CONTENT) - first)))
-        expected += part
-    memory = bytearray(len(expected))
-    reading = engine(storage, concurrency=concurrency, block_size=block)
-    total = reading.read(extents, memoryview(memory))
-    reading.close()
-    assert bytes(memory) == expected
-    assert total == sum(extent.needed for extent in extents)
-    assert all(
-        offset % alignment == 0 and length % alignment == 0
-        for _, offset, length, _ in storage.requests
-    )
-    assert max(length for _, _, length, _ in storage.requests) <= max(block, alignment)
-    asked = sorted((offset, offset + length) for _, offset, length, _ in storage.requests)
-    assert sum(end - begin for begin, end in asked) == len(expected)
-
-
 @pytest.mark.parametrize(
     "error",
     [
