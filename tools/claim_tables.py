@@ -20,6 +20,8 @@ from .claim_rates import (
     histories,
     in_turns,
 )
+from .cloud_noise import HEADS as CLOUD_HEADS
+from .cloud_noise import of_clouds
 
 HEADS = (
     *("false different", "wrong equal"),
@@ -36,6 +38,7 @@ def figures() -> tuple[list[str], bool]:
     changes = {
         (world, runs): histories(world, runs) for world in HISTORY_WORLDS for runs in LENGTHS
     }
+    clouds, kept = of_clouds()
     lines = [
         f"Per cent of {TRIALS:,} simulated comparisons for each row.",
         "",
@@ -70,9 +73,12 @@ def figures() -> tuple[list[str], bool]:
             ),
             [f"{world} | {runs} | {found.cells}" for (world, runs), found in changes.items()],
         ),
+        "[Noise of clouds](#the-noise-of-clouds), per cent of the windows:",
+        "",
+        *_table(CLOUD_HEADS, clouds),
     ]
     held = [each.held for each in (*comparisons.values(), *turns.values(), *changes.values())]
-    return lines, all(held)
+    return lines, all(held) and kept
 
 
 def _table(heads: Sequence[str], rows: Sequence[str]) -> list[str]:
