@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-touched test-nightly oracles coverage check bench fuzz mutations promises scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium
+.PHONY: help setup demo test test-all test-slow test-touched test-nightly oracles coverage check bench fuzz mutations promises published scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -90,6 +90,9 @@ mutations: setup gcc strace ganesha  ## break each promise in a copy; its tests 
 
 promises: setup gcc  ## measure the figures of docs/promises.md and docs/statistics.md (a quarter of an hour)
 	$(BIN)/python -m tools.promises
+
+published: setup  ## measure what threads have published again, and write docs/published.md (ten minutes)
+	$(BIN)/python -m tools.published
 
 scale: $(STAMP)  ## compute the tables of docs/scale.md from published measurements (seconds)
 	$(BIN)/python -m tools.scale

@@ -165,6 +165,7 @@ TOUCHED = {
     "pyproject.toml": (
         "e2e/test_packages.py::test_the_demo_runs_with_the_stated_dependencies_alone",
     ),
+    "sweeps/published": ("unit/test_published_sweeps.py",),
     "tools/mutations.py": ("unit/test_mutations.py",),
     "workloads": (
         "e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[llm-pretrain]",
