@@ -12,8 +12,15 @@ from typing import NamedTuple
 
 from ..base.units import counted, format_percent
 from ..record.metrics import Metric, metrics_of
-from ..record.model_load import LoadFigures, LoadStage, LoadTrial, LocalCopy, ModelLoadRun
-from ..record.run import RunRecord, Summary
+from ..record.model_load import (
+    LoadFigures,
+    LoadStage,
+    LoadTrial,
+    LocalCopy,
+    ModelLoadRun,
+    Retained,
+)
+from ..record.run import ModelLoadRecord, RunRecord, Summary
 from ..record.verdict import Estimate
 from .cache import MAX_RESIDENT
 from .figures.ablations import interval as known_to
@@ -60,10 +67,15 @@ def amplification(job: ModelLoadRun, trial: LoadTrial) -> float | None:
 
 
 def read_rate(job: ModelLoadRun, figures: LoadFigures) -> float:
-    """Bytes/s that all replicas read together until the slowest of them is ready."""
+    """Bytes/s that all replicas read together until the slowest of them is ready.
+
+    From a warm page cache, where the storage delivers nothing, these are the bytes of the models.
+    """
     models = figures.replicas * max(1, len(job.hosts))
     factor = figures.read_amplification
-    return figures.bytes_per_s * models * (1.0 if factor is None else factor)
+    if factor is None or job.spec.state == "warm":
+        factor = 1.0
+    return figures.bytes_per_s * models * factor
 
 
 def replicas_of(trial: LoadTrial) -> int:
@@ -108,8 +120,9 @@ def summaries_of(job: ModelLoadRun) -> dict[str, Summary]:
     return Summary.of({each.name: values_of_loads(job, each) for each in MEASURED})
 
 
-def with_figures(job: ModelLoadRun) -> ModelLoadRun:
+def with_figures(doc: ModelLoadRecord) -> ModelLoadRun:
     """The job with the figures of each loader and number of replicas, and the best loader."""
+    job = doc.job
     figures = [
         found
         for loader, count, one_read in product(
@@ -122,6 +135,7 @@ def with_figures(job: ModelLoadRun) -> ModelLoadRun:
     gain = _over(job, fewest[0].loader, fewest[1].loader) if len(fewest) > 1 else None
     return job.model_copy(
         update={
+            "retained": retained(doc),
             "figures": figures,
             "best": fewest[0].loader if fewest else "",
             "gain": gain,
@@ -129,6 +143,16 @@ def with_figures(job: ModelLoadRun) -> ModelLoadRun:
             "copied": job.copied and _break_even(job, job.copied),
         }
     )
+
+
+def retained(doc: ModelLoadRecord) -> Retained | None:
+    """What the hosts had of the files before each load; None where that was not shown."""
+    if any(rule(doc) is not None for rule in (cold_residency, cold_fetch, warm_residency)):
+        return None
+    if doc.job.spec.state == "warm":
+        return "page cache warm"
+    remote = doc.storage.page_cache is False or doc.storage.is_network
+    return "nothing local" if remote else "local and cold"
 
 
 def least(job: ModelLoadRun) -> int:
@@ -256,8 +280,11 @@ def promise(
 
     Replicas share the link to the storage: they take as long as one, or as long as the storage
     takes for the bytes of all. A host whose replicas exchange what they read once, or find in the
-    page cache what one of them has read, needs the bytes of the model once.
+    page cache what one of them has read, needs the bytes of the model once. Nothing is promised of
+    a warm page cache, from which no storage keeps replicas.
     """
+    if job.spec.state == "warm":
+        return None
     trials, hosts = _fewest(job, loader), max(1, len(job.hosts))
     times = [each.ready_s for each in trials]
     one, rate = _estimate(times, median(times)) if times else None, storage_rate(job, count)

@@ -72,7 +72,7 @@ def conclude(doc: T) -> T:
         doc = doc.with_job(verdict=found, confirmations=confirmations)
         judged = replace(judged, record=doc)
     elif isinstance(doc, ModelLoadRecord):
-        loads = with_load_figures(doc.job)
+        loads = with_load_figures(doc)
         doc = doc.model_copy(update={"metrics": summaries_of_loads(loads), "job": loads})
     elif isinstance(doc, ServingRecord):
         doc = doc.model_copy(update={"metrics": summaries(doc.job.repetitions)})

@@ -187,6 +187,7 @@ class StorageFacts(OpenRecord):
     scheme: str | None = None
     url: str | None = None
     page_cache: bool | None = None  # False: this host's page cache holds none of it
+    is_network: bool | None = None  # another machine serves it; of a directory, by its file system
     endpoint: str | None = None  # of an object store, without credentials
     region: str | None = None
     server: str | None = None  # of a network file system with its own client

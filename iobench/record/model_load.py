@@ -22,6 +22,10 @@ from .verdict import Estimate
 
 LoadStage = Literal["storage", "assembly", "device"]
 
+Retained = Literal["nothing local", "local and cold", "page cache warm"]
+"""What of the files a host has before a load: nothing, since another machine serves them; all on a
+disk of its own, and nothing in its page cache; or all in its page cache."""
+
 
 class TensorClass(Record):
     """The tensors of about one size."""
@@ -137,7 +141,8 @@ class ModelLoadRun(Record):
     plain_how: str = ""  # with what they were made, and the bytes of a read
     left_out: dict[str, str] = {}  # what was not measured, and why
     copied: LocalCopy | None = None
-    # These follow from the trials.
+    # These follow from the trials, and from the storage.
+    retained: Retained | None = None  # None: what was asked for was not shown
     figures: list[LoadFigures] = []
     best: str = ""  # the loader that is fastest with the fewest replicas
     gain: Estimate | None = None  # of the best one over the next

@@ -50,6 +50,14 @@ from .sections import Cell, FirstScreen, Item, KeyFigure, Section, Table, joined
 from .time import MAX_HOSTS
 
 STAGES = {"storage": "storage", "assembly": "assembly of tensors", "device": "copy to the device"}
+STATES = {
+    None: "The state that was asked for was not shown",
+    "nothing local": "Nothing was local, each load got all from the storage",
+    "local and cold": "The files were local and cold",
+    "page cache warm": "The page cache was warm",
+}
+"""What of the files was on the host before a load, by the record's ``retained``."""
+
 HELP = "What to do, and what it brings"
 MAX_ONE, MAX_ITEMS = 3, 3
 """Bars of loaders with the fewest replicas, and changes, of a first screen."""
@@ -91,12 +99,13 @@ def _many(job: ModelLoadRun, replicas: int) -> str:
 
 def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
     """What takes how long, and why."""
-    state = "cold" if job.spec.state == "cold" else "from a warm page cache"
     yield (
         f"The weights ({format_bytes(job.bytes)}, {counted(job.tensors, 'tensor')}) take "
-        f"{format_duration(best.ready_s)}, {state}, by the loader {best.loader}."
+        f"{format_duration(best.ready_s)} by the loader {best.loader}."
     )
-    yield bottleneck_sentence(job, best)
+    yield state_sentence(job)
+    if job.spec.state == "cold":
+        yield bottleneck_sentence(job, best)
     yield from _slowest(job, best)
     engine = job.spec.engine_start_s
     if engine is not None:
@@ -147,33 +156,35 @@ def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
     spread = f"{ends(best.low_s, best.high_s, format_duration)} of {counted(best.n, 'round')}"
     yield KeyFigure("weights are there", format_duration(best.ready_s), spread)
     rate = storage_rate(job)
-    beside = "(plain reads were not measured)"
+    warm = job.spec.state == "warm"
+    beside = "from the page cache" if warm else "(plain reads were not measured)"
     together = read_rate(job, best)
-    if rate is not None and rate.value > 0:
+    if rate is not None and rate.value > 0 and not warm:
         part = together / rate.value
         share_of_plain = f"{format_percent(part)} of what" if part <= SAME else "more than"
         beside = f"{share_of_plain} plain reads get, {format_rate(rate.value)}"
     yield KeyFigure("bandwidth", format_rate(together), beside)
-    if (share := storage_share(best)) is not None:
+    if (share := storage_share(best)) is not None and not warm:
         note = f"of the time {interval_of(share, format_percent)}".strip()
         yield KeyFigure("storage takes", format_percent(share.value), note, share=share.value)
     base = trials_of(job, best.loader, best.replicas)
     if best.read_amplification is not None:
-        text = f"those of the model{_cached(base)}"
-        yield KeyFigure("bytes read", format_factor(best.read_amplification), text)
+        many = format_factor(best.read_amplification)
+        yield KeyFigure("bytes read", many, "those of the model, by each replica")
     memory = [each.peak_memory_bytes for each in base if each.peak_memory_bytes is not None]
     if memory:
         yield KeyFigure("peak memory", format_bytes(median(memory)), "of a process")
 
 
-def _cached(trials: Sequence[LoadTrial]) -> str:
-    """``; in the page cache 0 % before, 100 % after``; empty where that is not known."""
+def state_sentence(job: ModelLoadRun) -> str:
+    """What of the files was on the host, with how much of them the page cache held."""
+    trials = trials_of(job, job.best, least(job))
     before = [each.residency_before for each in trials if each.residency_before is not None]
     after = [each.residency_after for each in trials if each.residency_after is not None]
     if not before or not after:
-        return ""
-    found = f"{format_percent(max(before))} before, {format_percent(max(after))} after"
-    return f"; in the page cache {found}"
+        return f"{STATES[job.retained]}."
+    found = f"{format_percent(max(before))} in the page cache before, {format_percent(max(after))}"
+    return f"{STATES[job.retained]}: {found} after."
 
 
 def _picture(job: ModelLoadRun) -> Table | None:
@@ -216,7 +227,7 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
             text = f"More rounds tell if {best.loader} beats {slower.loader} (--repeat)."
         yield Item(lead=lead, text=text)
     yield from _storm(job, best)
-    rate = storage_rate(job)
+    rate = storage_rate(job) if job.spec.state == "cold" else None
     if rate is not None and rate.value > 0 and "storage" in best.bottleneck:
         reach = rate.value / max(read_rate(job, best), 1e-9)
         if reach > SAME:

@@ -22,6 +22,7 @@ def load_sections(need: LoadNeed) -> list[Section]:
     )
     rows = [
         ("weights", f"{format_bytes(need.bytes)}, read once by each replica, on a host of its own"),
+        ("before", "nothing local: no host has anything of the files"),
         ("engine start", f"{format_duration(need.engine_start_s)}, as given"),
         ("without storage", f"{format_duration(need.rest_s)} of a load, by the run of --from"),
         ("rate", "replicas x weights / (ready - engine start - without storage)"),
@@ -99,7 +100,8 @@ def load_cost_sections(costs: Sequence[LoadCost]) -> list[Section]:
     best, worst = ranked[0], ranked[-1]
     sentences = [
         f"A start of {counted(best.replicas, 'replica')} of {best.model} costs "
-        f"{plain_usd(best.usd)} USD on {best.machine}, {best.kind}, by the loader {best.loader}."
+        f"{plain_usd(best.usd)} USD on {best.machine}, {best.kind}, by the loader {best.loader}; "
+        f"the files before: {best.retained or 'not known'}."
     ]
     if worst.usd > best.usd:
         sentences.append(
@@ -125,6 +127,7 @@ def load_cost_sections(costs: Sequence[LoadCost]) -> list[Section]:
     rows.add("usd_per_hour", "USD/hour", show=plain_usd)
     rows.add("seconds", "ready", "s", lambda each: figure(each.seconds, format_duration))
     rows.add("usd", "USD a start [min, max]", of=_usd, ends=("usd_low", "usd_high"))
+    rows.add("retained", "files before", of=lambda each: each.retained or "-")
     notes = ["All hosts are paid for until the slowest replica of the run was ready."]
     return [first, rows.made("load-costs", "What a start costs", notes=notes)]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from ..base import buffers
 from ..base.buffers import Buffer
 from ..base.errors import ShortObjectError, TargetRefusedError, UsageError
+from ..base.filesystem import describe_path
 from ..serve.weights import WeightShard
 from ..storage import is_local, open_storage
 from ..storage.base import Guarded, Storage
@@ -44,7 +45,17 @@ class CopiedFiles:
                 f"--copy-to needs a directory of this host, and {to} is a URL",
                 remedy="name a directory on local disk",
             )
+        if plan.spec.state == "warm":
+            raise UsageError(
+                "whether a copy pays is about cold loads",
+                remedy="leave out --copy-to, or --state warm",
+            )
         target, place = open_storage(to), Path(to)
+        if (there := describe_path(place, write_probe=False))["is_network"]:
+            raise UsageError(
+                f"--copy-to needs a local disk, and {to} is {there['fs_type']}",
+                remedy="name a directory on local disk",
+            )
         if isinstance(target, Guarded):
             target.check_target()
         is_new = not place.exists()

@@ -15,7 +15,7 @@ from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
 from ..serve.weights import SUFFIX, Weights, read_weights, require_room
 from ..settings.model_load import LoadSpec
 from ..storage import is_local, open_storage, rewrapped
-from ..storage.base import Entry, Files, MaybeDirect, Storage, innermost, local_root
+from ..storage.base import Cached, Entry, Files, MaybeDirect, Storage, innermost, local_root
 from .curve.places import Places, blocks
 
 MAX_RANKS = 256
@@ -60,7 +60,9 @@ class LoadPlan:
         return rewrapped(self.url, innermost(self.storage).url)
 
     def read_by(self, loader: str) -> Storage:
-        return self.storage if MODEL_LOADERS.load(loader).buffered else self.direct
+        """The storage that a loader reads: a warm page cache is not passed by."""
+        through = self.spec.state == "warm" or MODEL_LOADERS.load(loader).buffered
+        return self.storage if through else self.direct
 
     def classes(self) -> list[TensorClass]:
         """The tensors by their sizes, the smallest class first."""
@@ -110,6 +112,11 @@ def make_load_plan(url: str, spec: LoadSpec) -> LoadPlan:
             remedy=f"use at most {MAX_RANKS}: replicas times --tensor-parallel",
         )
     storage = open_storage(url)
+    if spec.state == "warm" and not isinstance(storage, Cached):
+        raise UsageError(
+            f"{storage.url} has no page cache on this host, so nothing of it can be warm",
+            remedy="leave out --state: the weights come from the storage each time",
+        )
     _refuse_links(storage)
     weights = read_weights(storage)
     if not spec.loaders:

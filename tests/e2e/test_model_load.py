@@ -56,6 +56,7 @@ def test_a_load_holds_together(load: str, tmp_path: Path) -> None:
     assert (doc["status"], doc["validity"], job["kind"]) == ("ok", "valid", "model-load")
     assert (job["tensors"], job["shards"] > 1, doc["tags"]) == (14, True, {"box": "a"})
     assert sum(each["bytes"] for each in job["classes"]) == job["bytes"]
+    assert job["retained"] == "local and cold"
     variants = {(each["loader"], each["replicas"], each["one_read"]) for each in whole(doc)}
     assert variants == {
         *(("direct", count, False) for count in (1, 2)),
@@ -80,11 +81,12 @@ def test_a_load_holds_together(load: str, tmp_path: Path) -> None:
     assert refused(f"report {run} --format mlperf", code=2)
 
 
-def test_a_warm_load_reads_nothing_from_the_storage(load: str) -> None:
-    doc = document(f"{load} --loader mmap --state warm")
+@pytest.mark.parametrize("loader", ["mmap", "direct"])
+def test_a_warm_load_reads_nothing_from_the_storage(load: str, loader: str) -> None:
+    doc = document(f"{load} --loader {loader} --state warm")
     (trial,) = whole(doc)
     assert (trial["residency_before"], trial["fetched_bytes"] or 0) == (1, 0)
-    assert doc["validity"] == "valid"
+    assert (doc["validity"], doc["job"]["retained"]) == ("valid", "page cache warm")
 
 
 def test_a_load_that_was_to_be_cold_and_is_warm_is_invalid(
@@ -94,7 +96,7 @@ def test_a_load_that_was_to_be_cold_and_is_warm_is_invalid(
     monkeypatch.setattr(LocalStorage, "evict", lambda storage, keys: None)
     printed(f"{load} --loader mmap --state warm")
     doc = document(f"{load} --loader mmap", code=3)
-    assert doc["validity"] == "invalid"
+    assert (doc["validity"], doc["job"]["retained"]) == ("invalid", None)
     assert "load.cold-residency" in {each["rule"] for each in doc["findings"]}
 
 
@@ -186,6 +188,7 @@ def test_wrong_tensors_fail_the_run(model: Path, tmp_path: Path) -> None:
         "--share sliced --loader eager",
         "--copy-to s3://bucket/copy",
         "--copy-to /",
+        "--copy-to copy --state warm",
         "--fail-on ready<1",
     ],
 )
@@ -256,5 +259,7 @@ def test_weights_on_s3(
     doc = document(f"load {url} --repeat 1 --results {tmp_path}/results --replicas 1,2")
     assert (doc["status"], doc["validity"]) == ("ok", "valid")
     assert doc["job"]["spec"]["loaders"] == ["direct", "eager"]
+    assert doc["job"]["retained"] == "nothing local"
+    assert "page cache" in refused(f"load {url} --state warm", code=2)
     assert document(f"clean {url}")["files"] == 2
     assert refused(f"load {url}", code=1)

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from iobench.ask.capacity.loads import loads_at
+from iobench.base.errors import UsageError
+from iobench.base.units import Quantity
 from iobench.judge.model_load import host_loads, read_rate, storage_share
 from iobench.judge.rebuild import conclude
+from iobench.record.host import StorageFacts
 from iobench.record.metrics import metrics_of
 from iobench.record.model_load import LoadFigures
 from iobench.record.run import ModelLoadRecord
@@ -235,6 +239,38 @@ def test_the_answer_is_on_one_screen_and_every_metric_is_a_figure_of_the_run() -
     assert max(map(len, shown.splitlines())) <= 80
     known = {metric.name for metric in metrics_of("load")}
     assert known - doc.metrics.keys() == {"ready_skew_s", "load_peak_memory_bytes"}
+
+
+WARM = each_round(0.5, 0.5, 0.5, residency_before=1.0, fetched_bytes=0, read_bytes=None)
+
+
+@pytest.mark.parametrize(
+    ("storage", "state", "trials", "found"),
+    [
+        ({"page_cache": False}, "cold", BASE, "nothing local"),
+        ({"is_network": True}, "cold", BASE, "nothing local"),
+        ({"is_network": False}, "cold", BASE, "local and cold"),
+        ({}, "warm", WARM, "page cache warm"),
+        ({}, "cold", WARM, None),
+        ({}, "warm", BASE, None),
+    ],
+)
+def test_what_the_host_had_of_the_files_is_told(
+    storage: dict[str, Any], state: str, trials: list[dict[str, Any]], found: str | None
+) -> None:
+    doc = record(trials, spec={"state": state})
+    doc = conclude(doc.model_copy(update={"storage": StorageFacts.model_validate(storage)}))
+    assert doc.job.retained == found
+
+
+def test_a_warm_page_cache_is_compared_with_no_storage_and_predicts_nothing() -> None:
+    more = each_round(1.0, 1.0, 1.0, replicas=2, residency_before=1.0, fetched_bytes=0)
+    spec = {"state": "warm", "replicas": [1, 2]}
+    doc = record(WARM + more, spec=spec, plain=plain(0.5e9) + plain(0.5e9, 2))
+    assert [each.promised_s for each in doc.job.figures] == [None, None]
+    assert read_rate(doc.job, of(doc)) == 2 * GB
+    with pytest.raises(UsageError):
+        loads_at(doc.job, Quantity(1e9))
 
 
 # Several hosts

@@ -9,7 +9,7 @@ from typing import Literal
 from ...base.errors import UsageError
 from ...base.units import Quantity
 from ...judge.model_load import least, storage_rate
-from ...record.model_load import LoadFigures, ModelLoadRun
+from ...record.model_load import LoadFigures, ModelLoadRun, Retained
 from ...settings.instances import Instance
 
 
@@ -93,6 +93,7 @@ class LoadCost:
     model: str
     loader: str
     replicas: int
+    retained: Retained | None
     one_read: bool
     machine: str
     kind: Literal["on demand", "spot"]
@@ -132,6 +133,7 @@ def load_costs(
                     model=run.model,
                     loader=each.loader,
                     replicas=each.replicas,
+                    retained=run.retained,
                     one_read=each.one_read,
                     machine=" + ".join(names),
                     kind=kind,
@@ -187,6 +189,11 @@ def loads_at(run: ModelLoadRun, bandwidth: Quantity) -> LoadWhatIf:
     known of the fewest replicas, and taken to be the same for more of them. A loader of which it is
     not known is left out. Raises UsageError where nothing can be predicted.
     """
+    if run.spec.state == "warm":
+        raise UsageError(
+            "the loads of the run read a warm page cache, so no storage can change them",
+            remedy="name a run of cold loads",
+        )
     rate = storage_rate(run)
     if rate is None or rate.value <= 0:
         raise UsageError("the run did not measure what its storage delivers")
