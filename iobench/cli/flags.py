@@ -473,7 +473,12 @@ class RecordingRequest(Question):
         """The time that the verb may take, from the start of iobench on."""
         from ..runner.budget import Budget
 
-        return Budget(seconds=getattr(self, "budget_s", None), began_s=self.began_s)
+        asked = getattr(self, "duration_s", None) is not None
+        return Budget(
+            seconds=getattr(self, "budget_s", None),
+            began_s=self.began_s,
+            given=frozenset({"duration"} if asked else ()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

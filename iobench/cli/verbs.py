@@ -617,8 +617,8 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 5
     """number of repetitions, each in turns with one without storage (default: 5)"""
     budget_s: Time | None = None
-    """time for the whole run: as many rates and repetitions as there is time for, and one
-    repetition at least"""
+    """time for the whole run: requests arrive for a shorter time, and in fewer repetitions, so that
+    it ends in time"""
     fail_on: Conditions = ()
     """exit with status 4 if this holds, e.g. 'latency_p99_s>0.015'; repeatable"""
     seed: Annotated[Count, MORE, at_least(0)] = 42

@@ -21,7 +21,14 @@ LATE_S, LATE = 5.0, 0.1
 USUAL_S = 300.0
 """The most that a run takes of whose time nothing is asked. Longer is worth a warning."""
 
-Given = Literal["repetitions", "steps", "calibration", "ablations"]
+MIN_WINDOW_S = 2.0
+"""Requests arrive for no shorter time in a window that is made shorter to fit."""
+
+AROUND_S, AROUND = 1.5, 0.25
+"""What a window of requests takes besides, and its share of the time for which they arrive: its
+data is prepared before it, and requests that wait are answered after it."""
+
+Given = Literal["repetitions", "steps", "calibration", "ablations", "duration"]
 
 
 @dataclass(kw_only=True)
@@ -129,6 +136,21 @@ class Budget:
         ``keeping_s``: what has to fit after it.
         """
         return self.left_s >= seconds + keeping_s and self.room_s(part) >= seconds
+
+    def window_s(self, usual_s: float, windows: int, *, least: int) -> float:
+        """Seconds for which requests arrive in each of so many windows, so that all of them fit.
+
+        At most ``usual_s``, otherwise a whole number, and ``MIN_WINDOW_S`` at least: fewer windows
+        fit then. Raises UsageError if not even ``least`` of them do.
+        """
+        if not self.fitted("duration"):
+            return usual_s
+        shortest = min(usual_s, MIN_WINDOW_S)
+        least_s = least * (shortest * (1 + AROUND) + AROUND_S)
+        if not self.fits(least_s):
+            raise self.too_short(least_s)
+        fitting = (self.left_s / windows - AROUND_S) / (1 + AROUND)
+        return min(usual_s, max(shortest, math.floor(fitting)))
 
     # What to tell the user
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -65,6 +65,9 @@ DRAIN_S, DRAIN = 2.0, 10.0
 MAX_LATE_WINDOWS = 3
 """A window that breaks the limit because the client was late tells nothing of the storage, and is
 tried again. After so many of them in a row the search ends."""
+
+SEARCHED = 8
+"""So many windows a search for the largest rate usually has."""
 
 FRESH = 0.1
 """Share of the nodes of an index that the searches of a cold window may read, where the page cache
@@ -188,6 +191,7 @@ def run_serving(
     TargetRefusedError if that is somebody else's, before anything is written; InterruptedRun or the
     failure after the document was written. Of the log nothing stays.
     """
+    plan = _in_budget(plan, options.budget)
     inner = plan.plan
     with (
         reading(inner.home, inner.manifest, verb="serve", break_dead=options.break_lock) as lease,
@@ -196,6 +200,14 @@ def run_serving(
         directory = new_directory(options.results, plan.scenario.name)
         begun = ServingBegun(plan, directory, options, observer or Observer(), Others(lease), log)
         return begun.run(), directory
+
+
+def _in_budget(plan: ServingPlan, budget: Budget) -> ServingPlan:
+    """The plan with windows that are short enough for the budget. Raises UsageError."""
+    kinds = 2 if plan.scenario.log.to is None else 3
+    windows = kinds * plan.repetitions + (SEARCHED if plan.rate is None else 0)
+    seconds = budget.window_s(plan.seconds, windows, least=kinds)
+    return replace(plan, scenario=plan.scenario.model_copy(update={"duration": seconds}))
 
 
 def repeat_windows(

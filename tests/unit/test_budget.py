@@ -29,7 +29,7 @@ from iobench.record.run import TrainingRecord
 from iobench.record.training import Epoch
 from iobench.record.verdict import RunCurve
 from iobench.runner import experiment
-from iobench.runner.budget import Budget, Given
+from iobench.runner.budget import MIN_WINDOW_S, Budget, Given
 from iobench.runner.calibration import bench as benching
 from iobench.runner.calibration import curve as curving
 from iobench.runner.experiment import Options
@@ -280,6 +280,18 @@ EACH = [
     pytest.param(name, sorted(PLACES)[n % 4], marks=pytest.mark.slow if n >= 4 else ())
     for n, name in enumerate(WORKLOADS)
 ]
+
+
+def test_windows_of_requests_are_as_short_as_the_budget_needs() -> None:
+    spent = Budget(seconds=100.0)
+    each = spent.window_s(30.0, 10, least=2)
+    assert 2 < each < 100 / 10
+    assert spent.window_s(3.0, 10, least=2) == 3
+    assert spent.window_s(30.0, 10_000, least=2) == MIN_WINDOW_S  # fewer fit
+    assert Budget().window_s(30.0, 10, least=2) == 30
+    assert Budget(seconds=100.0, given=frozenset({"duration"})).window_s(30.0, 10, least=2) == 30
+    with pytest.raises(UsageError, match="too short"):
+        spent.window_s(30.0, 10, least=40)
 
 
 @pytest.mark.parametrize(("name", "place"), EACH)
