@@ -58,10 +58,12 @@ class KvTrial(RequestWindow):
     ``without_accelerator_s``: TTFT at the quantile of the limit if prefills took no time.
     ``recomputed_...``: TTFT of the same requests without the storage. ``loading_s``: from the time
     a request was taken up until its chunks were in memory, of all requests with any together;
-    ``recomputing_s``: to compute these tokens instead. ``break_even_bytes_per_s``: the bandwidth of
-    a load at which both would be equal. ``crossover_tokens``: from this length of a prefix on a
-    load is faster; 0: it never is, up to the longest context. ``busy``: share of the time for which
-    the engines compute. Writes: ``behind_p99_s`` is how late a write began.
+    ``recomputing_s``: to compute these tokens instead. ``fetch_bytes_per_s``: bandwidth of the
+    reads of a load alone; ``plain_bytes_per_s``: of plain reads of such chunks, as many in flight.
+    ``break_even_bytes_per_s``: the bandwidth of a load at which both would be equal.
+    ``crossover_tokens``: from this length of a prefix on a load is faster; 0: it never is, up to
+    the longest context. ``busy``: share of the time for which the engines compute. Writes:
+    ``behind_p99_s`` is how late a write began.
     """
 
     kind: KvTrialKind
@@ -79,6 +81,8 @@ class KvTrial(RequestWindow):
     loading_s: Figure | None = None
     recomputing_s: Figure | None = None
     load_bytes_per_s: Figure | None = None
+    fetch_bytes_per_s: Figure | None = None
+    plain_bytes_per_s: Figure | None = None
     break_even_bytes_per_s: Figure | None = None
     crossover_tokens: Few | None = None
     recomputed_p50_s: Figure | None = None
@@ -128,7 +132,8 @@ class KvVerdict(Record):
 
     ``worth``: loads are faster than computing again; None: inconclusive, or nothing was loaded.
     ``factor``: how many times as fast. ``break_even_bytes_per_s`` and ``load_bytes_per_s``: the
-    bandwidth at which both are equal, and the one that was measured. ``crossover``: the shortest
+    bandwidth at which both are equal, and the one that was measured. ``of_plain``: the bandwidth of
+    the reads of loads over that of plain reads. ``crossover``: the shortest
     and the longest length of a prefix, in tokens, from which on loads won in a repetition; None:
     in one of them never. ``freed``: accelerators that need not compute. ``ttft``: how many times as
     fast the first token is with the storage, at the quantile of the limit.
@@ -138,6 +143,7 @@ class KvVerdict(Record):
     factor: Estimate | None = None
     break_even_bytes_per_s: Estimate | None = None
     load_bytes_per_s: Estimate | None = None
+    of_plain: Estimate | None = None
     crossover: tuple[int, int] | None = None
     freed: Estimate | None = None
     ttft: Estimate | None = None
@@ -156,6 +162,7 @@ class KvCacheRun(Record):
     rate: Figure | None = None  # of the repetitions; None: no rate that was tried held the limit
     direct: bool = False  # reads go past the page cache
     engine: Engine = "threads"  # what kept the reads of a request in flight
+    plain_how: str = ""  # with what chunks were read plainly, or why they were not
     price_per_hour: Figure | None = None  # of one accelerator, in USD
     arrivals_together: Share | None = None  # of a trace: arrivals at the instant of another one
     trials: list[KvTrial] = []

@@ -103,7 +103,7 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
             KeyFigure(
                 "bandwidth of a load",
                 _estimate(verdict.load_bytes_per_s),
-                f"{side} the break-even of {even}",
+                f"{side} the break-even of {even}{_beside_plain(verdict)}",
             )
         )
         gauges.append(_ttft(name, tried, verdict, spec.limit_s))
@@ -124,6 +124,13 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
         gauges=tuple(gauges),
         picture=parts_picture(job.repetitions, _PARTS),
     )
+
+
+def _beside_plain(verdict: KvVerdict) -> str:
+    found = verdict.of_plain
+    if found is None:
+        return ""
+    return f"; its reads get {format_percent(found.value)} of what plain reads do"
 
 
 def _ttft(name: str, tried: Sequence[KvTrial], verdict: KvVerdict, limit_s: float) -> KeyFigure:
@@ -197,6 +204,8 @@ def _tiers(job: KvCacheRun) -> Table | None:
         "chunks_loaded": "chunks loaded",
         "load_p50_s": "  those of one request, p50",
         "load_p99_s": "  p99",
+        "fetch_bytes_per_s": "  bandwidth of its reads",
+        "plain_bytes_per_s": "  of plain reads, as many in flight",
         "read_bytes_per_s": "bytes loaded",
         "lookups": "look-ups",
         "lookup_mean_s": "  one takes",
@@ -259,7 +268,7 @@ def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
     reader = spec.reader
     return [
         ("model", f"{spec.model.name}{layers}, KV cache in {spec.dtype}"),
-        ("chunk", chunk),
+        ("chunk", chunk + (", an extent of one file" if spec.layout == "extents" else "")),
         ("tiers", f"{format_bytes(spec.dram)} of memory, {format_bytes(spec.capacity)} of storage"),
         ("admission", spec.admission),
         (
@@ -277,6 +286,7 @@ def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
             f"{counted(reader.concurrency, 'request')} at a time, {reader.depth} reads each by "
             f"{job.engine.replace('_', ' ')}{direct}",
         ),
+        ("plain reads", job.plain_how or "not measured"),
         (
             "writes",
             f"{counted(spec.writers, 'thread')}, {'durable' if spec.durable else 'flushed'}",

@@ -6,18 +6,21 @@ window's seed alone. Whatever happens on the way, what was measured until then i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
-from ..base.errors import IobenchError, UsageError
-from ..base.units import format_count, format_duration
+from ..base.errors import IobenchError, StorageError, UsageError
+from ..base.units import format_bytes, format_count, format_duration
+from ..host.fio import MAX_REPLAYED
 from ..host.requests import RequestColumns, write_requests
 from ..judge.kv.figures import with_kv_figures
 from ..judge.serving.figures import quantile
 from ..judge.serving.search import RateSearch
+from ..load.engines.base import Extent
 from ..record.kv_cache import KV_COLUMNS, KvCacheRun, KvTrial, KvTrialKind
 from ..record.run import EVENTS_FILE, KvCacheRecord
 from ..serve.arrivals import Arrivals
@@ -28,10 +31,13 @@ from ..serve.kv.traffic import draw_prompts
 from ..settings.kv_cache import KvScenario
 from ..storage import open_storage
 from ..storage.base import MaybeDirect, Storage, innermost
+from ..storage.local.storage import LocalStorage
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease
 from .agent import HostAgent
 from .checkpoint import unlocked
+from .curve.places import Place
+from .curve.reader import HostReader
 from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .options import VerbOptions
 from .progress import Observer
@@ -40,6 +46,9 @@ from .trials import seed_of
 
 MAX_HISTORY_S = 4 * 3600.0
 """So long before a window, requests fill the tiers at most."""
+
+PLAIN_S = 1.0
+"""How long chunks are read plainly after each repetition."""
 
 _PART = "window"
 
@@ -143,6 +152,12 @@ def run_kv(
 
 def _for_reads(plan: KvPlan, storage: Storage) -> Storage:
     """The storage as chunks are read: with O_DIRECT where that is asked for and works."""
+    if plan.scenario.layout == "extents" and not isinstance(storage, LocalStorage):
+        raise UsageError(
+            f"{storage.url} is no local or mounted file system, so chunks can't be extents of a "
+            "file there",
+            remedy="use --set layout=files",
+        )
     asked, inner = plan.scenario.reader.direct, innermost(storage)
     works = isinstance(inner, MaybeDirect) and inner.supports_direct(KV_CHUNKS.marker)
     if asked is True and not works:
@@ -215,7 +230,7 @@ class _KvRun:
         assert self.rate is not None
         rate, total = self.rate, self.plan.repetitions
         kinds: list[KvTrialKind] = ["repetition", *_WITHOUT]
-        if self.plan.scenario.lookups == "memory":
+        if not self.plan.scenario.looks_up:
             kinds.remove("without-lookups")
 
         def measure(kind: KvTrialKind, turn: int) -> None:
@@ -255,6 +270,7 @@ class _KvRun:
         """One window of requests, recorded."""
         spec, seconds = self.plan.scenario, self.plan.seconds
         drain_s = max(DRAIN_S, DRAIN * spec.limit_s)
+        plain: float | None = None
         with self.budget.trial(_PART):
             plan = self._plan_of(rate, seed)
             store = ChunkStore(
@@ -275,6 +291,7 @@ class _KvRun:
                     sequel=store,
                 )
                 written = store.end(drain_s)
+                plain = self._read_plainly(store.blocks()) if kind == "repetition" else None
             finally:
                 store.remove()
         columns = _columns(plan, store, issued)
@@ -288,6 +305,7 @@ class _KvRun:
             cpu_share=issued.cpu_s / issued.wall_s if issued.wall_s > 0 else None,
             error=str(issued.failure) if issued.failure is not None else "",
             before_bytes=before,
+            plain_bytes_per_s=plain,
             stored_share=min(1.0, plan.stored / spec.capacity_chunks),
         )
         trial = with_kv_figures(_with_writes(trial, written, spec), columns, spec)
@@ -296,6 +314,26 @@ class _KvRun:
         if issued.failure is not None and trial.failed == trial.requests:
             raise issued.failure
         return trial
+
+    def _read_plainly(self, blocks: Sequence[Extent]) -> float | None:
+        """Bytes/s of plain reads of chunks, with as many in flight as one request has."""
+        job, storage = self.doc.job, self.storage
+        if not blocks:
+            return None
+        places = [Place(each.key, each.offset, each.length, each.needed) for each in blocks]
+        largest, uncached = max(place.length for place in places), storage.traits.uncached
+        reader = HostReader(storage, max_bytes=largest, once=False, run_dir=self.directory)
+        if not uncached:
+            self.agent.empty_cache(sorted({place.key for place in places}))
+        in_flight = min(self.plan.scenario.reader.depth, len(places))
+        most = MAX_REPLAYED if uncached else len(places)
+        try:
+            found = reader.read(places, in_flight=in_flight, seconds=PLAIN_S, most=most)
+        except StorageError as error:
+            job.plain_how = f"not measured: {error.what}"
+            return None
+        job.plain_how = f"{reader.program}, {in_flight} reads of {format_bytes(largest)} in flight"
+        return found.bytes_per_s
 
 
 def _columns(plan: WindowPlan, store: ChunkStore, issued: Issued) -> RequestColumns:

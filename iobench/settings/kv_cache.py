@@ -143,8 +143,10 @@ class KvScenario(Strict):
     ``tensor_parallel``: ranks of an engine, each of which stores its own heads of a chunk; a
     compressed cache (MLA) is stored once. ``dram``: bytes of the tier in memory, which is
     simulated; ``capacity``: of the tier on storage, both for all layers. ``admission``: whether a
-    chunk is written when it is first computed, or when it is used again. ``lookups``: whether each
-    chunk that is not in memory is looked for on the storage, or in an index in memory. ``durable``:
+    chunk is written when it is first computed, or when it is used again. ``layout``: each chunk is
+    a file or an object of each rank, or all are extents of one file of a local or mounted file
+    system, whose index is in memory. ``lookups``: whether each chunk that is not in memory is
+    looked for on the storage, or in an index in memory. ``durable``:
     a chunk is on disk before it counts as written. ``limit``: the longest time to the first token
     of the share ``quantile`` of the requests. ``rate``: requests per second, unless another one is
     asked for.
@@ -166,6 +168,7 @@ class KvScenario(Strict):
     dram: Bytes = Field(default=0, ge=0, le=1 << 60)
     capacity: Bytes = Field(default=1 << 40, ge=1, le=1 << 60)
     admission: Literal["always", "seen-twice"] = "always"
+    layout: Literal["files", "extents"] = "files"
     lookups: Literal["storage", "memory"] = "storage"
     durable: bool = False
     reader: KvReader = KvReader()
@@ -199,6 +202,11 @@ class KvScenario(Strict):
     def limit_s(self) -> float:
         """The limit for the layers that are measured."""
         return self.limit * self.share
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether chunks are looked for on the storage."""
+        return self.lookups == "storage" and self.layout == "files"
 
     @property
     def pieces(self) -> int:

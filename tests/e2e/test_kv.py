@@ -55,9 +55,14 @@ def check_windows(found: dict[str, Any], results: Path) -> None:
         assert trial["written_bytes"] == trial["chunks_written"] * chunk
 
 
-def test_a_cache_on_disk(asked: tuple[object, ...], tmp_path: Path) -> None:
-    found = document(*asked, "--to", tmp_path / "kv")
-    assert [trial["kind"] for trial in found["job"]["trials"]] == WINDOWS
+@pytest.mark.parametrize("layout", ["files", "extents"])
+def test_a_cache_on_disk(asked: tuple[object, ...], tmp_path: Path, layout: str) -> None:
+    found = document(*asked, "--to", tmp_path / "kv", "--set", f"layout={layout}")
+    kinds = WINDOWS if layout == "files" else WINDOWS[:-1]  # extents have an index in memory
+    assert [trial["kind"] for trial in found["job"]["trials"]] == kinds
+    assert (found["job"]["engine"] == "threads") is (layout == "files" or no_ring() is not None)
+    assert found["job"]["trials"][0]["plain_bytes_per_s"] > 0
+    assert found["job"]["verdict"]["of_plain"]["value"] > 0
     check_windows(found, tmp_path / "results")
     hits = [(trial["memory_tokens"], trial["loaded_tokens"]) for trial in found["job"]["trials"]]
     assert len({*hits}) == 1
@@ -172,6 +177,7 @@ MISTAKES = {
     "a rate and a search": ("", ("--rate", 1, "--find-max")),
     "a rate that nobody issues": ("", ("--rate", 1e6)),
     "less than a request": ("", ("--rate", 0.01)),
+    "extents where there are no files": ("", ("--set", "layout=extents", "--to", "faulty+kv")),
     "direct where there is none": ("", ("--set", "reader.direct=true")),
 }
 
@@ -182,7 +188,8 @@ def test_a_mistake_is_one_line(
 ) -> None:
     asked, words = MISTAKES[name]
     monkeypatch.setattr(LocalStorage, "supports_direct", lambda self, key: False)
-    refused("kv", asked or scenario, "--to", tmp_path / "kv", *QUICK, *words)
+    monkeypatch.chdir(tmp_path)
+    refused("kv", asked or scenario, *(() if "--to" in words else ("--to", "kv")), *QUICK, *words)
     assert not list((tmp_path / "kv").glob("*.kv"))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ from hypothesis import strategies as st
 
 from iobench.base.errors import UsageError
 from iobench.serve.arrivals import Arrivals
+from iobench.serve.kv.layouts import layout_of
 from iobench.serve.kv.tiers import Tiers, WindowPlan, plan_window
 from iobench.serve.kv.traffic import draw_prompts
 from iobench.serve.models import SERVED_MODELS
 from iobench.settings.kv_cache import KV_MODELS, KvScenario, load_kv_scenario
+from iobench.storage.local.storage import LocalStorage
 
 
 def spec(**keys: Any) -> KvScenario:
@@ -113,6 +117,29 @@ def simulated(
             gone.append([chunk for chunk in oldest if tier.pop(chunk)])
         told.append((hits - len(load), load, write, gone[1]))
     return told
+
+
+@given(st.lists(st.integers(0, 9), max_size=60))
+def test_no_two_chunks_of_a_file_share_an_extent(uses: list[int]) -> None:
+    """Each use of a number writes its chunk, or deletes it where it is there."""
+    small = {"layers": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "parameters": 1e6}
+    known = spec(model=small, chunk_tokens=65, tensor_parallel=2, layout="extents")
+    size = known.piece_bytes
+    with TemporaryDirectory() as place:
+        layout = layout_of(known, LocalStorage(place), 0, lambda: None)
+        layout.reserve(3)
+        live: set[int] = set()
+        most = 3
+        for chunk in uses:
+            (layout.delete if chunk in live else layout.put)(chunk)
+            live ^= {chunk}
+            most = max(most, len(live))
+            begins = sorted(each.offset for one in live for each in layout.extents(one))
+            assert all(after - before >= size for before, after in pairwise(begins))
+            (file,) = Path(place).iterdir()
+            assert file.stat().st_size <= most * 2 * 8192
+        layout.remove()
+        assert not list(Path(place).iterdir())
 
 
 @st.composite

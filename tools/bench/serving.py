@@ -1,8 +1,9 @@
-"""Loads of a model by ``direct`` beside fio and ``load_file``, and what requests cost their client.
+"""Loads of a model by ``direct`` beside fio and ``load_file``, loads of the chunks of a KV cache
+beside fio, and what requests cost their client.
 
-``python -m tools.bench.serving --folder DIR`` makes 0.9 GB of weights and 30 MB of samples in DIR,
-and prints rows for docs/performance.md: median [min, max] over the rounds, in which all take turns.
-CPU times change less than rates do where other work runs on the cores.
+``python -m tools.bench.serving --folder DIR`` makes 0.9 GB of weights, 0.3 GB of chunks and 30 MB
+of samples in DIR, and prints rows for docs/performance.md: median [min, max] over the rounds, in
+which all take turns. CPU times change less than rates do where other work runs on the cores.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from statistics import median
 from iobench.base.units import format_count
 from iobench.judge.model_load import trials_of
 from iobench.record.model_load import LoadTrial
-from iobench.record.run import ModelLoadRecord, RunRecord, ServingRecord, load_run
+from iobench.record.run import (
+    KvCacheRecord,
+    ModelLoadRecord,
+    RunRecord,
+    ServingRecord,
+    load_run,
+)
 from iobench.storage import open_storage
 from iobench.storage.base import OwnReader, ReadByThreads
 from tests.servers.s3 import BUCKET, ENVIRONMENT, rclone_server
@@ -74,6 +81,27 @@ def requests(doc: ServingRecord) -> Iterator[str]:
         each = [1e6 * share / RATE for share in shares if share is not None]
         what = f"a request for 2.5 kB {where}, at {RATE:,}/s"
         yield row(what, "microseconds of CPU", each, "50" if kind == "without-storage" else "-")
+
+
+CHUNKS = {
+    "layers": "1",
+    "dram": "0",
+    "arrivals": "{kind: constant}",
+    "prompts": "{shared_tokens: 65536, new_tokens: 300, new_tokens_p90: 400}",
+}
+"""Each request loads the same 256 chunks of 1 MiB, and no two loads overlap."""
+
+
+def chunks(doc: KvCacheRecord) -> Iterator[str]:
+    job = doc.job
+    each = [
+        one.fetch_bytes_per_s / one.plain_bytes_per_s
+        for one in job.repetitions
+        if one.fetch_bytes_per_s and one.plain_bytes_per_s
+    ]
+    what = f"loads of chunks as {job.scenario.layout}, by {job.engine.replace('_', ' ')}"
+    if each:
+        yield row(f"{what}, over plain reads ({job.plain_how})", "x", each, "0.9")
 
 
 def small_reads(place: Path, threads: int = 64, reads: int = 512) -> tuple[float, float]:
@@ -129,6 +157,13 @@ def main() -> int:
         found = ran((*serve, *more), home / "served")
         assert isinstance(found, ServingRecord)
         print(*requests(found), sep="\n")
+        settings = [word for each in CHUNKS.items() for word in ("--set", "=".join(each))]
+        for layout in ("files", "extents"):
+            kv = ("kv", "kv-chat-llama3-8b", "--to", home / "kv", *settings, "--rate", "2")
+            more = ("--duration", "3s", "--repeat", asked.repeat, "--set", f"layout={layout}")
+            found = ran((*kv, *more), home / f"kv-{layout}")
+            assert isinstance(found, KvCacheRecord)
+            print(*chunks(found), sep="\n")
         both = [small_reads(home / f"s3-{turn}") for turn in range(asked.repeat)]
         what = "a read of 115 kB within an object on S3, 64 threads,"
         for place_in, how in enumerate(("by the client library", "by own connections")):

@@ -80,10 +80,8 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
         "read_bytes_per_s": trial.bytes / wall,
     }
     if (loads := chunks > 0).any():
-        update |= _of_loads(
-            spec, trial.seconds, (ready - issued)[loads], (without - with_storage)[loads],
-            chunks[loads],
-        )  # fmt: skip
+        columns = (ready - issued, ready - looked, without - with_storage, chunks)
+        update |= _of_loads(spec, trial.seconds, *(each[loads] for each in columns))
     return trial.model_copy(update=update)
 
 
@@ -102,11 +100,11 @@ def prefill_begins(ready: Array, seconds: Array, engines: int) -> Array:
 
 
 def _of_loads(
-    spec: KvScenario, seconds: float, load: Array, saved: Array, chunks: Array
+    spec: KvScenario, seconds: float, load: Array, fetch: Array, saved: Array, chunks: Array
 ) -> dict[str, Any]:
     """The figures of the requests that loaded something, against computing the same again."""
     moved = float(chunks.sum()) * spec.chunk_bytes
-    load_s, saved_s = float(load.sum()), float(saved.sum())
+    load_s, fetch_s, saved_s = (float(each.sum()) for each in (load, fetch, saved))
     return {
         "loads": len(load),
         "load_p50_s": quantile(load, 0.5),
@@ -114,6 +112,7 @@ def _of_loads(
         "loading_s": load_s,
         "recomputing_s": saved_s,
         "load_bytes_per_s": moved / load_s if load_s > 0 else None,
+        "fetch_bytes_per_s": moved / fetch_s if fetch_s > 0 else None,
         "break_even_bytes_per_s": moved / saved_s if saved_s > 0 else None,
         "crossover_tokens": crossover(spec, chunks, load),
         # Of all layers: of fewer, the prefill takes so much less.

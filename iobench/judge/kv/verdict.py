@@ -32,6 +32,9 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
         factor=factor,
         break_even_bytes_per_s=_mean(one.break_even_bytes_per_s for one in tried),
         load_bytes_per_s=_mean(one.load_bytes_per_s for one in tried),
+        of_plain=ratio_estimate(
+            [(one.fetch_bytes_per_s or 0.0, one.plain_bytes_per_s or 0.0) for one in tried]
+        ),
         crossover=crossover,
         freed=_mean(one.accelerators_freed for one in tried),
         ttft=ratio_estimate(

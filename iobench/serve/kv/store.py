@@ -1,6 +1,6 @@
 """The chunks of a KV cache on storage: loaded by requests, written and deleted behind them.
 
-Each piece of a chunk is an object of its own. A request waits until its chunks are written, looks
+A request waits until its chunks are written, looks
 for them, and loads them by several reads at a time. What it computes is written by threads of the
 store, when its prefill would have ended: an emulated engine takes the prompts in the order in which
 their loads have ended.
@@ -9,33 +9,31 @@ their loads have ended.
 from __future__ import annotations
 
 import heapq
-import os
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from ...base.errors import IobenchError, MissingObjectError, StorageError
+from ...base.errors import IobenchError, StorageError
 from ...base.interrupts import defer_interrupts
 from ...load.engines.base import Extent, ReadEngine
 from ...load.reader import make_engine, reads_by
 from ...settings.kv_cache import KvScenario
 from ...settings.workload import Engine
-from ...storage.base import Cached, Storage, exists
-from ...storage.locks.held import delete
+from ...storage.base import Cached, Storage
 from ...storage.markers import Marked
 from ..arrivals import Instants
 from ..client import Read
+from .layouts import ChunkFiles, layout_of
 from .tiers import WindowPlan
 
-_PIECE = re.compile(r"window-\d{5}-\d{9}-\d{4}\.kv(\.part)?")
+_PIECE = re.compile(r"window-\d{5}(-\d{9}-\d{4}\.kv|\.extents)(\.part)?")
 
 KV_CHUNKS = Marked(".iobench-kv", "kv", lambda key: _PIECE.fullmatch(key) is not None)
 """Places of KV caches, which hold their chunks only while a window goes on."""
@@ -48,7 +46,7 @@ _AGAIN_NS = 5_000_000
 
 _NAP_S = 0.05
 
-_PENDING, _WRITTEN, _FAILED = range(3)
+_PENDING, _WRITTEN, _FAILED, _DELETED = range(4)
 
 
 @dataclass(kw_only=True)
@@ -78,9 +76,9 @@ def engine_of(spec: KvScenario, storage: Storage) -> Engine:
 
     Threads open a file for one read as fast as a ring does, with half the CPU time.
     """
-    asked, opens_each = spec.reader.engine, spec.piece_bytes <= spec.reader.block_size
+    asked, stays_open = spec.reader.engine, spec.piece_bytes > spec.reader.block_size
     wanted: list[Engine] = [asked] if asked != "auto" else ["event_loop"]
-    if asked == "auto" and not opens_each:
+    if asked == "auto" and (stays_open or spec.layout == "extents"):
         wanted.append("io_uring")
     return next((engine for engine in wanted if reads_by(engine, storage)), "threads")
 
@@ -99,19 +97,16 @@ class ChunkStore:
         without: LeftOut | None = None,
     ) -> None:
         """``held`` is called before each deletion: it raises where the place is another's now."""
-        self.held = held
-        self.spec, self.storage, self.plan = spec, storage, plan
-        self.window, self.without = window, without
+        self.layout = layout_of(spec, storage, window, held)
+        self.spec, self.storage, self.plan, self.without = spec, storage, plan, without
         number = len(plan.requests)
         self.waited: Instants = np.full(number, -1, np.int64)
         self.looked: Instants = np.full(number, -1, np.int64)
         self.written = Written()
-        self._content = memoryview(os.urandom(2 * spec.piece_bytes))
         self._state = bytearray(plan.chunks)
         self._loads_left = np.zeros(plan.chunks, np.int64)
         for each in plan.requests:
             np.add.at(self._loads_left, list(each.loads), 1)
-        self._there: set[int] = set()
         self._changed = threading.Condition()
         self._free = [0] * spec.prefill.engines
         self._prefills = [
@@ -120,6 +115,7 @@ class ChunkStore:
         ]
         self._begin_ns = 0
         self._began = self._closing = False
+        self._looks_up = spec.looks_up and without != "lookups"
         self._tasks: list[tuple[int, int, int, bool]] = []  # due, order, chunk, whether a deletion
         self._order = 0
         self._writers: list[threading.Thread] = []
@@ -128,9 +124,9 @@ class ChunkStore:
                 engine_of(spec, storage),
                 storage,
                 concurrency=spec.reader.depth,
-                # A file that is read by one request is closed again: it may be deleted soon.
                 block_size=min(spec.reader.block_size, 2 * spec.piece_bytes),
-                once=True,
+                # A file that is read by one request is closed again: it may be deleted soon.
+                once=spec.layout == "files",
             )
             for _ in range(min(spec.reader.concurrency, max(1, number)))
         ]
@@ -140,12 +136,15 @@ class ChunkStore:
     def prepare(self) -> int:
         """Write what must be there when the window begins; its bytes. Raises StorageError."""
         first = self.plan.only_loaded if self.without == "writes" else self.plan.before
+        self.layout.reserve(max(len(first), self.plan.most))
         with ThreadPoolExecutor(self.spec.writers) as pool:
-            for chunk in pool.map(self._put, first):
-                self._state[chunk] = _WRITTEN
+            for _ in pool.map(self.layout.put, first):
+                pass
+        for chunk in first:
+            self._state[chunk] = _WRITTEN
         self.storage.flush()
         if isinstance(self.storage, Cached):
-            self.storage.evict(key for chunk in first for key in self._keys(chunk))
+            self.storage.evict(self.layout.keys(first))
         return len(first) * self.spec.chunk_bytes
 
     def readers(self) -> list[Read]:
@@ -154,19 +153,12 @@ class ChunkStore:
             engine.reserve()
         return [partial(self._load, engine=engine) for engine in self._engines]
 
-    def _keys(self, chunk: int) -> list[str]:
-        name = f"window-{self.window:05d}-{chunk:09d}"
-        return [f"{name}-{piece:04d}.kv" for piece in range(self.spec.pieces)]
-
-    def _put(self, chunk: int) -> int:
-        size = self.spec.piece_bytes
-        for piece, key in enumerate(self._keys(chunk)):
-            at = 61 * (chunk * self.spec.pieces + piece) % size
-            with self._changed:
-                self._there.add(chunk)
-            with self.storage.create(key, size_hint=size, durable=self.spec.durable) as sink:
-                sink.write(self._content[at : at + size])
-        return chunk
+    def blocks(self) -> list[Extent]:
+        """All reads of the chunks that are loaded in the window and still lie there."""
+        there = [chunk for chunk in self.plan.only_loaded if self._state[chunk] == _WRITTEN]
+        return self._engines[0].blocks(
+            [extent for chunk in there for extent in self.layout.extents(chunk)]
+        )
 
     # Requests
 
@@ -207,14 +199,15 @@ class ChunkStore:
         """Load the chunks of a request; before the window, open what loads need."""
         if not self._began:
             step = self.storage.alignment
-            few = [Extent(self._keys(chunk)[0], 0, step, 0, 0) for chunk in self.plan.before[:1]]
+            few = [Extent(key, 0, step, 0, 0) for key in self.layout.keys(self.plan.before[:1])[:1]]
             return engine.read(few * engine.concurrency, None)
         planned = self.plan.requests[number]
         try:
             self._wait_for(planned.loads)
             self.waited[number] = self.now_ns()
-            if self.spec.lookups == "storage" and self.without != "lookups":
-                self._look_up(planned.loads, planned.lookups)
+            if isinstance(self.layout, ChunkFiles) and self._looks_up:
+                missing = planned.lookups > len(planned.loads)
+                self.layout.look_up(planned.loads, self.plan.chunks if missing else None)
             self.looked[number] = self.now_ns()
             return self._read(planned.loads, engine)
         except IobenchError:
@@ -237,24 +230,14 @@ class ChunkStore:
                     self._changed.wait(_NAP_S)
             if state[chunk] != _WRITTEN:
                 raise StorageError(
-                    f"cannot load {self._keys(chunk)[0]}: its write "
+                    f"cannot load {self.layout.name(chunk)}: its write "
                     + ("failed" if state[chunk] == _FAILED else "has not begun in time")
                 )
-
-    def _look_up(self, chunks: Sequence[int], lookups: int) -> None:
-        """Look for the chunks, and for the one after them if there is a look-up more."""
-        for chunk in chunks:
-            self.storage.size(self._keys(chunk)[0])
-        if lookups > len(chunks):
-            exists(self.storage, self._keys(self.plan.chunks)[0])
 
     def _read(self, chunks: Sequence[int], engine: ReadEngine) -> int:
         if not chunks or self.without == "reads":
             return 0
-        size, step = self.spec.piece_bytes, self.storage.alignment
-        length = -(-size // step) * step
-        extents = [Extent(key, 0, length, 0, size) for chunk in chunks for key in self._keys(chunk)]
-        return engine.read(extents, None)
+        return engine.read([each for chunk in chunks for each in self.layout.extents(chunk)], None)
 
     # Behind the requests
 
@@ -288,7 +271,7 @@ class ChunkStore:
         began, done = time.monotonic(), self.written
         failure: IobenchError | None = None
         try:
-            self._put(chunk)
+            self.layout.put(chunk)
         except IobenchError as error:
             failure = error
         with self._changed:
@@ -307,15 +290,14 @@ class ChunkStore:
     def _delete(self, chunk: int) -> None:
         began, failure = time.monotonic(), None
         try:
-            for key in self._keys(chunk):
-                delete(self.storage, key, self.held)
+            self.layout.delete(chunk)
         except IobenchError as error:
             failure = error
         with self._changed:
             self.written.failure = self.written.failure or failure
             self.written.failed += failure is not None
             if failure is None:
-                self._there.discard(chunk)
+                self._state[chunk] = _DELETED
                 self.written.deleted += 1
                 self.written.delete_s.append(time.monotonic() - began)
 
@@ -346,13 +328,4 @@ class ChunkStore:
         for engine in self._engines:
             engine.close()
         self.storage.close()
-        with ThreadPoolExecutor(self.spec.writers) as pool:
-            for _ in pool.map(self._remove, sorted(self._there)):
-                pass
-
-    def _remove(self, chunk: int) -> None:
-        for key in self._keys(chunk):
-            with suppress(MissingObjectError):
-                delete(self.storage, key, self.held)
-        with self._changed:
-            self._there.discard(chunk)
+        self.layout.remove()
