@@ -291,6 +291,3 @@ def test_a_flipped_bit_is_named(transport: str, data: Path, tmp_path: Path) -> N
     assert shard.name in recorded["error"]
     (damage,) = document(f"verify {data}", code=1)["damages"]
     assert (damage["shard"], damage["sample"]) == (f"data/{shard.name}", 0)
-
-
-# Disks

@@ -137,6 +137,3 @@ def test_rebuild_computes_the_gains_from_the_events() -> None:
     assert gains["storage"].n == 3
     assert again["prep"].rounds[0].samples_per_s == 1.0
     assert gains["fill"].value == pytest.approx(500 / (2000 / 4.4))
-
-
-# How the time is divided

@@ -49,24 +49,6 @@ def test_the_best_of_the_storage_is_no_less_than_what_is_read(raw: float, rows: 
     assert "storage, as it is read" in text
 
 
-@pytest.mark.parametrize(
-    ("rates", "au", "title", "marked"),
-    [
-        ({"fetch": 600.0}, 0.3, "starved by storage", "storage, as it is read"),
-        ({"prep": 600.0}, 0.3, "starved by preparation", "preparation"),
-        ({}, 0.97, "fed", ""),
-    ],
-)
-def test_the_bottleneck_is_named_and_marked(
-    rates: dict[str, float], au: float, title: str, marked: str
-) -> None:
-    doc = build_run(rates=rates, au=au, measured=2000 * au)
-    lines = text_of(doc).splitlines()
-    assert lines[0].endswith(f": {title}") or f"{lines[0]} {lines[1].strip()}".endswith(title)
-    found = [line.split("  ")[1] for line in lines if line.endswith("< bottleneck")]
-    assert found == [marked] * bool(marked)
-
-
 def test_a_bottleneck_whose_rate_was_not_measured_is_in_the_picture() -> None:
     doc = build_run(rates={"prep": 600.0}, au=0.3, measured=600)
     ceilings = {**doc.job.ceilings, "prep": Ceiling(not_measured="no time")}

@@ -261,23 +261,6 @@ def test_by_elimination_the_loader() -> None:
     assert found.bottleneck == "loader"
 
 
-def test_not_starved_and_yet_the_storage_binds() -> None:
-    """Busy 72 % of the time where 70 % are required: 1.37 x is there for faster storage."""
-    found = verdict_on(
-        rates={"fetch": 1460, "storage_raw": 1500},
-        measured=1440,
-        au=0.72,
-        workload={"required_accelerator_utilization": 0.7},
-        ablations=without(storage=(1.34, 1.40), prep=(0.98, 1.01), accelerator=(1.0, 1.02)),
-    )
-    assert (found.bottleneck, found.starved) == ("storage", False)
-    assert found.accelerators_fed >= 2
-    assert "none" not in [advice.id for advice in found.advice]
-    assert found.advice[0].predicted_gain == pytest.approx(1.37)
-    # Fed all of the time, the accelerators take 2,000 samples/s.
-    assert (found.advice[0].low, found.advice[0].high) == (1.34, 2000 / 1440)
-
-
 def test_stages_that_share_the_cpu() -> None:
     """2 cores, each stage takes them all: 2,600 and 2,000 alone are 1,130 together."""
     doc = build_run(
@@ -329,71 +312,6 @@ def test_preparation_that_takes_the_cpu_is_named_itself() -> None:
     assert found.bottleneck == "prep"
 
 
-def test_ranks_that_wait_for_each_other() -> None:
-    """Three ranks wait for rank 2; without the barrier the other ranks are 1.7 x as fast. Without
-    storage the slow rank is as fast as they are, so that leaving it out gains more.
-    """
-    ranks = [
-        {
-            "rank": rank,
-            "wall_s": 60.0,
-            "busy_s": 20.0,
-            "fill_s": 1.0,
-            "fetch_s": 38.0 if rank == 2 else 9.0,
-            "prep_s": 1.0,
-            "sync_s": 0.0 if rank == 2 else 29.0,
-        }
-        for rank in range(4)
-    ]
-    found = verdict_on(
-        accelerators=4,
-        measured=1400,
-        au=0.35,
-        repetition={"ranks": ranks},
-        ablations=without(storage=(2.3, 2.5), sync=(1.65, 1.75)),
-    )
-    assert (found.bottleneck, found.slowest_rank) == ("sync", 2)
-    assert "no-barrier" in [advice.id for advice in found.advice]
-
-
-@pytest.mark.parametrize("tested", [True, False])
-def test_half_of_the_time_in_saves(*, tested: bool) -> None:
-    """100 steps of 0.1 s that never wait, and two saves of 5 s."""
-    found = verdict_on(
-        measured=1000,
-        au=0.995,
-        repetition={
-            "ranks": [{"rank": 0, "wall_s": 20.0, "busy_s": 10.0, "fill_s": 0.0, "saves_s": 10.0}]
-        },
-        ablations=without(checkpoint=(1.95, 2.05), storage=(0.99, 1.01)) if tested else [],
-    )
-    assert (found.bottleneck, found.starved) == ("checkpoint", False)
-    assert found.fetch_stall == pytest.approx(0, abs=0.01)
-    (advice,) = found.advice
-    assert advice.id == "faster-saves"
-    assert advice.predicted_gain == pytest.approx(2, rel=0.01)
-
-
-@pytest.mark.parametrize("cause", ["warm", "resident"])
-def test_a_cache_that_served_the_reads_is_not_storage(cause: str) -> None:
-    changes: dict[str, Any] = (
-        {"workload": {"cache": "warm"}, "residency": 1.0} if cause == "warm" else {"residency": 0.9}
-    )
-    for left_out in ([], without(storage=(2.0, 2.2), prep=(0.9, 1.0))):
-        found = verdict_on(
-            rates={"storage_raw": 650, "fetch": 600},
-            measured=580,
-            au=0.29,
-            ablations=left_out,
-            **changes,
-        )
-        assert found.bottleneck != "storage"
-        assert found.storage_bound is None
-        assert found.headroom is None
-        assert found.accelerators_fed is None
-        assert "faster-storage" not in [advice.id for advice in found.advice]
-
-
 # 8 reads in flight of 20 ms are 400 reads/s, and 32 are enough for 1,600.
 LATENT = (50.0, 100.0, 200.0, 400.0, 800.0, 1600.0, 1610.0, 1605.0)
 SLOW: dict[str, Any] = {
@@ -408,35 +326,6 @@ DEMANDED = 2000 / 395
 """No change can bring more: then the accelerators have all that they take."""
 
 
-def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has() -> None:
-    found = verdict_on(
-        **SLOW,
-        curve=run_curve(curve(*LATENT)),
-        ablations=without(storage=(4.9, 5.1), prep=(0.99, 1.01)),
-    )
-    assert (found.bottleneck, found.storage_bound) == ("storage", "latency")
-    (advice,) = found.advice
-    assert (advice.id, advice.settings) == ("concurrency", ["reader.concurrency=8"])
-    assert advice.predicted_gain == pytest.approx(4.0, rel=0.02)
-    assert advice.low < 4.0 < advice.high < 4.2
-
-
-def test_operations_are_spent_and_bytes_are_not() -> None:
-    """400 reads/s of 100 kB, however many are in flight, and 200 MB/s of large ones."""
-    spent = run_curve(
-        curve(200, 400, 401, 400), curve(50, 51, 50, size=4_000_000, order="sequential")
-    )
-    left_out = without(storage=(4.8, 5.2))
-    found = verdict_on(**SLOW, curve=spent, ablations=left_out)
-    assert (found.bottleneck, found.storage_bound) == ("storage", "operations")
-    assert [advice.id for advice in found.advice] == ["pack", "faster-storage"]
-    packed = {advice.id: advice for advice in found.advice}["pack"]
-    assert packed.settings == []
-    assert (packed.predicted_gain or 0) <= 5.2
-    in_shards = verdict_on(**(SLOW | {"dataset": {"shards": 60}}), curve=spent, ablations=left_out)
-    assert "pack" not in [advice.id for advice in in_shards.advice]
-
-
 def test_small_requests_tell_operations_but_not_how_much_packing_brings() -> None:
     """Files of 100 kB: there is nothing larger to read, but 4 KiB come no more often."""
     spent = run_curve(curve(200, 400, 401, 400), curve(200, 400, 401, 400, size=4096))
@@ -444,16 +333,6 @@ def test_small_requests_tell_operations_but_not_how_much_packing_brings() -> Non
     assert found.storage_bound == "operations"
     advice = found.advice[0]
     assert (advice.id, advice.low, advice.high) == ("pack", 1.0, DEMANDED)
-
-
-def test_bandwidth_is_spent() -> None:
-    spent = run_curve(
-        curve(200, 400, 401, 400), curve(5, 10, 10, 10, size=4_000_000, order="sequential")
-    )
-    found = verdict_on(**SLOW, curve=spent, ablations=without(storage=(4.8, 5.2)))
-    assert (found.bottleneck, found.storage_bound) == ("storage", "bandwidth")
-    (advice,) = found.advice
-    assert (advice.id, advice.low, advice.high) == ("faster-storage", 4.8, DEMANDED)
 
 
 @pytest.mark.parametrize(

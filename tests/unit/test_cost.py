@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from iobench.ask.compare.cost import Option, Terms, break_even_efficiency
 from iobench.ask.compare.pace import SaveTimes, Schedule, lost_share, saving_of
@@ -122,27 +120,6 @@ def options(
     """On demand first, if there is such a price, then spot."""
     found = ranked((doc, ((hosts, instance),)), terms=terms).options
     return sorted(found, key=lambda option: option.figures.kind)
-
-
-@given(
-    rate=st.floats(0.1, 1e6),
-    price=st.floats(0.01, 100),
-    hosts=st.integers(1, 64),
-    epochs=st.integers(1, 100),
-)
-def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> None:
-    """A job's dollars are its samples over samples per dollar, however many hosts do it at full
-    efficiency.
-    """
-    (paid,) = options(
-        run_of([rate] * 6),
-        Terms(epochs=epochs, storage_grows=True),
-        hosts=hosts,
-        instance=Instance(type="m", usd_per_hour=price),
-    )
-    assert paid.figures.job_usd == pytest.approx(epochs * 1000 / paid.figures.samples_per_usd)
-    assert paid.figures.job_s == pytest.approx(epochs * 1000 / (rate * hosts))
-    assert paid.figures.usd_per_million_samples * paid.figures.samples_per_usd == pytest.approx(1e6)
 
 
 def test_what_is_lost_and_what_is_paid_for_waiting() -> None:

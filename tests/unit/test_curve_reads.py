@@ -270,19 +270,6 @@ def test_reads_through_the_page_cache_repeat_no_byte_within_a_point(tmp_path: Pa
         at += point.reads
 
 
-def test_a_storage_that_fails_under_depth_ends_the_curve_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("iobench.runner.curve.curve.has_flattened", lambda points: False)
-    storage = Watched(OBJECTS, most=4)
-    found = measured(
-        storage, blocks(ENTRIES, 1000, order="random", seed=1), tmp_path, most=256, point_s=0.2
-    )
-    assert [point.in_flight for point in found.points] == [1, 2, 4]
-    assert "8 reads in flight" in found.stopped
-    assert "too many open connections" in found.stopped
-
-
 class SlowedDown(Watched):
     """A server that asks to slow down from two reads in flight on; the client sends them again."""
 

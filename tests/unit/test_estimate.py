@@ -109,6 +109,3 @@ def test_a_budget_that_is_too_short_names_the_least(make: Any) -> None:
     assert least > 0.8 * 5 * 10  # one repetition of the fewest steps that tell anything
     enough = Budget(seconds=least + 1.0)
     check_budget(plan, ASKED, enough)
-
-
-# Lines where there is no terminal

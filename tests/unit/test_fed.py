@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from iobench.judge import fed as feeding
 from iobench.judge.evidence import Bottleneck, Decision
@@ -108,36 +106,6 @@ def test_starved_ranks_are_more_than_the_storage_feeds() -> None:
     other = fed(doc)  # another stage is too slow
     assert (perhaps.high or 0) >= (other.accelerators or 0) > (found.high or 0)
     assert other.accelerators == 5
-
-
-def test_a_cache_says_nothing_about_the_storage() -> None:
-    judged = judge(with_curve(build_run(), curve_of(5000.0)))
-    cached = replace(judged.evidence, cached="memory served the reads")
-    found = feeding.fed(replace(judged, evidence=cached))
-    assert found.accelerators is None
-    assert "memory served the reads" in found.not_measured
-
-
-@given(
-    rate=st.floats(10, 1e5),
-    ranks=st.integers(1, 40),
-    utilization=st.floats(0.01, 1.0),
-    in_flight=st.floats(1, 1000),
-    spread=st.floats(0, 0.5),
-)
-@settings(max_examples=20, deadline=None)
-def test_starved_by_storage_and_fed_exclude_each_other(
-    rate: float, ranks: int, utilization: float, in_flight: float, spread: float
-) -> None:
-    doc = build_run(accelerators=ranks, au=utilization, measured=1000.0 * ranks * utilization)
-    doc = with_curve(doc, curve_of(rate, spread=spread), in_flight)
-    found = fed(doc, "storage")
-    if utilization < 0.9:
-        assert max(found.accelerators, found.high or 0, found.today or 0) < ranks
-    else:
-        assert min(found.accelerators, found.low or ranks) >= ranks
-    assert found.low is None or found.low <= found.accelerators
-    assert found.high is None or found.high >= found.accelerators
 
 
 def test_sizes_use_the_plateau_unless_something_was_measured() -> None:

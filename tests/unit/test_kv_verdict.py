@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from iobench.judge.kv.figures import crossover, prefill_begins
-from iobench.judge.rebuild import conclude
-from iobench.judge.validity import KV_RULES, REQUEST_RULES, value_of
+from iobench.judge.validity import KV_RULES, REQUEST_RULES
 from iobench.record.run import CHANGED, KvCacheRecord
 from iobench.record.serving import FoundRate
 from iobench.report.record import sections
@@ -202,15 +201,6 @@ def test_the_bottleneck_is_the_prefill_or_the_client() -> None:
     assert few.bottleneck == "prefill"
     assert late is not None
     assert late.bottleneck == "client"
-
-
-def test_conditions_read_the_medians_and_to_conclude_again_changes_nothing() -> None:
-    doc = build_kv()
-    assert value_of(doc, "hit_rate") == sorted(one.hit_rate or 0 for one in doc.job.repetitions)[1]
-    assert value_of(doc, "break_even_bytes_per_s") == pytest.approx(BREAK_EVEN)
-    assert conclude(doc) == doc
-    again = KvCacheRecord.model_validate_json(doc.model_dump_json())
-    assert again.job.scenario == KV
 
 
 def test_the_report_shows_what_was_found() -> None:

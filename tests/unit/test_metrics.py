@@ -137,16 +137,6 @@ def test_rate_counts_every_sample_over_all_the_time() -> None:
     )  # 24 in 6 s; the odd window says 16 / 2 s = 8
 
 
-def test_null_accelerator_has_no_utilization() -> None:
-    found = repetition_metrics(
-        build_events([{"step": 0, "wait": 1}, {"step": 1, "start": 1, "wait": 1}]), context()
-    )
-    assert found.accelerator_utilization is None
-    assert found.accelerator_utilization_strict is None
-    assert "null" in found.not_measured["accelerator_utilization"]
-    assert found.samples_per_s == pytest.approx(1.0)
-
-
 def test_lateness_reaches_the_clock_once() -> None:
     # Each step wakes 0.1 s late and the next one makes up for it: 3 steps of 1 s end at 3.1 s.
     events = build_events(
@@ -203,24 +193,6 @@ def test_merging_rows_changes_no_sum(steps: list[tuple[int, int, int]], cut: int
     ):
         assert getattr(coarse, name) == pytest.approx(getattr(fine, name)), name
     assert coarse.wait_p50_s <= max(row["wait_ns"] for row in rows) / 1e9
-
-
-@given(STEPS, st.integers(2, 4))
-def test_equal_ranks_are_one_rank_times_their_number(
-    steps: list[tuple[int, int, int]], ranks: int
-) -> None:
-    one = repetition_metrics(build_events(timeline(steps)), context())
-    many = repetition_metrics(
-        build_events([row for rank in range(ranks) for row in timeline(steps, rank)]), context()
-    )
-    assert many.samples == ranks * one.samples
-    assert one.samples_per_s is not None
-    assert many.samples_per_s == pytest.approx(ranks * one.samples_per_s)
-    for name in (
-        *("wall_s", "busy_s", "wait_s", "wait_p50_s", "wait_p99_s"),
-        "accelerator_utilization",
-    ):
-        assert getattr(many, name) == pytest.approx(getattr(one, name)), name
 
 
 def test_ceiling_is_the_rate_from_the_first_read_to_the_last_batch() -> None:

@@ -174,9 +174,6 @@ def test_a_study_is_no_training(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["job"]["kind"] == "training"
 
 
-# What a library has to say
-
-
 # Runs that a budget cut
 
 

@@ -19,14 +19,13 @@ import pytest
 from iobench.ask.compare.comparison import Comparison, compare
 from iobench.ask.compare.runs import Group
 from iobench.ask.tuning.knee import pareto
-from iobench.ask.tuning.points import SweptPoint, derive
+from iobench.ask.tuning.points import SweptPoint
 from iobench.ask.tuning.recommend import Recommendation, TuningTarget, recommend, sweep_confirmation
 from iobench.ask.tuning.shardsize import judge_codec
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import UsageError
 from iobench.record.run import TrainingRecord
 from iobench.record.sweep import SweepPoint, save_sweep
-from iobench.record.training import FittedFacts
 from iobench.runner.sweeping.confirm import _trials
 from tests.unit.conftest import build_run, build_sweep
 from tests.unit.test_compare import BASE, FAST, document
@@ -496,18 +495,6 @@ def test_folders_that_hold_no_sweep(
     make(tmp_path, planted)
     with pytest.raises(UsageError, match=says):
         read_sweep(tmp_path)
-
-
-def test_the_steps_that_fitted_into_a_budget_are_no_setting(planted: Build) -> None:
-    """Two runs of the same settings with different budgets are one point, and not an axis."""
-    docs = [
-        doc.with_job(
-            workload=doc.job.workload.model_copy(update={"max_steps": steps}),
-            fitted=FittedFacts(asked_max_steps=None),
-        )
-        for doc, steps in ((planted(), 12), (planted(), 24))
-    ]
-    assert len(derive(docs)) == 1
 
 
 def test_several_workloads(planted: Build, tmp_path: Path) -> None:

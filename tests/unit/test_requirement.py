@@ -53,19 +53,6 @@ def test_unet3d_on_64_b200() -> None:
     )  # x 8 bits / 8 hosts
 
 
-def test_resnet50_reads_shards_in_large_blocks() -> None:
-    """400 samples of 114,660 bytes are 11 blocks of 4 MiB; 1,251 samples share a shard."""
-    need = size("resnet50-h100", Demand(accelerators=8, required=0.8))
-    assert need.access == "sequential"
-    assert need.read_bytes_per_s == pytest.approx(0.8 * 8 * 400 / 0.224 * 114_660, rel=1e-3)
-    assert need.reads_per_s == pytest.approx(need.samples_per_s * (11 / 400 + 1 / 1251))
-    assert need.opens_per_s == pytest.approx(need.samples_per_s / 1251)
-    random = size(
-        "resnet50-h100", Demand(accelerators=8, required=0.8), overrides=("reader.access=random",)
-    )
-    assert random.reads_per_s == pytest.approx(need.samples_per_s)
-
-
 def test_the_cache_is_worth_less_than_its_size_when_reshuffled() -> None:
     """Half of the data: 15.3 % of the reads from a page cache, 50 % from a pinned one."""
     whole = size("resnet50-h100", Demand(accelerators=1)).dataset_bytes
@@ -206,15 +193,6 @@ def test_small_random_samples_cost_whole_blocks() -> None:
     assert need.read_amplification == pytest.approx((need.sample_bytes + 4095) / need.sample_bytes)
     exact = layout_size("llm-pretrain", Demand(accelerators=8, alignment=1))
     assert exact.read_amplification == 1
-
-
-def test_a_tar_that_is_read_in_order_costs_its_headers() -> None:
-    """Members of 49,000 bytes have a header of 512 bytes and 152 bytes of padding."""
-    spec = load_dataset_spec("imagenet-w21-tar")
-    assert layout_of(spec).framing_bytes == 512 + 152
-    workload = load_workload("resnet50-h100")
-    need = requirement(workload, spec, Demand(accelerators=1), layout=layout_of(spec))
-    assert need.read_amplification == pytest.approx((49_000 + 664 + 4095 / 400) / 49_000, rel=1e-6)
 
 
 def test_without_a_new_order_a_page_cache_holds_all_or_nothing() -> None:

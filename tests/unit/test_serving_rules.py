@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from iobench.judge.rebuild import conclude
-from iobench.judge.validity import REQUEST_RULES, SERVING_RULES, value_of
+from iobench.judge.validity import REQUEST_RULES, SERVING_RULES
 from iobench.record.host import StorageFacts
 from iobench.record.run import CHANGED, ServingRecord
 from iobench.record.serving import FoundRate
@@ -195,18 +194,6 @@ def test_a_rate_that_is_not_held_again_is_no_largest_rate() -> None:
     held, broken_again = build_serving(found=rate), build_serving(read_s=0.018, found=rate)
     assert "no rate above it was tried" in render_text(sections(held))
     assert "when it was repeated" in render_text(sections(broken_again))
-
-
-def test_conditions_read_the_medians() -> None:
-    doc = build_serving()
-    values = sorted(one.latency_p99_s or 0 for one in doc.job.repetitions)
-    assert value_of(doc, "latency_p99_s") == values[1]
-    assert value_of(doc, "requests_per_s") == pytest.approx(400, rel=0.05)
-
-
-def test_to_conclude_again_changes_nothing() -> None:
-    doc = build_serving()
-    assert conclude(doc) == doc
 
 
 BAD_SCENARIOS = {

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,25 +45,6 @@ def refusal(make: Any) -> str:
 
 
 # Unknown and missing keys
-
-
-@pytest.mark.parametrize(
-    ("make", "changes", "path", "near"),
-    [
-        (dataset, {"sampels": 3}, "sampels", "samples"),
-        (dataset, {"sample_size": {"maen": 3}}, "sample_size.maen", "mean"),
-        (dataset, {"Codec": "zstd"}, "Codec", "codec"),
-        (workload, {"batchsize": 3}, "batchsize", "batch_size"),
-        (workload, {"loader": {"prefetch": 3}}, "loader.prefetch", "prefetch_factor"),
-        (workload, {"accelerator": {"step_tiem": 1}}, "accelerator.step_tiem", "step_time"),
-    ],
-)
-def test_an_unknown_key_names_its_path_and_the_nearest_key(
-    make: Callable[..., Any], changes: dict[str, Any], path: str, near: str
-) -> None:
-    message = refusal(lambda: make(**changes))
-    assert f"'{path}'" in message
-    assert f"'{near}'" in message
 
 
 def test_a_value_where_a_group_belongs() -> None:

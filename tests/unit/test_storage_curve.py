@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import random
 
@@ -23,8 +21,7 @@ from iobench.judge.figures.curve import (
     spent,
 )
 from iobench.record.curve import CurvePoint, Rate, StorageCurve
-from iobench.report.curve import UNCONFIRMED, _sentence, _table
-from iobench.report.render_csv import render_csv
+from iobench.report.curve import UNCONFIRMED, _sentence
 from tests.curves import curve, point
 
 
@@ -246,14 +243,6 @@ def test_what_is_shown_above_the_best_point_is_said_to_be_unconfirmed(
 ) -> None:
     found = conclude_curve(lucky(windows))
     assert (UNCONFIRMED in _sentence(found, "unknown")) is warned
-
-
-def test_data_has_the_ends_of_intervals_and_no_text_of_them() -> None:
-    rate = Rate(value=200.0, low=190.0, high=210.0, windows=5)
-    table = _table(conclude_curve(curve([point(n, rate, 65536) for n in (1, 2, 4)])), "curve")
-    first = dict(zip(*csv.reader(io.StringIO(render_csv([table])).readlines()[:2]), strict=True))
-    assert (first["reads_per_s_low"], first["reads_per_s_high"]) == ("190.0", "210.0")
-    assert not [name for name, value in first.items() if "[" in value]
 
 
 def test_a_point_of_two_windows_does_not_decide_the_plateau() -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.ask.tuning.knee import front
-from iobench.cli.main import main
-from iobench.record.sweep import save_sweep
 from iobench.report import sweep
 from iobench.report.page.chart import chart_of, shades_of
 from iobench.report.run import sections
 from iobench.report.sections import Items, Section, Table
-from tests.hostile import HOSTILE
 from tests.processes import printed, refused
 from tests.unit.conftest import build_events, build_run, build_sweep
 
@@ -119,26 +114,6 @@ def test_the_front_is_what_nothing_beats(costs: list[tuple[float | None, ...]]) 
         return False
 
     assert front(costs) == [not beaten(each) for each in costs]
-
-
-def test_labels_of_others_stay_text_in_a_sweeps_page(tmp_path: Path) -> None:
-    points = [
-        point(10.0 * (x + y), a_x=f"{HOSTILE}{'long ' * 30}{x}", a_y=y)
-        | {"stored_bytes": x + 1.0, "failed": ""}
-        for x, y in itertools.product((0, 1), (1, 2, 3))
-    ]
-    save_sweep(tmp_path, build_sweep(points=points, workload=HOSTILE))
-    page = tmp_path / "p.html"
-    assert main(["report", str(tmp_path), "--html", "-o", str(page)]) == 0
-    text = page.read_text()
-    drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert sum('class="inline"' not in each for each in drawn) == 2
-    for each in drawn:
-        names = {element.tag for element in ElementTree.fromstring(each).iter()}
-        assert names <= {
-            *("svg", "title", "desc", "text", "rect", "path", "line", "circle"),
-            *("polyline", "polygon"),
-        }
 
 
 def test_report_prints_a_sweep_again() -> None:

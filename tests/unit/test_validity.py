@@ -338,14 +338,6 @@ def test_pass_fail_unknown(rule: Any) -> None:
             assert whole == expected
 
 
-def test_a_good_run_is_valid_under_both_sets() -> None:
-    doc = build_run(**closed())
-    for rule_set in ("quick", "mlperf"):
-        assert evaluate(doc, rule_set) == []
-    assert doc.validity == "valid"
-    assert evaluate(build_run(), "quick") == []
-
-
 FED = {"au": 0.99, "measured": 1980.0}
 TWO_CORES = dict.fromkeys(("cores", "affinity_cores", "effective_cores"), 2)
 FAST_READER = {"rates": {"fetch": 40_000.0, "storage_raw": 45_000.0}, "host": TWO_CORES}

@@ -169,41 +169,6 @@ def test_what_explains_a_wait(rates: dict[str, float], measured: float, bottlene
     assert judge(rates=rates, measured=measured, au=measured / 2000).bottleneck == bottleneck
 
 
-@pytest.mark.parametrize(
-    ("accelerators", "fetch", "measured", "au", "starved", "fed"),
-    [
-        (1, 500, 500, 0.5, True, 0),
-        (4, 800, 800, 0.5, True, 0),
-        (4, 1000, 1000, 0.5, True, 1),
-        (4, 2000, 2000, 0.5, True, 2),
-        (2, 9000, 1000, 0.5, True, 1),  # storage is not cleared: two are starved
-        (1, 1100, 960, 0.96, False, 1),
-        (2, 1500, 1900, 0.95, False, 2),  # the ceiling says one, but the run kept two busy
-    ],
-)
-def test_how_many_accelerators_are_fed(
-    accelerators: int, fetch: float, measured: float, au: float, starved: bool, fed: int
-) -> None:
-    found = judge(accelerators=accelerators, rates={"fetch": fetch}, measured=measured, au=au)
-    assert (found.accelerators_fed, found.starved) == (fed, starved)
-
-
-def test_null_accelerator() -> None:
-    null = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
-    missing = {
-        "not_measured": {"accelerator_utilization_sustained": "the accelerator is of kind null"}
-    }
-    found = judge(
-        workload=null, rates={"accelerator": None}, au=None, measured=3900, repetition=missing
-    )
-    assert found.bottleneck == "storage"
-    assert found.starved is None
-    assert found.headroom is None
-    assert found.prep_stall is None
-    assert "null" in found.not_measured["fetch_stall"]
-    assert "null" in found.not_measured["starved"]
-
-
 def test_compression_is_advised_only_where_cores_outrun_storage() -> None:
     spec = {"name": "d", "content": "raw", "codec": "none", "compress_ratio": 2.0}
     found = judge(**SLOW, dataset={"spec": spec})
@@ -211,16 +176,3 @@ def test_compression_is_advised_only_where_cores_outrun_storage() -> None:
     gains = [each.predicted_gain for each in found.advice]
     assert gains == sorted(gains, reverse=True)
     assert "compress" not in advised(judge(**SLOW))
-
-
-def test_what_slows_the_run_down_is_not_advice() -> None:
-    """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps
-    nobody.
-    """
-    for rates in ({"fetch": 1300, "storage_raw": 1400}, {"prep": 1300}, {"loader": 1300}):
-        found = judge(rates=rates, measured=1250, au=0.6)
-        assert found.advice
-        assert all(
-            advice.predicted_gain is not None and advice.predicted_gain > 1.02
-            for advice in found.advice
-        )
