@@ -194,7 +194,10 @@ MIN_TRIAL_S = 1.0
 
 
 def loader_overrides(request: RunQuestion) -> list[str]:
-    """The overrides for the workload that ``--loader`` stands for. Raises UsageError."""
+    """The overrides for the workload that flags stand for. Raises UsageError."""
+    if request.cache_dir is not None:
+        asked = {"directory": request.cache_dir, "size": request.cache_size}
+        return [f"local_cache.{key}={value}" for key, value in asked.items()]
     if request.loader is None:
         return []
     found = ["loader.kind=user", f"loader.factory={request.loader}"]

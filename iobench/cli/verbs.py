@@ -496,6 +496,11 @@ class RunQuestion(MeasuringQuestion):
     loader_args: Annotated[KeysAndValues, LOADER_OF_YOURS, MORE] = ()
     """an argument for that function; repeatable. The dataset's directory is passed as 'data' if
     the function has this parameter"""
+    cache_dir: Annotated[Dir | None, MORE, needs("cache_size"), without("loader")] = None
+    """directory on a local disk that caches what was read, in front of the data's storage; the
+    copies are removed at the end"""
+    cache_size: Annotated[Size | None, MORE, above(0), needs("cache_dir")] = None
+    """the most bytes that the cache holds, e.g. 20GB"""
 
 
 @dataclass(frozen=True, kw_only=True)

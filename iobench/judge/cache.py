@@ -74,6 +74,8 @@ def _delivery(doc: TrainingRecord, where: str, epoch: Epoch, *, read: float) -> 
     """Delivery of one epoch; ``read`` is the loader's files as a share of the stored bytes."""
     # A library, or a long ceiling measurement, may deliver samples twice: count one epoch at most.
     wanted = min(epoch.sample_bytes or 0, (doc.job.dataset.stored_bytes or 0)) * read
+    if epoch.local_cache is not None:
+        wanted = min(wanted, epoch.local_cache.storage_bytes)
     return EpochDelivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
 
 

@@ -111,6 +111,7 @@ class Evidence:
     # The user's own script trained, and no ceiling was measured; None: another run
     watched: LoaderWaits | None = None
     again: Callable[[], JobAgain] = JobAgain  # how the job is done again
+    relief: float = 1.0  # how many times as fast the storage seems behind a local cache
     repeated: str = ""  # that the user's loader delivers samples more than once in an epoch
 
     @property
@@ -122,8 +123,12 @@ class Evidence:
 
     @property
     def storage(self) -> float | None:
-        """What storage delivers: the fetch ceiling, or the raw one (which is higher) without it."""
-        return self.fetch if self.fetch is not None else self.raw
+        """What storage delivers: the fetch ceiling, or the raw one (which is higher) without it.
+
+        Behind a local cache as much more as it serves.
+        """
+        alone = self.fetch if self.fetch is not None else self.raw
+        return None if alone is None else alone * self.relief
 
     @property
     def per_accelerator(self) -> float | None:

@@ -21,6 +21,7 @@ from .bottleneck import decide
 from .cache import served_by_cache
 from .evidence import NOISE_OF_FILL, Decision, Evidence, LoaderWaits
 from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
+from .figures.local_cache import relief
 from .figures.ranktime import shares_of
 from .figures.rates import Lasting, lasting
 from .statistics import NOISE
@@ -128,6 +129,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         in_flight=float(run_reads_in_flight(doc)),
         requests_per_batch=run_requests_per_batch(doc),
         cached=served_by_cache(doc),
+        relief=relief(doc),
         unsteady=_unsteady(done),
         own=loader.user if doc.job.subject.users else None,
         lasting=lasts,

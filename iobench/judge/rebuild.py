@@ -30,6 +30,7 @@ from .figures.ablations import ablations_again, phase_of
 from .figures.curve import conclude_curve
 from .figures.events import Events, select
 from .figures.in_flight import run_reads_in_flight
+from .figures.local_cache import with_cached_epochs
 from .figures.metrics import repetition_metrics, summarise, with_device_figures
 from .figures.search import find_max_point, with_answer
 from .figures.windows import ceiling_again, cpu_ceiling
@@ -67,6 +68,7 @@ def conclude(doc: T) -> T:
         )
         doc = doc.with_job(confirmations=[told_again(each) for each in doc.job.confirmations])
         judged = judge(doc)
+        doc = doc.with_job(local_cache=with_cached_epochs(doc, judged.evidence))
         found = verdict(judged)
         confirmations = with_bounds(doc.job.confirmations, found.advice)
         doc = doc.with_job(verdict=found, confirmations=confirmations)

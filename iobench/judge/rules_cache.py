@@ -153,6 +153,43 @@ def loop_device(doc: TrainingRecord) -> RuleOutcome | None:
     )
 
 
+_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+def local_cache(doc: TrainingRecord) -> RuleOutcome | None:
+    """Check that the reads from a local cache's directory were reads of its disk."""
+    facts = doc.job.local_cache
+    if facts is None or not is_cold(doc):
+        return None
+    remedy = "name a directory on a disk whose file system has O_DIRECT, or set cache: any"
+    if facts.fs_type in _IN_MEMORY:
+        return RuleOutcome(
+            f"the local cache in {facts.directory} is in this host's memory ({facts.fs_type})",
+            remedy,
+        )
+    if facts.direct:
+        return None
+    later = [
+        (where, epoch.local_cache.residency_before)
+        for where, epoch, _ in epochs_of(doc)
+        if epoch.local_cache is not None and epoch.epoch and epoch.local_cache.hits
+    ]
+    held = [(where, share) for where, share in later if share is not None and share > MAX_RESIDENT]
+    if held:
+        where, share = max(held, key=lambda each: each[1])
+        return RuleOutcome(
+            f"the page cache held {format_percent(share)} of the local cache's copies ({where})",
+            remedy,
+        )
+    if doc.job.dataset.samples == doc.job.dataset.shards and None not in dict(later).values():
+        return None  # each copy is read once in an epoch
+    return unknown(
+        "reads of the local cache go through the page cache, which may have served copies that "
+        "were made in the same epoch",
+        remedy,
+    )
+
+
 def residency_unknown(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that a run without a claim about the cache recorded what was in the cache."""
     if is_cold(doc) or uncached(doc):
@@ -349,7 +386,13 @@ def _busy(one: Repetition) -> str:
 def _wanted(doc: TrainingRecord, one: Repetition) -> int:
     """Bytes that the device must read, each once in an epoch, if no cache serves any of them."""
     stored = doc.job.dataset.stored_bytes
-    epochs = [epoch.sample_bytes for epoch in one.epochs if epoch.sample_bytes is not None]
+    epochs = [
+        min(epoch.sample_bytes, epoch.local_cache.storage_bytes)
+        if epoch.local_cache is not None
+        else epoch.sample_bytes
+        for epoch in one.epochs
+        if epoch.sample_bytes is not None
+    ]
     if not stored or len(epochs) < len(one.epochs):
         return int(one.sample_bytes * share_read(doc))
     return int(sum(min(delivered, stored) for delivered in epochs) * share_read(doc))

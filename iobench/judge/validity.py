@@ -115,6 +115,7 @@ RULES: tuple[Rule[Judged], ...] = (
     Rule("cache.cold-residency", of_record(cache.cold_residency), ALWAYS),
     Rule("cache.cold-fetch", of_record(cache.cold_fetch), ALWAYS),
     Rule("cache.loop", of_record(cache.loop_device), INCONCLUSIVE),
+    Rule("cache.local", of_record(cache.local_cache), ALWAYS),
     Rule("cache.warm-residency", of_record(cache.warm_residency), WARNED),
     Rule("cache.residency-unknown", of_record(cache.residency_unknown), WARNED),
     Rule("run.incomplete", of_record(data.run_incomplete), REFUSED),

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from ..base.units import MIN_SHARE
 from ..settings.base import Count, Few, Figure, Number, OpenRecord
 from ..settings.dataset import DatasetSpec
-from ..settings.workload import AcceleratorSpec, ReaderSpec
+from ..settings.workload import AcceleratorSpec, LocalCacheSpec, ReaderSpec
 
 
 class LoaderSettings(OpenRecord):
@@ -40,6 +40,7 @@ class WorkloadFacts(OpenRecord):
     required_accelerator_utilization: Annotated[float, Field(ge=MIN_SHARE, le=1)] = 0.9
     reader: ReaderSpec = ReaderSpec(concurrency=1)
     loader: LoaderSettings = LoaderSettings()
+    local_cache: LocalCacheSpec | None = None
 
 
 class DatasetFacts(OpenRecord):

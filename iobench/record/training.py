@@ -63,6 +63,37 @@ EVENT_COLUMNS = {
 }
 
 
+class CacheUse(Record):
+    """What the readers of an epoch got from a local cache (``local_cache``), and past it.
+
+    ``hits`` and ``misses``: reads. ``hit_bytes``: what the cache's directory served;
+    ``storage_bytes``: what the storage was asked for, of a copied object all of it. ``bypassed``:
+    misses that were not copied, because there was no room or another process was copying.
+    """
+
+    hits: Count = 0
+    misses: Count = 0
+    hit_bytes: Count = 0
+    storage_bytes: Count = 0
+    evicted: Count = 0  # copies that made room for others
+    bypassed: Count = 0
+    # Share of the copies that was in the page cache before the epoch; None: there were none, reads
+    # go past it, or nobody can tell.
+    residency_before: Share | None = None
+
+    def since(self, before: CacheUse) -> CacheUse:
+        """What was added since ``before`` was counted."""
+        counted = ("hits", "misses", "hit_bytes", "storage_bytes", "evicted", "bypassed")
+        less = {name: getattr(self, name) - getattr(before, name) for name in counted}
+        return CacheUse(**less, residency_before=before.residency_before)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the reads that the cache served; None without reads."""
+        reads = self.hits + self.misses
+        return self.hits / reads if reads else None
+
+
 class Epoch(Record):
     """One epoch of a repetition: what the events do not contain, and the sum of their bytes."""
 
@@ -81,6 +112,8 @@ class Epoch(Record):
     # How long after the common start each rank began, by the clock of its host.
     late_starts_s: list[float | None] = []
     residencies: list[float | None] = []  # ``residency_before`` of each host, if there are several
+    samples_per_s: float | None = None  # without start-up; None without events
+    local_cache: CacheUse | None = None  # None: there was no such cache
 
 
 MeasuredBy = Literal["fio", "reader", "loader", "accelerator", "computed"]
@@ -365,6 +398,36 @@ class FittedFacts(Record):
     asked_epochs: Number | None = None
 
 
+class CachedEpoch(Record):
+    """An epoch behind a local cache: medians over the repetitions, and what was to be expected.
+
+    ``hit_rate``: of its reads. ``cached_share``: of the bytes of its samples, that the storage did
+    not deliver. ``expected_share``: what that must be by the order of the reads and the size of the
+    cache; None where neither tells. ``predicted_low``, ``predicted_high``: samples/s that follow
+    from that share, the ceilings of storage and cache, and those of the other stages: if their
+    times add up, and if both work beside each other.
+    """
+
+    epoch: Few
+    hit_rate: Share | None = None
+    cached_share: Share | None = None
+    expected_share: Share | None = None
+    samples_per_s: Figure | None = None
+    predicted_low: Figure | None = None
+    predicted_high: Figure | None = None
+
+
+class LocalCacheFacts(OpenRecord):
+    """The local cache of a run: where it was, and what it did in each epoch."""
+
+    directory: str = ""
+    fs_type: str | None = None
+    direct: bool | None = None  # its reads went past the page cache
+    share: Figure | None = None  # its size over the stored bytes of the dataset, at most 1
+    kept: str = ""  # where the copies are, if they were kept
+    epochs: list[CachedEpoch] = []
+
+
 class TrainingRun(Record):
     """A workload over a dataset: each stage alone, then all of them together, repeatedly."""
 
@@ -375,7 +438,9 @@ class TrainingRun(Record):
     loader: LoaderFacts = LoaderFacts()
     trained: StepFacts | None = None  # by rank 0, if the accelerator is a real model
     work: ModelWork | None = None  # of that model
-    ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, loader, accelerator
+    # storage_raw, fetch, prep, loader, accelerator; and cache, that of a local cache's disk
+    ceilings: dict[str, Ceiling] = {}
+    local_cache: LocalCacheFacts | None = None
     repetitions: list[Repetition] = []
     curve: RunCurve | None = None  # of the storage; None if not measured
     ablations: list[Ablation] = []

@@ -152,4 +152,5 @@ def cold_reads(doc: TrainingRecord) -> str:
         return "from a loop device, whose image this host's page cache may hold"
     share = format_percent(1 - max(each.cached for each in found))
     worst = f", in the worst of {format_count(len(found))} epochs" if len(found) > 1 else ""
-    return f"{share} came from storage{worst}"
+    source = "storage and the local cache's disk" if doc.job.local_cache else "storage"
+    return f"{share} came from {source}{worst}"

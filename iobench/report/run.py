@@ -20,7 +20,7 @@ from .glance import UTILIZATION, cold_reads, whole_report
 from .labels import data_table
 from .loader import library_section, user_section
 from .sections import Cell, Item, Items, Prose, Section, Table, joined
-from .stages import ablation_section, ceiling_section, rate_over_time
+from .stages import ablation_section, ceiling_section, local_cache_section, rate_over_time
 from .time import device_sections, host_section, hosts_text, time_section
 from .timeline import event_sections
 
@@ -48,6 +48,7 @@ def sections(
     evidence = joined(
         ceiling_section(doc),
         ablation_section(doc),
+        local_cache_section(doc),
         curve if by_storage else None,
         host_section(doc),
         time_section(doc),

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ..base.units import counted, format_count, format_duration, format_percent, format_rate
+from ..base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
 from ..judge.figures.curve import highest
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.figures.rates import long_enough, steady_from
@@ -14,9 +21,9 @@ from ..judge.judged import judge
 from ..judge.promise import shown
 from ..judge.rules_ranks import falls, measured_rates
 from ..record.run import TrainingRecord
-from ..record.training import Ceiling
+from ..record.training import CachedEpoch, Ceiling
 from ..record.verdict import AblatedStage, Ablation, Estimate
-from .figures import BLANK, NO_REASON, TableOf, figure, lacking, told, with_interval, word
+from .figures import BLANK, NO_REASON, TableOf, ends, figure, lacking, told, with_interval, word
 from .sections import Bars, Cell, Chart, Mark, Prose, Table, Value
 from .time import cpu_s_per_gb
 
@@ -123,6 +130,9 @@ def ceiling_section(doc: TrainingRecord) -> Table | None:
     size, evidence, rates = bytes_per_sample(doc), judge(doc).evidence, stage_rates(doc)
     if (opens := _opens(doc)) is not None:
         rates.insert(1, opens)
+    if (cache := doc.job.ceilings.get("cache")) is not None:
+        rows_at = next(at for at, each in enumerate(rates) if each.name == "prep")
+        rates.insert(rows_at, StageRate("cache", cache.samples_per_s, cache))
     none = Ceiling(not_measured="no ceiling was measured")
     rates.append(StageRate("predicted", evidence.predicted, none))
     whole = Ceiling(not_measured="no complete repetition", cpu_s_per_gb=cpu_s_per_gb(doc))
@@ -133,7 +143,7 @@ def ceiling_section(doc: TrainingRecord) -> Table | None:
     # Those that a watched training lacks are in a note.
     named = {*doc.job.ceilings, "predicted", "measured"} if not doc.job.subject.watched else set()
     rows = TableOf(each for each in rates if each.rate or each.name in named)
-    names = LABELS | {OPENS: "storage, opens"}
+    names = LABELS | {OPENS: "storage, opens", "cache": "local cache"}
     rows.add("ceiling", of=lambda each: word(names.get(each.name, each.name), each.name))
     if size:
         rows.add("stored_bytes_per_s", "stored bytes/s", "bytes/s", partial(_rate, size, why=True))
@@ -298,6 +308,36 @@ def _over_what_lasts(doc: TrainingRecord) -> str:
         "rounds compare whole repetitions; over the rate after its fall, leaving out the storage "
         f"brings {shown(gain)}"
     )
+
+
+def local_cache_section(doc: TrainingRecord) -> Table | None:
+    """What a local cache served in each epoch, and the rate that this predicts."""
+    facts, spec = doc.job.local_cache, doc.job.workload.local_cache
+    if facts is None or spec is None or not facts.epochs:
+        return None
+    rows = TableOf(facts.epochs)
+    rows.add("epoch", "epoch")
+    rows.add("hit_rate", "hits of reads", "share")
+    rows.add("cached_share", "bytes from the cache", "share")
+    rows.add("expected_share", "expected", "share")
+    rows.add("samples_per_s", "samples/s", "samples/s")
+    rows.add("predicted", "predicted samples/s", "samples/s", _predicted)
+    kept = f"the copies are in {facts.kept}" if facts.kept else ""
+    held = "" if facts.share is None else f", {format_percent(facts.share)} of the dataset"
+    size = f"{format_bytes(spec.size)} in {facts.directory} ({facts.fs_type or 'unknown'}){held}"
+    past = "read with O_DIRECT" if facts.direct else "read through the page cache"
+    return rows.made(
+        "local-cache",
+        "Epochs behind the local cache: median of the repetitions",
+        notes=told(f"{size}, eviction {spec.eviction}, {past}", kept),
+    )
+
+
+def _predicted(each: CachedEpoch) -> Cell:
+    low, high = each.predicted_low, each.predicted_high
+    if low is None or high is None:
+        return lacking("the ceilings of storage and cache were not measured")
+    return Cell(value=high, text=ends(low, high, format_count), low=low, high=high)
 
 
 def _concerns(doc: TrainingRecord, stage: AblatedStage) -> bool:

@@ -7,6 +7,7 @@ they agree, no cache served the reads.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 from ..base.errors import StorageError
@@ -16,7 +17,8 @@ from ..host import nfs
 from ..host.samples import Sampler
 from ..load.layouts import layout_keys
 from ..record.run import Finding
-from ..record.training import Epoch
+from ..record.training import CacheUse, Epoch
+from ..storage.local_cache import local_cache
 from ..storage.locks.lock import Lease
 from .agent import FetchCounter, HostAgent
 from .loading import PhaseContext, run_phase
@@ -39,35 +41,54 @@ def run_cached_phase(
     context = context or PhaseContext()
     counter: FetchCounter | None = None
     before: nfs.MountStats | None = None
+    cache = plan.cache
+    used: CacheUse | None = None
     if plan.workload.cache == "cold":
         counter = agent.fetch_counter(plan.keys, direct=plan.direct)
         phase = replace(phase, counts_fetched=counter.by == "processes")
 
     def prepare(epoch: int) -> Epoch:
-        nonlocal before
+        nonlocal before, used
         context.look()
         found = prepare_cache(plan, agent, epoch)
+        if cache is not None:
+            if epoch == 0:
+                cache.empty()
+            used = cache.counted()
+            if plan.workload.cache == "cold" and not cache.files.direct:
+                used.residency_before = cache.forget_pages()
         if counter is not None:
             found.fetched_how = counter.how
             before = agent.mount_counters()
         return found
 
     def finish(epoch: Epoch) -> None:
-        used = nfs.diff(before, agent.mount_counters())
-        if used is not None:
-            epoch.bytes_fetched = used.read_bytes
+        if cache is not None and used is not None:
+            epoch.local_cache = cache.counted().since(used)
+        traffic = nfs.diff(before, agent.mount_counters()) if counter is not None else None
+        if traffic is not None:
+            epoch.bytes_fetched = traffic.read_bytes
 
-    outcome = run_phase(
-        phase,
-        context,
-        prepare=prepare,
-        finish=finish if counter is not None else None,
-        sampler=sampler,
-    )
+    try:
+        outcome = run_phase(phase, context, prepare=prepare, finish=finish, sampler=sampler)
+    finally:
+        if cache is not None and not cache.keep:
+            cache.empty()  # another variant of the run may have one in the same place
     for epoch in outcome.epochs if counter is not None and counter.by != "nobody" else ():
         if epoch.bytes_fetched is None:
             epoch.fetched_how = "not measured: the counter could not be read"
     return outcome
+
+
+def with_local_cache(plan: Plan, held: ExitStack) -> Plan:
+    """The plan with its local cache, if it asks for one, until ``held`` is closed."""
+    spec, wanted = plan.workload.local_cache, plan.workload.reader.direct
+    if spec is None:
+        return plan
+    sizes = dict(zip(plan.keys, plan.manifest.shards["size"].tolist(), strict=True))
+    direct = wanted is True or (wanted == "auto" and plan.workload.cache == "cold")
+    made = local_cache(spec, plan.storage, sizes, direct=direct)
+    return replace(plan, cache=held.enter_context(made))
 
 
 def cached_keys(plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 
 from ..base.errors import IobenchError, SpecError, UsageError
@@ -26,7 +26,7 @@ from ..settings.base import apply_overrides, build
 from ..settings.workload import Workload, code_in
 from ..storage.locks.lock import reading
 from .budget import Budget
-from .cache import run_cached_phase
+from .cache import run_cached_phase, with_local_cache
 from .calibration.bench import Bench
 from .hosts.hosts import Hosts
 from .loading import PhaseContext, run_phase
@@ -145,7 +145,8 @@ class Trying:
                 tried.not_measured = "the run had these settings already"
                 continue
             agent = hosts.agent(plan.storage, plans=True)
-            bench = replace(self.bench, plan=hosts.whole(plan), hosts=hosts, agent=agent)
+            plan = with_local_cache(hosts.whole(plan), self.bench.held)
+            bench = replace(self.bench, plan=plan, hosts=hosts, agent=agent)
             variants.append(_Variant(f"confirm.{number}", bench, tried))
         planned = planned_rounds(self.budget.seconds or 0.0, self.repetition_s * len(variants))
 
@@ -281,7 +282,8 @@ def headspace(
         rate = steady_rate(outcome.events(), round_steps=rounds_of, together=together)
         rates[variant].append(rate)
 
-    with reading(plan.home, plan.manifest, verb="run"):
+    with reading(plan.home, plan.manifest, verb="run"), ExitStack() as held:
+        plan = with_local_cache(plan, held)
         take_turns(list(rates), measure, rounds(plan.repetitions))
     pairs = [(best, base) for best, base in zip(*rates.values(), strict=True) if best and base]
     return Headspace(bound=ratio_estimate(pairs), rounds=pairs)

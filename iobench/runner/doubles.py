@@ -83,10 +83,8 @@ def _without_prep(bench: Bench, phase: Phase, base: Repetition) -> Phase:
         return replace(
             phase, loading=phase.loading.model_copy(update={"replay": "samples"}), evicts=False
         )
-    delivered = np.minimum(
-        bench.delivered, make_reader(plan.manifest, plan.storage, reading).room()
-    )
-    fetching = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
+    delivered = np.minimum(bench.delivered, make_reader(plan.manifest, plan.front, reading).room())
+    fetching = make_reader(plan.manifest, plan.front, reading, bytes_only=True)
     return replace(phase, reader=ReadyReader(fetching, delivered))
 
 

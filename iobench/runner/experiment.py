@@ -25,7 +25,7 @@ from ..record.training import Ceiling
 from ..record.verdict import Advice
 from ..storage.locks.lock import reading
 from .budget import Budget
-from .cache import Others
+from .cache import Others, with_local_cache
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.findmax import begin_search, check_search, find_max
@@ -175,7 +175,7 @@ class RunBegun:
     ) -> None:
         self.others, self.hosts = others, hosts
         self.bench = Bench(
-            plan=hosts.whole(plan),
+            plan=with_local_cache(hosts.whole(plan), held),
             agent=hosts.agent(plan.storage, plans=True),
             hosts=hosts,
             directory=directory,

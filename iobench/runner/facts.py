@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..base.errors import InterruptedRun, IobenchError, kept_in
+from ..base.filesystem import describe_path
 from ..base.interrupts import defer_interrupts
 from ..base.processes import in_own_process
 from ..data.dataset import ResolvedSpec, cheaper_codecs
@@ -25,7 +26,7 @@ from ..record.host import Host, ModelWork, StorageFacts
 from ..record.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..record.manifest import Manifest
 from ..record.run import RUN_FILE, FileDigest, Finding, Job, RunRecord, TrainingRecord
-from ..record.training import FittedFacts, Repetition, TrainingRun
+from ..record.training import FittedFacts, LocalCacheFacts, Repetition, TrainingRun
 from ..settings.base import fitting, head, save_record
 from ..settings.workload import AcceleratorSpec, Subject
 from ..storage import is_local, rewrapped
@@ -95,6 +96,21 @@ def _not_engine(plan: Plan) -> str:
     return (refused() or "") if engine == "io_uring" else ""
 
 
+def _local_cache(plan: Plan) -> LocalCacheFacts | None:
+    """What is known of the local cache before it is used."""
+    cache = plan.cache
+    if cache is None:
+        return None
+    stored = plan.manifest.header.stored_bytes
+    return LocalCacheFacts(
+        directory=str(cache.files.root.parent),
+        fs_type=describe_path(cache.files.root, write_probe=False).get("fs_type"),
+        direct=cache.files.direct,
+        share=min(1.0, cache.limit / stored) if stored else None,
+        kept=str(cache.files.root) if cache.keep else "",
+    )
+
+
 def begin_record(
     plan: Plan, agent: HostAgent, *, run_id: str, command: Sequence[str], rules: str
 ) -> TrainingRecord:
@@ -131,6 +147,7 @@ def begin_record(
         storage=storage_facts(plan.storage),
         job=TrainingRun(
             accelerators=plan.accelerators,
+            local_cache=_local_cache(plan),
             workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
             dataset=dataset_facts(manifest, location=location_of(plan), origin=plan.origin),
             loader=LoaderFacts(

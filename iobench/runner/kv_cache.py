@@ -40,8 +40,9 @@ from .curve.places import Place
 from .curve.reader import HostReader
 from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .options import VerbOptions
+from .plan import check_room
 from .progress import Observer
-from .serving import DRAIN, DRAIN_S, MAX_RATE, check_room, repeat_windows, search_rates
+from .serving import DRAIN, DRAIN_S, MAX_RATE, repeat_windows, search_rates
 from .trials import seed_of
 
 MAX_HISTORY_S = 4 * 3600.0

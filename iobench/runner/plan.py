@@ -5,23 +5,26 @@ Only a loader of the user's own is tried, since nobody else knows the size of it
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from ..accelerate import ACCELERATORS
 from ..base.errors import DatasetError, UsageError
-from ..base.units import counted
+from ..base.units import counted, format_bytes
 from ..data.dataset import find_dataset, load_dataset_spec, read_by_blocks
 from ..judge.figures.in_flight import asked_reads_in_flight
 from ..load import is_sequential, use_direct, with_map
 from ..load.libraries import LOADERS
 from ..record.manifest import Manifest
 from ..settings.dataset import share_of_columns
-from ..settings.workload import Subject, Workload
+from ..settings.workload import LocalCacheSpec, Subject, Workload
 from ..storage import open_storage
 from ..storage.base import Storage, innermost, local_root
+from ..storage.local_cache import LocalCache
 from .engine_trial import EngineTrial
 from .messages import Tried
 
@@ -55,6 +58,12 @@ class Plan:
     origin: str | None = None  # location of the data of a scanned dataset, if the user named it
     engine_choice: str = ""  # what was found by the trial of reader.engine=auto
     tried: Sequence[Tried] = ()  # what each rank found out about a loader of the user's own
+    cache: LocalCache | None = None  # in front of the storage, while the run holds it
+
+    @property
+    def front(self) -> Storage:
+        """What the readers of a repetition read from: the storage, or the cache in front of it."""
+        return self.storage if self.cache is None else self.cache
 
     @property
     def subject(self) -> Subject:
@@ -117,6 +126,13 @@ def make_plan(
     options = workload.storage_options()
     manifest, place = find_dataset(data, options, origin=origin)
     probe = open_storage(place, options=options)
+    if workload.local_cache is not None:
+        if here is not None and len(here) < accelerators:
+            raise UsageError(
+                "local_cache works on one host only",
+                remedy="leave --cache-dir out, or run on each host alone",
+            )
+        check_local_cache(workload.local_cache, manifest.header.stored_bytes)
     check_match(workload, manifest, data)
     check_reading(workload, manifest)
     check_shards(manifest, probe)
@@ -254,6 +270,38 @@ def check_shards(manifest: Manifest, storage: Storage) -> None:
             if actual is None:
                 what = f"shard {key} is missing in {storage.url}"
             raise DatasetError(what, remedy="find all damage with: iobench verify")
+
+
+def check_local_cache(spec: LocalCacheSpec, stored_bytes: int) -> None:
+    """Raises UsageError if its directory is not there, or has no room for what it may hold."""
+    if not Path(spec.directory).is_dir():
+        raise UsageError(
+            f"local_cache.directory {spec.directory} is not a directory of this host",
+            remedy="make it, or name another one with --cache-dir",
+        )
+    check_room(
+        spec.directory,
+        min(spec.size, stored_bytes),
+        "the local cache takes up to",
+        "use a smaller --cache-size, or another --cache-dir",
+    )
+
+
+def check_room(url: str, needed: float, what: str, remedy: str) -> None:
+    """Check that a local place has room for what a window writes. Raises UsageError.
+
+    ``needed``: bytes. ``what``: with its verb, for the message.
+    """
+    root = local_root(innermost(open_storage(url)))
+    if root is None:
+        return
+    there = next(each for each in (root, *root.parents) if each.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise UsageError(
+            f"{what} {format_bytes(needed)}, and {format_bytes(free)} are free at {there}",
+            remedy=remedy,
+        )
 
 
 def steps_per_repetition(workload: Workload, *, samples: int, accelerators: int) -> int:

@@ -30,7 +30,7 @@ def repetition_phase(
     workload = plan.workload
     return Phase(
         name=name,
-        reader=make_reader(plan.manifest, plan.storage, workload.reader),
+        reader=make_reader(plan.manifest, plan.front, workload.reader),
         reading=workload.reader,
         loading=workload.loader,
         accelerator=workload.accelerator,

@@ -6,7 +6,6 @@ the way, what was measured until then is written.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ..base.errors import IobenchError, StorageError, UsageError
-from ..base.units import format_bytes, format_count, format_duration
+from ..base.units import format_count, format_duration
 from ..host.requests import RequestColumns, write_requests
 from ..judge.serving.figures import with_figures
 from ..judge.serving.queue import Accelerators
@@ -32,7 +31,7 @@ from ..serve.sample import SampleReaders
 from ..serve.walk import UNKNOWN_RECALL, Searches, check_index
 from ..settings.scenario import Scenario
 from ..storage import open_storage
-from ..storage.base import Storage, innermost, local_root
+from ..storage.base import Storage
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease, reading
 from .agent import HostAgent
@@ -50,7 +49,7 @@ from .facts import (
     storage_facts,
 )
 from .options import VerbOptions
-from .plan import Plan, make_plan
+from .plan import Plan, check_room, make_plan
 from .progress import Observer
 from .trials import seed_of, take_turns
 
@@ -163,23 +162,6 @@ def make_serving_plan(
         repetitions=repetitions,
         seed=seed,
     )
-
-
-def check_room(url: str, needed: float, what: str, remedy: str) -> None:
-    """Check that a local place has room for what a window writes. Raises UsageError.
-
-    ``needed``: bytes. ``what``: with its verb, for the message.
-    """
-    root = local_root(innermost(open_storage(url)))
-    if root is None:
-        return
-    there = next(each for each in (root, *root.parents) if each.exists())
-    free = shutil.disk_usage(there).free
-    if needed > free:
-        raise UsageError(
-            f"{what} {format_bytes(needed)}, and {format_bytes(free)} are free at {there}",
-            remedy=remedy,
-        )
 
 
 def run_serving(

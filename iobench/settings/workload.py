@@ -303,6 +303,20 @@ class LoaderSpec(Strict):
         return self
 
 
+class LocalCacheSpec(Strict):
+    """A cache on a local disk in front of the data's storage, filled by the first read.
+
+    ``directory`` must exist. ``size``: the most bytes of copies. ``eviction``: ``lru`` removes the
+    object whose last read is longest ago, ``none`` keeps what came first. ``keep``: leave the
+    copies there when the run ends; no other run reads them.
+    """
+
+    directory: str = Field(min_length=1)
+    size: Bytes = Field(ge=1)
+    eviction: Literal["lru", "none"] = "lru"
+    keep: bool = False
+
+
 class Workload(Strict):
     """A training job: dataset, accelerator, batch size, reader, loader, and what it requires.
 
@@ -323,6 +337,20 @@ class Workload(Strict):
     reader: ReaderSpec = ReaderSpec()
     loader: LoaderSpec = LoaderSpec()
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    local_cache: LocalCacheSpec | None = None
+
+    @model_validator(mode="after")
+    def _only_its_own_reader_has_a_cache(self) -> Workload:
+        if self.local_cache is not None and self.loader.subject.reads_itself:
+            raise ValueError(
+                f"local_cache is in front of iobench's own reader, and the loader "
+                f"'{self.loader.kind}' opens files by itself"
+            )
+        if self.local_cache is not None and self.reader.mmap is True:
+            raise ValueError("reader.mmap maps the files of the storage, not those of local_cache")
+        if self.local_cache is not None and self.cache == "warm":
+            raise ValueError("cache=warm fills the page cache, which leaves nothing to local_cache")
+        return self
 
     def storage_options(self) -> dict[str, str]:
         """Return the options of the storage as they are written in a URL."""

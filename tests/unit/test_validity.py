@@ -175,6 +175,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     ),
     "cache.cold-fetch": ({"repetition.epochs": FED_BY_A_CACHE}, {"repetition.epochs": UNCOUNTED}),
     "cache.loop": ({"storage.devices": [LOOP]}, None),
+    "cache.local": (
+        {"local_cache": {"fs_type": "tmpfs", "direct": True}},
+        {"local_cache": {"fs_type": "ext4", "direct": False}},
+    ),
     "cache.warm-residency": ({"workload": FILLED, "repetition.epochs": PARTLY_WARM}, None),
     "cache.residency-unknown": (
         {"workload": WARM, "repetition.epochs": HALF_MEASURED},
@@ -281,6 +285,7 @@ ALWAYS = (
     "data.changed",
     "cache.cold-residency",
     "cache.cold-fetch",
+    "cache.local",
 )
 
 

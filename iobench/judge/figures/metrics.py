@@ -18,7 +18,7 @@ import numpy as np
 from ...record.host import DeviceUse, ModelWork, mfu_of
 from ...record.metrics import METRICS, metrics_of
 from ...record.run import Summary
-from ...record.training import Repetition
+from ...record.training import Epoch, Repetition
 from ...record.verdict import RankTime
 from ...settings.workload import USER_READS, Subject
 from .events import Array, Events, RankEpoch, epoch_ends_ns, rank_epochs
@@ -77,7 +77,10 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
         return context.model_copy(update={**known, "not_measured": missing})
     totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS}
     known["epochs"] = [
-        epoch.model_copy(update=_delivered(events, epoch.epoch, counted=not uncounted))
+        epoch.model_copy(
+            update=_delivered(events, epoch.epoch, counted=not uncounted)
+            | {"samples_per_s": _epoch_rate(parts, epoch)}
+        )
         for epoch in context.epochs
     ]
     # The workers of a user's loader tell how long they waited for each batch.
@@ -165,6 +168,15 @@ def _rate(parts: Sequence[RankEpoch], times: Sequence[RankTime], column: str) ->
     if min(spans.values()) <= 0:
         return None
     return sum(amount / spans[rank] for rank, amount in amounts.items())
+
+
+def _epoch_rate(parts: Sequence[RankEpoch], epoch: Epoch) -> float | None:
+    """Samples/s of all ranks in one epoch, without its start-up."""
+    mine = [part for part in parts if part.epoch == epoch.epoch]
+    end_s = max((part.end_ns for part in mine), default=0.0) / 1e9
+    startup = epoch.startup_s or 0.0
+    samples = sum(int(part.rows["samples"].astype(np.int64).sum()) for part in mine)
+    return samples / (end_s - startup) if samples and end_s > startup else None
 
 
 def _late_left(parts: Sequence[RankEpoch]) -> float:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ...base.errors import UsageError, WorkerError
 from ...base.units import counted
 from ...judge.figures.windows import pooled
@@ -21,7 +23,7 @@ from ..phase import Outcome
 from ..plan import Plan
 from ..trials import spread
 from ..user_loader import reads_elsewhere
-from .bench import Bench, MemoryCopy
+from .bench import MAX_COPY_BYTES, Bench, MemoryCopy, choose_shards
 from .curve import rate_samples, storage_curve
 
 _ACCELERATOR_S, _ACCELERATOR_STEPS = 2.0, 200
@@ -61,6 +63,38 @@ def fetch(bench: Bench) -> Ceiling:
     if bench.number == 0 and (raw := bench.ceilings.get("storage_raw")) is not None:
         _rate_raw(raw, measured.outcome)
     return measured.ceiling
+
+
+def local_cache(bench: Bench) -> Ceiling:
+    """The reader over copies in the directory of the local cache."""
+    plan, cache = bench.plan, bench.plan.cache
+    assert cache is not None
+    chosen = choose_shards(plan, min(MAX_COPY_BYTES, cache.limit))
+    try:
+        cache.fill([plan.manifest.key(shard) for shard in chosen.tolist()])
+        cache.forget_pages()
+        held = set(cache.held())
+        shards = np.array([one for one in chosen.tolist() if plan.manifest.key(one) in held], int)
+        if not len(shards):
+            return Ceiling(not_measured="no shard of the dataset fits into the local cache")
+        reader = make_reader(plan.manifest, cache.files, plan.workload.reader, bytes_only=True)
+        direct = cache.files.direct
+        phase = bench.phase(
+            "cache",
+            reader,
+            _own(plan),
+            epochs=0 if direct else 1,
+            shards=shards,
+            share=not direct,
+        )
+        return bench.window(
+            phase,
+            how=f"reader over {counted(len(shards), 'copy', 'copies')} in the local cache's "
+            f"directory, {_workers(plan)}, {'O_DIRECT' if direct else 'buffered'}",
+            by="reader",
+        ).ceiling
+    finally:
+        cache.empty()
 
 
 def _rate_raw(raw: Ceiling, outcome: Outcome) -> None:
@@ -243,6 +277,13 @@ ENTRIES = (
         name="storage_raw", title="the storage's curve", measure=storage_curve, again=False
     ),
     CeilingEntry(name="fetch", title="fetch", measure=fetch),
+    CeilingEntry(
+        name="cache",
+        title="the local cache",
+        measure=local_cache,
+        applies=lambda plan: plan.cache is not None,
+        again=False,
+    ),
     CeilingEntry(name="prep", title="prep", measure=prep, applies=_own_loader),
     CeilingEntry(
         name="prep",
