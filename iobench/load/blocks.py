@@ -183,7 +183,7 @@ class BlockReader(BatchReader):
             requests=self._engine.issued - issued,
             worker=threading.get_native_id(),
         )
-        return Extents(offsets, lengths, stats)
+        return self._prepared(indices, Extents(offsets, lengths, stats))
 
     def offers(self, indices: Indices) -> tuple[int, float]:
         """Return the requests of a batch, and how many of them ``read`` issues at once.

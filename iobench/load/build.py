@@ -299,6 +299,8 @@ def build_loader(
         firsts, counts = firsts[shards], counts[shards]
         reader.restrict(shards)
     sequential = is_sequential(reading, manifest)
+    if not loading.in_order:  # a batch is announced to a worker that may not get it
+        reading = reading.model_copy(update={"read_ahead": False})
 
     total = int(counts.sum())
     enough = _BATCHES_PER_WORKER * max(1, loading.workers) * batch_size * world  # samples
@@ -357,7 +359,9 @@ def offered(reader: BatchReader | ReadyReader, plan: BatchPlan) -> tuple[float, 
 def planned_ahead(reader: AnyReader, reading: ReaderSpec, plan: BatchPlan, *, streams: int) -> int:
     """Return how many batches each of the ``streams`` workers reads ahead."""
     rounds = -(-len(plan) // streams)  # batches of one worker in an epoch
-    if isinstance(reader, NullReader) or not reader.reads_ahead or rounds < 2:
+    if isinstance(reader, NullReader) or rounds < 2:
+        return 0
+    if reading.read_ahead is False or not reader.reads_ahead:
         return 0
     requests, at_once = offered(reader, plan)
     if reading.read_ahead == "auto" and at_once >= reading.concurrency:

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import cycle
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_
 from ..accelerate.base import Samples
 from ..base import buffers
 from ..base.buffers import Memory, Pool
-from ..base.errors import BusError, IobenchError, NoRoomError, WorkerError
+from ..base.errors import BusError, IobenchError, NoRoomError, UsageError, WorkerError
 from ..base.processes import die_with_parent
 from ..base.units import format_bytes
 from ..settings.workload import LoaderSpec
@@ -38,7 +38,7 @@ from .order import BatchPlan, Indices
 from .reader import BatchReader, BegunBatch
 from .requests import Extents, Stats
 from .slots import NO_SLOT, SlotRing
-from .torch_compat import end_iterator, end_workers, has_workers, kill_iterator
+from .torch_compat import HAS_IN_ORDER, end_iterator, end_workers, has_workers, kill_iterator
 
 _SETTLE = -2
 """A request with this slot reads nothing.
@@ -500,6 +500,13 @@ class BatchLoader(DataLoader[Any]):
                 "multiprocessing_context": spec.start_method,
                 "worker_init_fn": _start_worker,
             }
+        if not spec.in_order:
+            if not HAS_IN_ORDER:
+                raise UsageError(
+                    "loader.in_order=false needs torch 2.6 or newer",
+                    remedy="install one, or leave that setting out",
+                )
+            workers["in_order"] = False
         super().__init__(
             self._here,
             batch_sampler=self.requests,  # type: ignore[arg-type]
@@ -625,9 +632,9 @@ class BatchLoader(DataLoader[Any]):
             for pool, request in zip(cycle(pools), self.requests, strict=False):
                 pending.append(pool.submit(answer, request))
                 if len(pending) >= self._requested:
-                    yield pending.popleft().result()
+                    yield self._next(pending)
             while pending:
-                yield pending.popleft().result()
+                yield self._next(pending)
         finally:
             for future in pending:
                 future.cancel()
@@ -642,6 +649,14 @@ class BatchLoader(DataLoader[Any]):
                 pool.shutdown(wait=True)
                 for future in closed:
                     future.result()
+
+    def _next(self, pending: deque[Future[Any]]) -> Any:
+        """Wait for the first of the replies, or for any where their order does not matter."""
+        if self.loader_spec.in_order:
+            return pending.popleft().result()
+        found = wait(pending, return_when=FIRST_COMPLETED).done.pop()
+        pending.remove(found)
+        return found.result()
 
     def release_maps(self) -> None:
         """Release all memory maps of the data, here and in persistent workers.

@@ -9,6 +9,7 @@ cache.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -114,6 +115,8 @@ _UNCHECKED_BYTES = 64 << 20
 """Before more memory than this is allocated, a request checks the manifest (``check_there``)."""
 
 
+_PREP_SEED = 20_250_910
+
 _CROPPED_IN_PLACE = 2
 """A batch keeps its samples whole, and delivers a slice of each, if they are at most this many
 times as long as what is delivered; longer ones are copied, so that slots stay small."""
@@ -133,6 +136,19 @@ class _Keys(dict[int, str]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._make,)
+
+
+def prep_times(spec: ReaderSpec, count: int) -> npt.NDArray[np.float64] | None:
+    """Seconds that the preparation of each sample takes longer; None if none takes longer.
+
+    They have the mean and the coefficient of variation of ``spec``, and depend on nothing else.
+    """
+    if not spec.prep_time:
+        return None
+    variance = math.log1p(spec.prep_cv**2)  # of the logarithm
+    chance = np.random.Generator(np.random.PCG64DXSM(_PREP_SEED))
+    normal = chance.standard_normal(count)
+    return np.asarray(spec.prep_time * np.exp(math.sqrt(variance) * normal - variance / 2))
 
 
 def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
@@ -226,6 +242,8 @@ class BatchReader:
             and self._format.has_checksums
             else None
         )
+        # Seconds of emulated preparation, by sample; None: there is none.
+        self._prep_s = None if bytes_only else prep_times(spec, manifest.sample_count)
         # In place: a delivered sample is a slice of its stored bytes.
         self.reads_ahead = spec.read_ahead is not False
         whole = spec.crop is None or manifest.mean_stored_bytes <= _CROPPED_IN_PLACE * spec.crop
@@ -240,7 +258,7 @@ class BatchReader:
     @property
     def prepares(self) -> bool:
         """Whether more happens to a sample's bytes than that they are read into their batch."""
-        return not self._nowhere
+        return not self._nowhere or self._prep_s is not None
 
     @property
     def shaped(self) -> bool:
@@ -355,7 +373,7 @@ class BatchReader:
         ``output`` is too small.
         """
         self._counted = self._retried()
-        return self._read(indices, output, None)
+        return self._prepared(indices, self._read(indices, output, None))
 
     def begin(self, indices: Indices, output: memoryview | None) -> BegunBatch:
         """Issue all requests of a batch, to be read after those of batches that were begun before.
@@ -381,11 +399,22 @@ class BatchReader:
         try:
             if begun.failure is not None:
                 raise begun.failure
-            return self._read(indices, output, begun)
+            return self._prepared(indices, self._read(indices, output, begun))
         finally:
             if begun.landing is not None:
                 self._landings.give(begun.landing)
                 begun.landing = None
+
+    def _prepared(self, indices: Indices, delivered: Extents) -> Extents:
+        """What was delivered, after the time that the preparation of these samples takes."""
+        if self._prep_s is None:
+            return delivered
+        began = time.monotonic_ns()
+        time.sleep(float(self._prep_s[indices].sum()))
+        stats = delivered.stats
+        took = time.monotonic_ns() - began
+        stats = stats._replace(prep_ns=stats.prep_ns + took)
+        return Extents(delivered.offsets, delivered.lengths, stats)
 
     def settle(self) -> None:
         """Give up all batches that were begun; no thread writes for them after the return."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, _DatasetKind
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+HAS_IN_ORDER = "in_order" in inspect.signature(DataLoader.__init__).parameters
+"""Whether batches may arrive as they are ready: torch 2.6."""
 
 
 def has_workers(loader: DataLoader[Any]) -> bool:

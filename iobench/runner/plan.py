@@ -137,6 +137,8 @@ def make_plan(
     check_reading(workload, manifest)
     check_shards(manifest, probe)
     reading = with_map(workload.reader, probe)
+    if not workload.loader.in_order:
+        reading = reading.model_copy(update={"read_ahead": False})
     workload = workload.model_copy(update={"reader": reading})
     if workload.cache == "warm" and reading.direct is True:
         raise UsageError(
@@ -187,7 +189,7 @@ def make_plan(
         origin=origin,
         tried=tried,
     )
-    if reading.engine == "auto":
+    if reading.engine == "auto" and workload.local_cache is None:  # which is read by threads
         engine, why = EngineTrial(
             workload=workload,
             manifest=manifest,

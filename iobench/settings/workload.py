@@ -211,7 +211,10 @@ class ReaderSpec(Strict):
     batch or prepares it, it issues the requests of its next batches; ``auto`` does so where a batch
     has fewer requests than ``concurrency``, ``false`` never. Formats that are read by blocks never
     read ahead. ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most
-    one batch), ``drop`` leaves incomplete batches out.
+    one batch), ``drop`` leaves incomplete batches out. ``prep_time``: seconds by which a worker's
+    preparation of a sample takes longer, the mean; it is slept, so it takes no CPU. ``prep_cv``:
+    its coefficient of variation over the samples, lognormal, the same for a sample in each run;
+    0: all alike.
     """
 
     access: Literal["auto", "random", "sequential"] = "auto"
@@ -227,6 +230,8 @@ class ReaderSpec(Strict):
     tail: Literal["keep", "drop"] = "keep"
     mmap: Literal["auto"] | bool = False
     columns: int | None = Field(default=None, ge=1)
+    prep_time: Seconds = Field(default=0.0, ge=0, le=3600)
+    prep_cv: float = Field(default=0.0, ge=0, le=10)
 
     @model_validator(mode="after")
     def _a_map_is_not_direct(self) -> ReaderSpec:
@@ -249,10 +254,14 @@ class LoaderSpec(Strict):
 
     ``kind``: ``iobench`` is iobench's own reader in torch's DataLoader; the other kinds are the
     libraries that ``iobench list loaders`` names. For these, ``workers`` and ``prefetch_factor``
-    have the meaning that the library gives them, and ``transport``, ``pin_memory`` and
-    ``slot_size`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send only
-    a slot number), ``tensor`` (torch's default collate), ``thread`` (no worker processes), ``null``
-    (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest batch.
+    have the meaning that the library gives them, and ``transport``, ``pin_memory``, ``slot_size``
+    and ``in_order`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send
+    only a slot number), ``tensor`` (torch's default collate), ``thread`` (no worker processes),
+    ``null`` (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest
+    batch. ``in_order``: batches arrive in the order of the epoch, so that one that takes long holds
+    up all that are ready; with false each arrives when it is ready, as with torch's argument of
+    that name, and no batch is read ahead (``reader.read_ahead``), since nobody knows whose it will
+    be.
 
     ``factory`` is the user's function ``module:function`` for the kind ``user``, which is called
     with ``args`` in each rank and returns its loader. ``samples_per_batch``: samples in each of its
@@ -270,6 +279,7 @@ class LoaderSpec(Strict):
     pin_memory: bool = False
     start_method: Literal["fork", "spawn", "forkserver"] = "fork"
     slot_size: Bytes | None = Field(default=None, ge=4096)
+    in_order: bool = True
     factory: str | None = None
     args: dict[str, str | int | float | bool] = Field(default_factory=dict)
     samples_per_batch: int | None = Field(default=None, ge=1, le=10**7)
@@ -340,6 +350,15 @@ class Workload(Strict):
     local_cache: LocalCacheSpec | None = None
 
     @model_validator(mode="after")
+    def _reads_ahead_in_order(self) -> Workload:
+        if not self.loader.in_order and self.reader.read_ahead is True:
+            raise ValueError(
+                "reader.read_ahead announces batches to the workers that will make them, which "
+                "nobody knows with loader.in_order=false: set one of them otherwise"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _only_its_own_reader_has_a_cache(self) -> Workload:
         if self.local_cache is not None and self.loader.subject.reads_itself:
             raise ValueError(
@@ -348,6 +367,11 @@ class Workload(Strict):
             )
         if self.local_cache is not None and self.reader.mmap is True:
             raise ValueError("reader.mmap maps the files of the storage, not those of local_cache")
+        if self.local_cache is not None and self.reader.engine in ("io_uring", "event_loop"):
+            raise ValueError(
+                f"local_cache is read by threads: it can't be used with reader.engine="
+                f"{self.reader.engine}"
+            )
         if self.local_cache is not None and self.cache == "warm":
             raise ValueError("cache=warm fills the page cache, which leaves nothing to local_cache")
         return self
