@@ -28,6 +28,7 @@ from .checkpoint.meaning import with_meaning
 from .checkpoint.study import summaries_of, with_figures
 from .figures.ablations import ablations_again, phase_of
 from .figures.curve import conclude_curve
+from .figures.evaluation import EVALUATED, evaluation_of
 from .figures.events import Events, select
 from .figures.in_flight import run_reads_in_flight
 from .figures.local_cache import with_cached_epochs
@@ -128,7 +129,9 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
     """
     workers = doc.job.workload.loader.workers
     repetitions = [
-        _again(repetition, select(events, "measure", index), workers)
+        _again(repetition, select(events, "measure", index), workers).model_copy(
+            update={"evaluation": evaluation_of(select(events, EVALUATED, index))}
+        )
         for index, repetition in enumerate(doc.job.repetitions)
     ]
     ceilings = {

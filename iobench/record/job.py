@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from ..base.units import MIN_SHARE
 from ..settings.base import Count, Few, Figure, Number, OpenRecord
 from ..settings.dataset import DatasetSpec
-from ..settings.workload import AcceleratorSpec, LocalCacheSpec, ReaderSpec
+from ..settings.workload import AcceleratorSpec, EvaluationSpec, LocalCacheSpec, ReaderSpec
 
 
 class LoaderSettings(OpenRecord):
@@ -41,6 +41,7 @@ class WorkloadFacts(OpenRecord):
     reader: ReaderSpec = ReaderSpec(concurrency=1)
     loader: LoaderSettings = LoaderSettings()
     local_cache: LocalCacheSpec | None = None
+    evaluation: EvaluationSpec | None = None
 
 
 class DatasetFacts(OpenRecord):

@@ -31,6 +31,7 @@ from .verdict import (
 EVENT_COLUMNS = {
     "phase": "str: calibrate.fetch, calibrate.prep, calibrate.loader, calibrate.accelerator, "
     "warm-up (of ab, not counted), measure, quiet, find-max.<N>, "
+    "evaluate (the passes of evaluation of a repetition, which no other figure counts), "
     "without-<stage> (an ablation; its repetition is the round), "
     "confirm.<n> (the n-th of confirmations, 0: today's settings; its repetition is the turn), "
     "warm-up (of a side of 'iobench ab', not counted)",
@@ -225,6 +226,22 @@ MAX_DEVICES = 1024
 """GPUs of one host."""
 
 
+class EvaluationUse(Record):
+    """The passes of evaluation of a repetition, which are no part of its other figures.
+
+    ``wall_s``: of the slowest rank of each pass, added up. ``busy_s`` and ``wait_s``: means over
+    the ranks.
+    """
+
+    passes: Count = 0
+    samples: Count = 0
+    wall_s: Figure = 0.0
+    busy_s: Figure = 0.0
+    wait_s: Figure = 0.0
+    samples_per_s: Figure | None = None
+    accelerator_utilization: Share | None = None
+
+
 class Repetition(Record):
     """One repetition: its recorded context, and figures computed from the events.
 
@@ -293,6 +310,7 @@ class Repetition(Record):
     # any limit of the storage. Empty with too few steps.
     at_more_ranks: list[FedAt] = []
     rates: Rates | None = None  # how the rate changed over time
+    evaluation: EvaluationUse | None = None  # None: nothing was evaluated
     hosts: list[HostTime] = []  # if there were several
     # In which ranks of all hosts had work, sum over epochs; and the time after that until the last
     # rank was done. None with one host.

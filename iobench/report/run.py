@@ -122,6 +122,8 @@ def _metrics(doc: TrainingRecord) -> Table | None:
         table.add("cold reads", "cold_reads", word(cold))
     if rates := rate_over_time(doc):
         table.add("rate over time", "rate_over_time", word(rates))
+    if evaluated := _evaluated(doc):
+        table.add("evaluation, not in these figures", "evaluation", word(evaluated))
     if doc.job.verdict:
         for key in ("fetch_stall", "prep_stall"):
             share = getattr(doc.job.verdict, key)
@@ -132,6 +134,19 @@ def _metrics(doc: TrainingRecord) -> Table | None:
             label = _STALLS_OF_USER[key] if doc.job.subject.users else BY_NAME[key].label
             table.add(label, key, cell)
     return table.table("metrics", f"Measured: median [min, max] of {counted(n, 'repetition')}")
+
+
+def _evaluated(doc: TrainingRecord) -> str:
+    """What the passes of evaluation were, in the middle of the repetitions; '' without any."""
+    found = [one.evaluation for one in doc.job.repetitions if one.complete and one.evaluation]
+    if not found:
+        return ""
+    one = sorted(found, key=lambda each: each.wall_s)[len(found) // 2]
+    each_s = format_duration(one.wall_s / max(1, one.passes))
+    rate = f", {format_count(one.samples_per_s)} samples/s" if one.samples_per_s else ""
+    busy = one.accelerator_utilization
+    used = "" if busy is None else f", accelerators busy {format_percent(busy)}"
+    return f"{counted(one.passes, 'pass', 'passes')} of {each_s}{rate}{used}"
 
 
 def _advice(doc: TrainingRecord) -> Items | None:

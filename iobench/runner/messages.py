@@ -151,7 +151,7 @@ class Recorded(Last):
     storage delivered to the rank and its workers; None if they could not be counted. ``workers``:
     what each worker of the rank did, if the loader is iobench's own. ``steps``: what an accelerator
     that computes tells of itself. ``late_starts``: by epoch, how many seconds after the common
-    start the rank began.
+    start the rank began. ``evaluation``: the events of its passes of evaluation, if it made any.
     """
 
     columns: Columns
@@ -163,6 +163,7 @@ class Recorded(Last):
     workers: Sequence[WorkerLoad] = ()
     steps: StepFacts | None = None
     late_starts: Mapping[int, float] = field(default_factory=dict)
+    evaluation: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ..load.order import Indices
 from ..record.job import LoaderFacts, UserFacts
 from ..record.training import Epoch, WorkerLoad
 from ..settings.accelerator import StepFacts
-from ..settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from ..settings.workload import AcceleratorSpec, EvaluationSpec, LoaderSpec, ReaderSpec
 from .messages import Link, Recorded
 from .study import SaveRecords
 from .tasks.checkpoint import CheckpointRank
@@ -39,7 +39,8 @@ class PhaseSettings:
     ``min_rounds`` of them. ``share``: the ranks split an epoch; otherwise each reads all of it, in
     an order of its own. ``counts_fetched``: count the bytes that the storage delivers to ranks and
     workers. ``evicts``: the page cache is emptied before each epoch, so at that time ranks must not
-    keep pages of the data mapped.
+    keep pages of the data mapped. ``evaluation``: what is evaluated after epochs, on the shards
+    ``held_out``.
     """
 
     name: str
@@ -60,6 +61,8 @@ class PhaseSettings:
     share: bool = True
     counts_fetched: bool = False
     evicts: bool = False
+    evaluation: EvaluationSpec | None = None
+    held_out: Indices | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,7 @@ class Outcome:
     """The result of a phase: event columns by rank, and what the events do not contain."""
 
     columns: dict[int, Columns] = field(default_factory=dict)
+    evaluation: dict[int, Columns] = field(default_factory=dict)  # of ranks that have evaluated
     epochs: list[Epoch] = field(default_factory=list)
     complete: bool = True
     cpu_s: float = 0.0
@@ -112,19 +116,17 @@ class Outcome:
 
     def events(self) -> Columns:
         """The event columns of all ranks in one table, with an additional column ``rank``."""
-        ranks = sorted(self.columns)
-        table = {
-            name: np.concatenate([self.columns[rank][name] for rank in ranks])
-            for name in self.columns[ranks[0]]
-        }
-        table["rank"] = np.concatenate(
-            [np.full(len(self.columns[rank]["step"]), rank) for rank in ranks]
-        )
-        return table
+        return _table(self.columns)
+
+    def evaluated(self) -> Columns | None:
+        """The same of the passes of evaluation; None if there were none."""
+        return _table(self.evaluation) if self.evaluation else None
 
     def add(self, rank: int, recorded: Recorded) -> None:
         """Add what a rank has recorded."""
         self.columns[rank] = recorded.columns
+        if recorded.evaluation:
+            self.evaluation[rank] = recorded.evaluation
         self.cpu_s += recorded.cpu_s
         self.complete = self.complete and recorded.complete
         before, self.loader = self.loader.user, recorded.loader
@@ -156,6 +158,15 @@ class Outcome:
     def forget_fetched(self) -> None:
         for context in self.epochs:
             context.bytes_fetched = None
+
+
+def _table(columns: Mapping[int, Columns]) -> Columns:
+    ranks = sorted(columns)
+    table = {
+        name: np.concatenate([columns[rank][name] for rank in ranks]) for name in columns[ranks[0]]
+    }
+    table["rank"] = np.concatenate([np.full(len(columns[rank]["step"]), rank) for rank in ranks])
+    return table
 
 
 class PhaseInterrupted(KeyboardInterrupt):

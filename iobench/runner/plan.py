@@ -19,6 +19,7 @@ from ..data.dataset import find_dataset, load_dataset_spec, read_by_blocks
 from ..judge.figures.in_flight import asked_reads_in_flight
 from ..load import is_sequential, use_direct, with_map
 from ..load.libraries import LOADERS
+from ..load.order import Indices
 from ..record.manifest import Manifest
 from ..settings.dataset import share_of_columns
 from ..settings.workload import LocalCacheSpec, Subject, Workload
@@ -64,6 +65,14 @@ class Plan:
     def front(self) -> Storage:
         """What the readers of a repetition read from: the storage, or the cache in front of it."""
         return self.storage if self.cache is None else self.cache
+
+    @property
+    def held_out(self) -> Indices | None:
+        """The shards that are evaluated and not trained on; None if all are trained on."""
+        spec, count = self.workload.evaluation, self.manifest.shard_count
+        if spec is None:
+            return None
+        return np.arange(count - max(1, round(spec.share * count)), count)
 
     @property
     def subject(self) -> Subject:
@@ -155,6 +164,11 @@ def make_plan(
 
         check_library(manifest, probe, reading, workload.loader, world=accelerators)
         direct = False  # libraries read through the page cache
+    if workload.evaluation is not None and manifest.shard_count < 2:
+        raise UsageError(
+            "the dataset has one shard, so none can be held out for evaluation",
+            remedy="generate it with fewer samples in a shard, or leave evaluation out",
+        )
     if manifest.sample_count < accelerators:
         raise UsageError(
             f"the dataset has {counted(manifest.sample_count, 'sample')}, too few for "
@@ -308,6 +322,8 @@ def check_room(url: str, needed: float, what: str, remedy: str) -> None:
 
 def steps_per_repetition(workload: Workload, *, samples: int, accelerators: int) -> int:
     """Steps of each accelerator in a repetition, over all its epochs."""
+    if workload.evaluation is not None:
+        samples = round(samples * (1 - workload.evaluation.share))
     batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
     steps = max(1, batches) * workload.epochs
     return steps if workload.max_steps is None else min(steps, workload.max_steps)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from ..base.interrupts import defer_interrupts
 from ..host.nvml import GpuWatch
+from ..judge.figures.evaluation import evaluation_of
 from ..load import make_reader
 from ..record.host import HostTime
 from ..record.training import Repetition
@@ -27,7 +30,7 @@ def repetition_phase(
     saving: Saving | None = None,
 ) -> Phase:
     """The phase of a repetition; each has a seed of its own."""
-    workload = plan.workload
+    workload, held_out = plan.workload, plan.held_out
     return Phase(
         name=name,
         reader=make_reader(plan.manifest, plan.front, workload.reader),
@@ -42,6 +45,9 @@ def repetition_phase(
         max_steps=workload.max_steps,
         evicts=workload.cache == "cold",
         saving=saving,
+        shards=None if held_out is None else np.arange(held_out[0]),
+        evaluation=workload.evaluation if name == "measure" else None,
+        held_out=held_out,
     )
 
 
@@ -85,6 +91,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
         accelerators=phase.accelerators,
         sync=phase.accelerator.sync,
         epochs=outcome.epochs,
+        evaluation=evaluation_of(outcome.evaluated()),
         complete=outcome.complete,
         cpu_s=outcome.cpu_s,
         workers=workers,

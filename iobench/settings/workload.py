@@ -327,6 +327,20 @@ class LocalCacheSpec(Strict):
     keep: bool = False
 
 
+class EvaluationSpec(Strict):
+    """A pass over data that is not trained on, after an epoch.
+
+    ``share``: of the shards, the last ones, which no epoch of the training reads. ``step_time``:
+    of a batch without a backward pass; None: that of training. ``epochs_between``: epochs before
+    each pass. ``batch_size``: None: that of training. Ranks do not wait for each other within it.
+    """
+
+    share: float = Field(gt=0, le=0.5)
+    step_time: Seconds | None = Field(default=None, gt=0)
+    epochs_between: int = Field(default=1, ge=1)
+    batch_size: int | None = Field(default=None, ge=1, le=10**7)
+
+
 class Workload(Strict):
     """A training job: dataset, accelerator, batch size, reader, loader, and what it requires.
 
@@ -348,6 +362,24 @@ class Workload(Strict):
     loader: LoaderSpec = LoaderSpec()
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
     local_cache: LocalCacheSpec | None = None
+    evaluation: EvaluationSpec | None = None
+
+    @model_validator(mode="after")
+    def _evaluates_what_it_emulates(self) -> Workload:
+        if self.evaluation is None:
+            return self
+        if self.loader.subject.reads_itself:
+            raise ValueError(f"evaluation can't keep the loader '{self.loader.kind}' from a share")
+        if self.accelerator.kind not in ("emulated", "null"):
+            raise ValueError(
+                "evaluation has a step time of its own: it needs accelerator.kind 'emulated' or "
+                f"'null', and not '{self.accelerator.kind}'"
+            )
+        if self.accelerator.device is not None:
+            raise ValueError("evaluation copies nothing to accelerator.device: leave that out")
+        if self.local_cache is not None:
+            raise ValueError("evaluation and local_cache can't be measured together")
+        return self
 
     @model_validator(mode="after")
     def _reads_ahead_in_order(self) -> Workload:

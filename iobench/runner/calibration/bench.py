@@ -22,6 +22,7 @@ from ...base.units import format_percent
 from ...host.samples import Sampler
 from ...host.timeline import Columns
 from ...judge.cache import MAX_CACHED, cached_share
+from ...judge.figures.evaluation import EVALUATED
 from ...judge.figures.windows import pooled, rated_window
 from ...judge.statistics import of_all
 from ...load.null import AnyReader, delivered_bytes
@@ -221,6 +222,10 @@ class Bench(PhaseContext):
         self.parts += [
             (phase.name, phase.repetition, rank, columns)
             for rank, columns in sorted(outcome.columns.items())
+        ]
+        self.parts += [
+            (EVALUATED, phase.repetition, rank, columns)
+            for rank, columns in sorted(outcome.evaluation.items())
         ]
 
     def window(self, phase: Phase, *, how: str, by: MeasuredBy, stored: bool = False) -> Measured:

@@ -101,6 +101,8 @@ class _Stepper:
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
         self.saver = phase.saving.saver(link) if phase.saving else None
+        self.evaluator = self._build_evaluator() if phase.evaluation is not None else None
+        self.evaluated = Recorder()
         self.emulated = isinstance(self.accelerator, EmulatedAccelerator)
         self.done = 0
         self.common = 0  # steps so far, counted alike by all ranks that are in step
@@ -140,6 +142,65 @@ class _Stepper:
             chain=phase.epochs == 0,
         )
 
+    def _build_evaluator(self) -> BatchLoader | LibraryLoader | None:
+        """The loader of the shards that are held out, in the order of their samples."""
+        phase, spec = self.phase, self.phase.evaluation
+        if spec is None or not isinstance(phase.reader, BatchReader):
+            return None
+        return build_loader(
+            phase.reader.clone(),
+            phase.loading,
+            phase.reading.model_copy(update={"shuffle": False, "tail": "keep"}),
+            batch_size=spec.batch_size or phase.batch_size,
+            rank=self.rank,
+            world=phase.accelerators,
+            shards=phase.held_out,
+        )
+
+    def _evaluate(self, loader: BatchLoader | LibraryLoader, epochs: int) -> None:
+        """A pass over what is held out after so many epochs; its steps are recorded apart."""
+        spec = self.phase.evaluation
+        assert spec is not None
+        passes, rest = divmod(epochs, spec.epochs_between)
+        if rest:
+            return
+        change = {"step_time": spec.step_time or self.phase.accelerator.step_time}
+        asked_for = self.phase.accelerator.model_copy(update=change)
+        accelerator = ACCELERATORS.load(asked_for.kind)(asked_for)
+        accelerator.start()
+        now = time.monotonic_ns
+        start = asked = now()
+        batches = iter(loader)
+        step = 0
+        while not self.stopped.value:
+            with self._in_storage():
+                batch = next(batches, None)
+            if batch is None:
+                break
+            ready, stats = now(), batch.stats
+            share = stats.samples / (spec.batch_size or self.phase.batch_size)
+            busy, late = accelerator.step(batch, ready, share)
+            self.evaluated.record(
+                StepEvent(
+                    epoch=passes - 1,
+                    step=step,
+                    start_ns=asked - start,
+                    wait_ns=ready - asked,
+                    busy_ns=busy,
+                    late_ns=late,
+                    samples=stats.samples,
+                    bytes_read=stats.bytes_read,
+                    sample_bytes=stats.sample_bytes,
+                    read_ns=stats.read_ns,
+                    prep_ns=stats.prep_ns,
+                    retries=stats.retries,
+                    throttled=stats.throttled,
+                )
+            )
+            del batch
+            asked = now()
+            step += 1
+
     def _device(self) -> DeviceFeed:
         spec = self.phase.accelerator
         device = device_of_rank(spec.device or "cpu", self.link.local)
@@ -173,6 +234,8 @@ class _Stepper:
             if counted is not None and (now := fetched_by_family()) is not None:
                 self.fetched[epoch] = now - counted
             epoch += 1
+            if self.evaluator is not None and not self.stopped.value:
+                self._evaluate(self.evaluator, epoch)
             if self._progress() == before:
                 break  # nothing to read in this rank's share
         cpu_ns = self._cpu_ns()
@@ -184,8 +247,9 @@ class _Stepper:
             self.accelerator.close()
         if self.feed is not None:
             self.feed.close()
-        if self.loader is not None:
-            self.loader.shutdown()
+        for loader in (self.evaluator, self.loader):
+            if loader is not None:
+                loader.shutdown()
 
     def _goes_on(self, epoch: int) -> bool:
         """Whether this rank takes part in ``epoch``; if ranks step together, all do or none."""
@@ -261,6 +325,7 @@ class _Stepper:
                 workers=self.book.loads(self.rank),
                 steps=self.accelerator.facts() if isinstance(self.accelerator, Tells) else None,
                 late_starts=self.late_starts,
+                evaluation=self.evaluated.columns() if self.evaluator is not None else {},
             )
         )
 
