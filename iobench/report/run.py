@@ -169,7 +169,7 @@ def _about(doc: TrainingRecord) -> list[tuple[str, str]]:
     size += [format_bytes(data.stored_bytes)] if data.stored_bytes else []
     memory = [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
     return [
-        ("workload", f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"),
+        ("workload", _workload(doc)),
         ("model", _trained(doc)),
         ("dataset", ", ".join([data.name, *size])),
         ("storage", doc.storage.url or ""),
@@ -177,6 +177,14 @@ def _about(doc: TrainingRecord) -> list[tuple[str, str]]:
         ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
         ("time", time_spent(doc)),
     ]
+
+
+def _workload(doc: TrainingRecord) -> str:
+    """Its name, and on how many accelerators of which size."""
+    group = doc.job.workload.accelerator.model_parallel
+    many = f", each a group of {group} of which one reads" if group > 1 else ""
+    ranks = counted(doc.job.accelerators, "accelerator")
+    return f"{doc.job.workload.name}, {ranks}{many}"
 
 
 def _trained(doc: TrainingRecord) -> str:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from ..base.errors import IobenchError, kept_in
+from ..base.errors import IobenchError, UsageError, kept_in
 from ..base.interrupts import defer_interrupts
 from ..host import timeline
 from ..host.samples import write_samples
@@ -84,6 +84,11 @@ def run(
     observer, hosts = observer or Observer(), hosts or Hosts()
     # This refuses what the data can't provide, before anything is written.
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
+    if options.mixed is not None and plan.workload.accelerator.model_parallel > 1:
+        raise UsageError(
+            "ranks of a model_parallel group that do not read save no checkpoints",
+            remedy="leave --checkpoint out, or accelerator.model_parallel",
+        )
     if options.find_max:
         check_search(plan.workload)
     if options.budget.limited:

@@ -137,6 +137,8 @@ class _Loading(Handler):
         match message:
             case PartSaved(step, part) if self.records is not None:
                 self.records.add(rank, step, part)
+            case Recorded() if rank >= self.phase.accelerators:  # it has read nothing
+                self.outcome.cpu_s += message.cpu_s
             case Recorded():
                 self.outcome.add(rank, message)
                 if len(self.outcome.columns) == self.phase.accelerators:

@@ -81,7 +81,13 @@ class Phase(PhaseSettings):
     def in_step(self) -> bool:
         """Whether the ranks wait for each other after each step, and exchange nothing."""
         synced = self.reader is not None and self.accelerator.sync == "step"
-        return synced and self.accelerators > 1 and not self.exchanges_gradients
+        return synced and self.ranks > 1 and not self.exchanges_gradients
+
+    @property
+    def ranks(self) -> int:
+        """All ranks: after those that read, for each of them the others of its group."""
+        grouped = self.reader is not None and self.accelerator.sync == "step"
+        return self.accelerators * (self.accelerator.model_parallel if grouped else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

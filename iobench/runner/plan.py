@@ -132,6 +132,11 @@ def make_plan(
     that does not work.
     """
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
+    if workload.accelerator.model_parallel > 1 and here is not None and len(here) < accelerators:
+        raise UsageError(
+            "accelerator.model_parallel works on one host only",
+            remedy="leave it out: the ranks that do not read need no host of their own",
+        )
     options = workload.storage_options()
     manifest, place = find_dataset(data, options, origin=origin)
     probe = open_storage(place, options=options)

@@ -120,7 +120,10 @@ class AcceleratorSpec(Strict):
     copied to ``device`` (``cuda``, ``cuda:N``, ``cpu``) before its step. With ``cuda``, the ranks
     take the host's devices in turn. ``sync``: ``step`` makes all ranks wait for each other after
     each step, as the all-reduce of data-parallel training does; ``epoch`` only at the end of an
-    epoch; ``none`` never: each rank is a job of its own. ``staged``: batches that are accepted
+    epoch; ``none`` never: each rank is a job of its own. ``model_parallel``: accelerators of a
+    group that shares one batch, as tensor and pipeline parallel ones do: only one of them has a
+    loader and counts as an accelerator, and the others are ranks that wait for it at the barrier of
+    each step. ``staged``: batches that are accepted
     before the accelerator is free, with 1 as by a training loop that copies the next batch on a
     stream of its own; MLPerf Storage accepts none.
 
@@ -142,6 +145,7 @@ class AcceleratorSpec(Strict):
     step_time: Seconds | None = Field(default=None, gt=0)
     device: str | None = Field(default=None, pattern=r"^(cpu|cuda(:\d+)?)$")
     sync: Sync = "step"
+    model_parallel: int = Field(default=1, ge=1, le=1024)
     staged: int = Field(default=0, ge=0, le=1)
     steps: str | None = Field(default=None, min_length=1)
     accept_cpu: bool = False
@@ -171,6 +175,15 @@ class AcceleratorSpec(Strict):
             raise ValueError(
                 "accelerator.kind model needs 'model', the name of one (iobench list networks) or "
                 "module:class"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_wait_at_a_barrier(self) -> AcceleratorSpec:
+        if self.model_parallel > 1 and (self.sync != "step" or self.kind == "model"):
+            raise ValueError(
+                "the ranks of a model_parallel group wait at the barrier of each step: it needs "
+                "sync=step, and an accelerator of kind 'emulated', 'recorded' or 'null'"
             )
         return self
 

@@ -94,7 +94,7 @@ class Hosts:
         of one host meet that exchange gradients.
         """
         task = Load(phase, meeting=meeting)
-        return task, ForkedCrew(phase.accelerators, task)
+        return task, ForkedCrew(phase.ranks, task)
 
     @contextmanager
     def saving(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -53,7 +54,10 @@ class Load:
         kind: object = ACCELERATORS.load(phase.accelerator.kind)
         if isinstance(kind, Imports):
             kind.import_early()
-        self.counters, self.stops = Counters(phase.accelerators), Stops(phase.accelerators)
+        self.counters, self.stops = Counters(phase.accelerators), Stops(phase.ranks)
+        # Of each rank that reads, for the others of its group: twice the epoch that it reads or is
+        # about to begin, one more at the epoch's end, or _DONE.
+        self.places = multiprocessing.get_context("fork").RawArray("q", phase.accelerators)
         self.together = self.barrier = None
         if meeting is not None:
             self.together = StepAgreement(barrier or StepBarrier(phase.accelerators))
@@ -67,10 +71,56 @@ class Load:
 
     def run(self, link: Link) -> None:
         try:
-            _Stepper(self, link).run()
+            if link.rank >= self.phase.accelerators:
+                _Follower(self, link).run()
+            else:
+                _Stepper(self, link).run()
         except LostRankError:
             if not stops_soon(link.stopped):  # else the rank that was lost says why
                 raise
+
+
+_DONE = -1
+
+
+class _Follower:
+    """A rank of a group that does not read: it waits at the barrier while its group's reader steps.
+
+    It gets the reader's batch over the network of the accelerators, computes at the same time, and
+    records nothing: what it waits for is what its reader waits for.
+    """
+
+    def __init__(self, task: Load, link: Link) -> None:
+        assert task.barrier is not None
+        self.barrier, self.link, self.places = task.barrier, link, task.places
+        self.reader = link.rank % task.phase.accelerators
+        signal.signal(HURRY, lambda number, frame: os._exit(0))
+
+    def run(self) -> None:
+        began, epoch, stopped = time.process_time_ns(), 0, self.link.stopped
+        while not stopped.value and self.places[self.reader] != _DONE:
+            self.barrier.join(epoch, stopped)
+            self.link.send(ReadyForEpoch(epoch))
+            if not isinstance(self.link.receive(), Start):
+                break
+            while self.places[self.reader] == 2 * epoch:
+                if self.barrier.wait(epoch, 0, stopped) is None:
+                    break
+            self.barrier.leave(epoch, stopped)
+            while self.places[self.reader] == 2 * epoch + 1 and not stopped.value:
+                time.sleep(0.001)
+            epoch += 1
+        cpu_s = (time.process_time_ns() - began) / 1e9
+        self.link.send(
+            Recorded(
+                columns={},
+                cpu_s=cpu_s,
+                complete=True,
+                startups={},
+                fetched={},
+                loader=LoaderFacts(),
+            )
+        )
 
 
 class _Stepper:
@@ -80,6 +130,7 @@ class _Stepper:
         self.phase, self.rank, self.link = task.phase, link.rank, link
         self.counters, self.stops, self.stopped = task.counters, task.stops, link.stopped
         self.barrier, self.together = task.barrier, task.together
+        self.places = task.places
         phase = self.phase
         self.may_hang = False
         self.pid = os.getpid()
@@ -217,6 +268,7 @@ class _Stepper:
             counted = fetched_by_family() if self.phase.counts_fetched else None
             if self.barrier is not None:
                 self.barrier.join(epoch, self.stopped)
+            self.places[self.rank] = 2 * epoch
             self.link.send(ReadyForEpoch(epoch))
             command = self.link.receive()
             if not isinstance(command, Start):
@@ -238,6 +290,7 @@ class _Stepper:
                 self._evaluate(self.evaluator, epoch)
             if self._progress() == before:
                 break  # nothing to read in this rank's share
+        self.places[self.rank] = _DONE
         cpu_ns = self._cpu_ns()
         if self.saver is not None:
             with self._in_storage():
@@ -416,6 +469,7 @@ class _Stepper:
             self._steps(batches, epoch, start, end)
             self._accompany()
         finally:
+            self.places[self.rank] = 2 * epoch + 1
             if self.barrier is not None:
                 self.barrier.leave(epoch, self.stopped)
             close = getattr(batches, "close", None)
