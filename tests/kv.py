@@ -64,6 +64,7 @@ def build_kv_trial(
         "issued_ns": (issued * 1e9).astype(np.int64),
         "waited_ns": (issued * 1e9).astype(np.int64),
         "looked_ns": (issued * 1e9).astype(np.int64),
+        "copied_ns": (issued * 1e9).astype(np.int64),
         "ready_ns": ((issued + takes) * 1e9).astype(np.int64),
         "failed": fails,
         "tokens": np.full(requests, 12 * scenario.chunk_tokens + 100),

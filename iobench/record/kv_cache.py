@@ -2,10 +2,10 @@
 
 The latency of a request is its *time to first token* (TTFT): from the instant at which it was meant
 to arrive until its prompt is computed. Its parts add up: waiting for one of the requests that load
-at a time, waiting until its chunks are written, looking for them, loading them, waiting for an
-engine, and the prefill of the tokens that were not found. Loads are measured; the prefill is
-computed from the model's dimensions, and so is what the same requests would take if the tokens that
-the storage had were computed again.
+at a time, waiting until its chunks are written, looking for them, copying what a real tier in
+memory has, loading the rest, waiting for an engine, and the prefill of the tokens that were not
+found. Loads are measured; the prefill is computed from the model's dimensions, and so is what the
+same requests would take if the tokens that the storage had were computed again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ KV_COLUMNS = {
     "issued_ns": "int64, when it was taken up; -1: it was not",
     "waited_ns": "int64, when all of its chunks were written; -1: it did not come to that",
     "looked_ns": "int64, when its chunks had been looked for; -1: it did not come to that",
+    "copied_ns": "int64, when what memory has of them was copied; -1: it did not come to that",
     "ready_ns": "int64, when its chunks were in memory, or a read had failed; -1: neither",
     "failed": "uint8, 1 if a read or a look-up failed",
     "tokens": "int32, of its prompt",
@@ -47,6 +48,7 @@ class KvParts(Record):
     reader_wait_s: Figure = 0.0
     write_wait_s: Figure = 0.0
     lookup_s: Figure = 0.0
+    memory_s: Figure = 0.0
     load_s: Figure = 0.0
     engine_wait_s: Figure = 0.0
     prefill_s: Figure = 0.0
@@ -57,7 +59,8 @@ class KvTrial(RequestWindow):
 
     ``without_accelerator_s``: TTFT at the quantile of the limit if prefills took no time.
     ``recomputed_...``: TTFT of the same requests without the storage. ``loading_s``: from the time
-    a request was taken up until its chunks were in memory, of all requests with any together;
+    a request was taken up until its chunks were in memory, without copies from the tier there, of
+    all requests with any together;
     ``recomputing_s``: to compute these tokens instead. ``fetch_bytes_per_s``: bandwidth of the
     reads of a load alone; ``plain_bytes_per_s``: of plain reads of such chunks, as many in flight.
     ``break_even_bytes_per_s``: the bandwidth of a load at which both would be equal.
@@ -105,6 +108,7 @@ class KvTrial(RequestWindow):
     delete_p99_s: Figure | None = None
     drive_writes_per_day: Figure | None = None
     before_bytes: Count = 0  # written before the window
+    memory_bytes: Count = 0  # of a real tier in memory, of which some are for copies
     stored_share: Share | None = None  # of the tier's capacity, when the window begins
 
     @property

@@ -45,6 +45,7 @@ _PARTS = (
     ("reader_wait_s", "waiting for a reader"),
     ("write_wait_s", "waiting for writes of its chunks"),
     ("lookup_s", "look-ups"),
+    ("memory_s", "copies from memory"),
     ("load_s", "loads"),
     ("engine_wait_s", "waiting for an engine"),
     ("prefill_s", "prefill (computed)"),
@@ -269,7 +270,11 @@ def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
     return [
         ("model", f"{spec.model.name}{layers}, KV cache in {spec.dtype}"),
         ("chunk", chunk + (", an extent of one file" if spec.layout == "extents" else "")),
-        ("tiers", f"{format_bytes(spec.dram)} of memory, {format_bytes(spec.capacity)} of storage"),
+        (
+            "tiers",
+            f"{format_bytes(spec.dram)} of {spec.memory} memory, {format_bytes(spec.capacity)} of "
+            "storage",
+        ),
         ("admission", spec.admission),
         (
             "prefill",

@@ -13,6 +13,7 @@ from typing import get_args
 
 import numpy as np
 
+from ..base import buffers
 from ..base.errors import IobenchError, StorageError, UsageError
 from ..base.units import format_bytes, format_count, format_duration
 from ..host.fio import MAX_REPLAYED
@@ -25,7 +26,7 @@ from ..record.kv_cache import KV_COLUMNS, KvCacheRun, KvTrial, KvTrialKind
 from ..record.run import EVENTS_FILE, KvCacheRecord
 from ..serve.arrivals import Arrivals
 from ..serve.client import Issued, issue
-from ..serve.kv.store import KV_CHUNKS, ChunkStore, LeftOut, Written, engine_of
+from ..serve.kv.store import KV_CHUNKS, ChunkStore, LeftOut, Written, engine_of, memory_bytes
 from ..serve.kv.tiers import WindowPlan, plan_window
 from ..serve.kv.traffic import draw_prompts
 from ..settings.kv_cache import KvScenario
@@ -126,7 +127,14 @@ def make_kv_plan(
 
 
 def _check_room(plan: KvPlan, window: WindowPlan) -> None:
-    """Check that the chunks of a window have room. Raises UsageError."""
+    """Check that the chunks of a window have room, also in memory. Raises UsageError."""
+    needed, free = memory_bytes(plan.scenario, window), buffers.available()
+    if needed > free:
+        raise UsageError(
+            f"the chunks that a window finds in memory take {format_bytes(needed)}, and "
+            f"{format_bytes(free)} are available",
+            remedy="use fewer layers (--set layers=1), less dram, or --set memory=modelled",
+        )
     check_room(
         plan.to,
         window.most * plan.scenario.chunk_bytes,
@@ -307,6 +315,7 @@ class _KvRun:
             error=str(issued.failure) if issued.failure is not None else "",
             before_bytes=before,
             plain_bytes_per_s=plain,
+            memory_bytes=memory_bytes(spec, plan),
             stored_share=min(1.0, plan.stored / spec.capacity_chunks),
         )
         trial = with_kv_figures(_with_writes(trial, written, spec), columns, spec)
@@ -347,6 +356,7 @@ def _columns(plan: WindowPlan, store: ChunkStore, issued: Issued) -> RequestColu
         "issued_ns": issued.issued_ns,
         "waited_ns": store.waited,
         "looked_ns": store.looked,
+        "copied_ns": store.copied,
         "ready_ns": issued.ready_ns,
         "failed": issued.failed,
         "tokens": of("tokens"),

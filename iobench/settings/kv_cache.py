@@ -141,8 +141,9 @@ class KvScenario(Strict):
     ``layers``: measure with fewer layers than the model has, so that less data is moved; the
     prefill and the limit are then of so many layers, too. ``dtype``: of the cache.
     ``tensor_parallel``: ranks of an engine, each of which stores its own heads of a chunk; a
-    compressed cache (MLA) is stored once. ``dram``: bytes of the tier in memory, which is
-    simulated; ``capacity``: of the tier on storage, both for all layers. ``admission``: whether a
+    compressed cache (MLA) is stored once. ``dram``: bytes of the tier in memory; ``capacity``: of
+    the tier on storage, both for all layers. ``memory``: what is found in memory is only counted,
+    or really lies there and is copied. ``admission``: whether a
     chunk is written when it is first computed, or when it is used again. ``layout``: each chunk is
     a file or an object of each rank, or all are extents of one file of a local or mounted file
     system, whose index is in memory. ``lookups``: whether each chunk that is not in memory is
@@ -166,6 +167,7 @@ class KvScenario(Strict):
     arrivals: ArrivalSpec = ArrivalSpec(kind="sessions")
     prompts: PromptSpec = PromptSpec()
     dram: Bytes = Field(default=0, ge=0, le=1 << 60)
+    memory: Literal["modelled", "real"] = "modelled"
     capacity: Bytes = Field(default=1 << 40, ge=1, le=1 << 60)
     admission: Literal["always", "seen-twice"] = "always"
     layout: Literal["files", "extents"] = "files"

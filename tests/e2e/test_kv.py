@@ -45,7 +45,7 @@ def check_windows(found: dict[str, Any], results: Path) -> None:
         assert len(mine["failed"]) == trial["requests"] > 0
         assert (trial["failed"], trial["unserved"], trial["writes_failed"]) == (0, 0, 0)
         assert sum(trial["parts"].values()) == pytest.approx(trial["latency_mean_s"], rel=1e-3)
-        order = ("intended_ns", "issued_ns", "waited_ns", "looked_ns", "ready_ns")
+        order = ("intended_ns", "issued_ns", "waited_ns", "looked_ns", "copied_ns", "ready_ns")
         times = np.array([mine[name] for name in order])
         assert (np.diff(times, axis=0) >= 0).all()
         assert trial["chunks_loaded"] == mine["chunks"].sum() > 0
@@ -78,7 +78,7 @@ def test_every_flag(scenario: Path, tmp_path: Path) -> None:
         *("--accelerator-price-per-hour", 2.5, "--set", "layers=2", "--set", "dtype=fp8"),
         *("--set", "tensor_parallel=2", "--set", "admission=seen-twice", "--set", "durable=true"),
         *("--set", "lookups=memory", "--set", "reader.direct=false", "--set", "writers=2"),
-        *("--set", "reader.engine=io_uring"),
+        *("--set", "reader.engine=io_uring", "--set", "memory=real"),
         *("--set", "arrivals={kind: gamma, cv: 2}"),
         *("--results", tmp_path / "results", "--rules", "mlperf", "--tag", "box=a", "--quiet"),
     )
@@ -89,6 +89,7 @@ def test_every_flag(scenario: Path, tmp_path: Path) -> None:
     assert {trial["flush_s"] for trial in job["trials"]} == {None}
     assert (found["rules"], found["tags"], job["direct"]) == ("mlperf", {"box": "a"}, False)
     assert job["engine"] == ("threads" if no_ring() else "io_uring")
+    assert min(trial["memory_bytes"] for trial in job["trials"]) > 0
 
 
 def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
@@ -121,6 +122,41 @@ def test_a_write_that_fails_is_told_and_so_are_requests_for_it(
     assert trial["writes_failed"] == 1
     assert "simulated" in trial["write_error"]
     assert "kv.write-failures" in {finding["rule"] for finding in found["findings"]}
+
+
+@pytest.mark.parametrize("engine", ["io_uring", "threads"])
+def test_what_is_loaded_lies_in_memory_where_it_is_found_later(
+    scenario: Path, tmp_path: Path, engine: str
+) -> None:
+    spec = load_kv_scenario(
+        str(scenario), ["memory=real", f"reader.engine={engine}", "reader.concurrency=1"]
+    )
+    plan = make_kv_plan(
+        spec, str(tmp_path), rate=None, find_max=False, seconds=2.0, repetitions=1
+    ).window(60.0, 1)  # fmt: skip
+    store = ChunkStore(spec, LocalStorage(tmp_path), plan, window=0, held=lambda: None)
+    store.prepare()
+    last = {
+        slot: chunk
+        for each in plan.requests
+        for chunk, slot in zip(each.loads, each.into, strict=True)
+        if slot >= 0
+    }
+    stored = {}
+    kept = store.layout.delete
+    store.layout.delete = lambda chunk: None  # type: ignore[method-assign]
+    issue(plan.instants, range(len(plan.instants)), store.readers(), drain_s=5.0, sequel=store)
+    store.end(5.0)
+    for slot, chunk in last.items():
+        (path,) = tmp_path.glob(f"window-00000-{chunk:09d}-*.kv")
+        stored[slot] = path.read_bytes()
+    assert len(stored) > 3
+    memory = store._slots
+    assert memory is not None
+    wrong = [slot for slot, data in stored.items() if memory[slot, : len(data)].tobytes() != data]
+    assert not wrong
+    store.layout.delete = kept  # type: ignore[method-assign]
+    store.remove()
 
 
 @pytest.mark.parametrize("engine", ["io_uring", "threads"])

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.base.errors import UsageError
+from iobench.runner.kv_cache import make_kv_plan
 from iobench.serve.arrivals import Arrivals
 from iobench.serve.kv.layouts import layout_of
 from iobench.serve.kv.tiers import Tiers, WindowPlan, plan_window
-from iobench.serve.kv.traffic import draw_prompts
+from iobench.serve.kv.traffic import Prompts, draw_prompts
 from iobench.serve.models import SERVED_MODELS
 from iobench.settings.kv_cache import KV_MODELS, KvScenario, load_kv_scenario
 from iobench.storage.local.storage import LocalStorage
@@ -324,3 +325,52 @@ def test_a_trace_that_is_none_is_refused_in_a_line(
     path = trace_of(tmp_path / "trace.jsonl", [first, row])
     with pytest.raises(UsageError):
         replayed(path, form, **keys)
+
+
+@given(traffic(), st.integers(0, 12), st.integers(0, 10))
+def test_what_is_found_in_memory_has_stayed_in_a_slot_of_its_own(
+    prompts: list[list[int]], dram: int, before: int
+) -> None:
+    known, before = spec(dram=dram * spec().whole_chunk_bytes), min(before, len(prompts))
+    tokens = np.array([known.chunk_tokens * len(prompt) + 1 for prompt in prompts])
+    times = np.arange(len(prompts)) - float(before)
+    plan = plan_window(known, Prompts(times_s=times, tokens=tokens, chunks=prompts.__getitem__))
+    tiers = Tiers(dram, 10**6, "always")
+    since: dict[int, int] = {}  # the prompt that brought a chunk
+    stays: dict[tuple[int, int], tuple[int, int]] = {}  # slot and last use of each that is found
+    for at, prompt in enumerate(prompts, -before):
+        held = {*tiers.dram}
+        since |= {chunk: max(-1, at) for chunk in prompt if chunk not in held}
+        found = tiers.prompt(prompt)
+        if at < 0:
+            continue
+        hits = [chunk for chunk in prompt[: found.dram + len(found.load)] if chunk in held]
+        each = plan.requests[at]
+        for chunk, slot in zip(hits, each.copies, strict=True):
+            stay = chunk, since[chunk]
+            assert stays.get(stay, (slot, 0))[0] == slot
+            stays[stay] = slot, at
+    assert {slot for slot, _ in stays.values()} == {*range(plan.slots)}
+    assert plan.slots <= dram
+    for (chunk, begin), (slot, end) in stays.items():
+        if begin >= 0 and chunk in (loads := tiers_loads(prompts, dram)[begin + before]):
+            assert plan.requests[begin].into[loads.index(chunk)] == slot
+        others = [(one[1], last) for one, (at, last) in stays.items() if at == slot]
+        assert all(
+            last < begin or first > end or (first, last) == (begin, end) for first, last in others
+        )
+
+
+def tiers_loads(prompts: list[list[int]], dram: int) -> list[list[int]]:
+    tiers = Tiers(dram, 10**6, "always")
+    return [tiers.prompt(prompt).load for prompt in prompts]
+
+
+def test_memory_that_is_not_there_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = load_kv_scenario("kv-chat-llama3-8b", ["layers=1", "memory=real"])
+    asked: dict[str, Any] = {"find_max": False, "rate": None, "seconds": 20.0, "repetitions": 1}
+    make_kv_plan(real, "kv", **asked)
+    monkeypatch.setattr("iobench.base.buffers.available", lambda: 10_000_000)
+    make_kv_plan(real.model_copy(update={"memory": "modelled"}), "kv", **asked)
+    with pytest.raises(UsageError, match="finds in memory"):
+        make_kv_plan(real, "kv", **asked)

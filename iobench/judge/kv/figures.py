@@ -28,10 +28,11 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
     nothing = {"over": 1.0, "holds": False, "steady": False} if number else {}
     if not good.any():
         return trial.model_copy(update=update | nothing)
-    intended, taken, issued, waited, looked, ready = (
+    intended, taken, issued, waited, looked, copied, ready = (
         rows[f"{name}_ns"][good].astype(np.float64) / 1e9
-        for name in ("intended", "taken", "issued", "waited", "looked", "ready")
+        for name in ("intended", "taken", "issued", "waited", "looked", "copied", "ready")
     )
+    copies = copied - looked  # also made without the storage
     tokens, memory, loaded, chunks = (
         rows[name][good].astype(np.float64)
         for name in ("tokens", "memory_tokens", "loaded_tokens", "chunks")
@@ -41,12 +42,13 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
     engines = spec.prefill.engines
     begins = prefill_begins(ready, with_storage, engines)
     latency = begins + with_storage - intended
-    again = prefill_begins(intended, without, engines) + without - intended
+    again = prefill_begins(intended + copies, without, engines) + without - intended
     parts = {
         "reader_wait_s": issued - intended,
         "write_wait_s": waited - issued,
         "lookup_s": looked - waited,
-        "load_s": ready - looked,
+        "memory_s": copies,
+        "load_s": ready - copied,
         "engine_wait_s": begins - ready,
         "prefill_s": with_storage,
     }
@@ -80,7 +82,8 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
         "read_bytes_per_s": trial.bytes / wall,
     }
     if (loads := chunks > 0).any():
-        columns = (ready - issued, ready - looked, without - with_storage, chunks)
+        load, fetch, saved = ready - issued - copies, ready - copied, without - with_storage
+        columns = (load, fetch, saved, chunks)
         update |= _of_loads(spec, trial.seconds, *(each[loads] for each in columns))
     return trial.model_copy(update=update)
 

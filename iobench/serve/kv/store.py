@@ -9,6 +9,7 @@ their loads have ended.
 from __future__ import annotations
 
 import heapq
+import os
 import re
 import threading
 import time
@@ -16,10 +17,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 
+from ...base import buffers
+from ...base.buffers import Memory
 from ...base.errors import IobenchError, StorageError
 from ...base.interrupts import defer_interrupts
 from ...load.engines.base import Extent, ReadEngine
@@ -27,11 +31,12 @@ from ...load.reader import make_engine, reads_by
 from ...settings.kv_cache import KvScenario
 from ...settings.workload import Engine
 from ...storage.base import Cached, Storage
+from ...storage.local.storage import ALIGNMENT
 from ...storage.markers import Marked
 from ..arrivals import Instants
 from ..client import Read
 from .layouts import ChunkFiles, layout_of
-from .tiers import WindowPlan
+from .tiers import Planned, WindowPlan
 
 _PIECE = re.compile(r"window-\d{5}(-\d{9}-\d{4}\.kv|\.extents)(\.part)?")
 
@@ -71,6 +76,17 @@ class Written:
     failure: IobenchError | None = None
 
 
+def slot_of(spec: KvScenario) -> int:
+    """Bytes of a chunk in memory, whose pieces are aligned."""
+    return -(-spec.piece_bytes // ALIGNMENT) * ALIGNMENT * spec.pieces
+
+
+def memory_bytes(spec: KvScenario, plan: WindowPlan) -> int:
+    """Bytes that the tier in memory takes in this window, if it is real."""
+    readers = min(spec.reader.concurrency, max(1, len(plan.requests)))
+    return (plan.slots + readers) * slot_of(spec) if spec.memory == "real" else 0
+
+
 def engine_of(spec: KvScenario, storage: Storage) -> Engine:
     """What keeps the reads of a request in flight on this storage.
 
@@ -84,7 +100,10 @@ def engine_of(spec: KvScenario, storage: Storage) -> Engine:
 
 
 class ChunkStore:
-    """The chunks of one window. ``waited`` and ``looked`` are columns of its requests, in ns."""
+    """The chunks of one window.
+
+    ``waited``, ``looked`` and ``copied`` are columns of its requests, in ns.
+    """
 
     def __init__(
         self,
@@ -102,6 +121,7 @@ class ChunkStore:
         number = len(plan.requests)
         self.waited: Instants = np.full(number, -1, np.int64)
         self.looked: Instants = np.full(number, -1, np.int64)
+        self.copied: Instants = np.full(number, -1, np.int64)
         self.written = Written()
         self._state = bytearray(plan.chunks)
         self._loads_left = np.zeros(plan.chunks, np.int64)
@@ -130,6 +150,11 @@ class ChunkStore:
             )
             for _ in range(min(spec.reader.concurrency, max(1, number)))
         ]
+        # The slots of the tier in memory, and for each reader one to which it copies.
+        self._slots: Memory | None = None
+        if spec.memory == "real":
+            self._slots = buffers.private(memory_bytes(spec, plan)).array.reshape(-1, slot_of(spec))
+            self._slots[:] = np.frombuffer(os.urandom(slot_of(spec)), np.uint8)
 
     # Before the window
 
@@ -151,7 +176,10 @@ class ChunkStore:
         """As many readers of requests as may load at a time, each for a thread of its own."""
         for engine in self._engines:
             engine.reserve()
-        return [partial(self._load, engine=engine) for engine in self._engines]
+        return [
+            partial(self._load, engine=engine, own=self.plan.slots + number)
+            for number, engine in enumerate(self._engines)
+        ]
 
     def blocks(self) -> list[Extent]:
         """All reads of the chunks that are loaded in the window and still lie there."""
@@ -195,8 +223,11 @@ class ChunkStore:
     def now_ns(self) -> int:
         return time.monotonic_ns() - self._begin_ns
 
-    def _load(self, number: int, engine: ReadEngine) -> int:
-        """Load the chunks of a request; before the window, open what loads need."""
+    def _load(self, number: int, engine: ReadEngine, own: int) -> int:
+        """Load the chunks of a request; before the window, open what loads need.
+
+        ``own``: the slot of memory to which this reader copies.
+        """
         if not self._began:
             step = self.storage.alignment
             few = [Extent(key, 0, step, 0, 0) for key in self.layout.keys(self.plan.before[:1])[:1]]
@@ -208,8 +239,12 @@ class ChunkStore:
             if isinstance(self.layout, ChunkFiles) and self._looks_up:
                 missing = planned.lookups > len(planned.loads)
                 self.layout.look_up(planned.loads, self.plan.chunks if missing else None)
-            self.looked[number] = self.now_ns()
-            return self._read(planned.loads, engine)
+            self.looked[number] = self.copied[number] = self.now_ns()
+            if self._slots is not None:
+                for slot in planned.copies:
+                    self._slots[own] = self._slots[slot]
+                self.copied[number] = self.now_ns()
+            return self._read(planned, engine, own)
         except IobenchError:
             self.ready(number, self.now_ns())
             raise
@@ -234,10 +269,20 @@ class ChunkStore:
                     + ("failed" if state[chunk] == _FAILED else "has not begun in time")
                 )
 
-    def _read(self, chunks: Sequence[int], engine: ReadEngine) -> int:
-        if not chunks or self.without == "reads":
+    def _read(self, planned: Planned, engine: ReadEngine, own: int) -> int:
+        if not planned.loads or self.without == "reads":
             return 0
-        return engine.read([each for chunk in chunks for each in self.layout.extents(chunk)], None)
+        extents = [self.layout.extents(chunk) for chunk in planned.loads]
+        if self._slots is None:
+            return engine.read(list(chain.from_iterable(extents)), None)
+        slot, piece = slot_of(self.spec), slot_of(self.spec) // self.spec.pieces
+        landing = [(into if into >= 0 else own) * slot for into in planned.into]
+        landed = [
+            each._replace(landing=at + place * piece)
+            for at, chunk in zip(landing, extents, strict=True)
+            for place, each in enumerate(chunk)
+        ]
+        return engine.read(landed, self._slots.reshape(-1).data)
 
     # Behind the requests
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -94,7 +94,8 @@ class Planned:
 
     ``tokens``: of the prompt. ``in_memory`` and ``loaded``: of these, found in memory and on the
     storage. ``lookups``: chunks that are looked for on the storage, of which the last one is not
-    there unless all are loaded.
+    there unless all are loaded. ``copies``: slots of memory in which chunks are found. ``into``:
+    the slot of each chunk that is loaded; -1: it is not found there before it is forgotten.
     """
 
     tokens: int
@@ -104,6 +105,8 @@ class Planned:
     loads: tuple[int, ...]
     writes: tuple[int, ...]
     deletes: tuple[int, ...]
+    copies: tuple[int, ...] = ()
+    into: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,7 @@ class WindowPlan:
     ``before``: chunks that must be on the storage when it begins, because they are loaded or
     deleted. ``chunks``: all numbers are below. ``stored``: chunks of the tier at the begin, whether
     or not they are needed. ``most``: chunks that lie there at the same time, of those that are.
+    ``slots``: of memory, for as many chunks as lie there at the same time and are found later.
     """
 
     instants: Instants
@@ -121,6 +125,7 @@ class WindowPlan:
     chunks: int = 0
     stored: int = 0
     most: int = 0
+    slots: int = 0
 
     @property
     def only_loaded(self) -> list[int]:
@@ -134,10 +139,13 @@ def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
     first = int(np.searchsorted(prompts.times_s, 0))
     for request in range(first):
         tiers.prompt(prompts.chunks(request))
-    numbers, plan = _Numbers(), list[Planned]()
+    numbers, stays, plan = _Numbers(), _Stays(), list[Planned]()
     stored = len(tiers.stored)
     for request in range(first, len(prompts.tokens)):
-        found = tiers.prompt(prompts.chunks(request))
+        chunks = prompts.chunks(request)
+        held = {chunk for chunk in chunks if chunk in tiers.dram}
+        found = tiers.prompt(chunks)
+        stays.prompt(chunks, held, found)
         tokens = int(prompts.tokens[request])
         # One token at least is computed, which the first one of the answer follows from.
         most = tokens - 1
@@ -154,15 +162,66 @@ def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
                 deletes=numbers.deleted(found.delete),
             )
         )
+    slots, places = stays.slots()
     instants = np.asarray(prompts.times_s[first:] * 1e9).astype(np.int64)
     return WindowPlan(
         instants=instants,
-        requests=plan,
+        requests=[
+            replace(each, copies=copies, into=into)
+            for each, (copies, into) in zip(plan, places, strict=True)
+        ],
         before=numbers.before,
         chunks=numbers.next,
         stored=stored,
         most=len(numbers.before) + numbers.grown,
+        slots=slots,
     )
+
+
+class _Stays:
+    """The stays of chunks in memory, from a prompt that brings one until the last that finds it."""
+
+    def __init__(self) -> None:
+        self._now: dict[int, int] = {}
+        self._begin, self._last = list[int](), list[int]()
+        self._prompts: list[tuple[list[int], list[int]]] = []  # stays that are found, or begin
+
+    def _new(self, chunk: int, begin: int) -> None:
+        self._now[chunk] = len(self._begin)
+        self._begin.append(begin)
+        self._last.append(begin)
+
+    def prompt(self, chunks: Sequence[int], held: set[int], found: Step) -> None:
+        """One prompt, of whose chunks these were held in memory."""
+        at, hits = len(self._prompts), list[int]()
+        for place, chunk in enumerate(chunks):
+            if chunk not in held:
+                self._new(chunk, at)
+            elif place < found.dram + len(found.load):
+                if chunk not in self._now:  # since before the window
+                    self._new(chunk, -1)
+                hits.append(self._now[chunk])
+                self._last[hits[-1]] = at
+        self._prompts.append((hits, [self._now[chunk] for chunk in found.load]))
+
+    def slots(self) -> tuple[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+        """How many slots hold all of them, and the slots that each prompt finds and fills."""
+        free, slot, most = list[int](), dict[int, int](), 0
+        ends: dict[int, list[int]] = {}
+        begins: dict[int, list[int]] = {}
+        for stay, (begin, last) in enumerate(zip(self._begin, self._last, strict=True)):
+            if last > begin:
+                begins.setdefault(begin, []).append(stay)
+                ends.setdefault(last, []).append(stay)
+        for at in range(-1, len(self._prompts)):
+            for stay in begins.get(at, ()):
+                slot[stay] = free.pop() if free else most
+                most = max(most, slot[stay] + 1)
+            free += [slot[stay] for stay in ends.get(at, ())]
+        return most, [
+            (tuple(slot[stay] for stay in hits), tuple(slot.get(stay, -1) for stay in loads))
+            for hits, loads in self._prompts
+        ]
 
 
 class _Numbers:
