@@ -108,7 +108,7 @@ class KvTrial(RequestWindow):
     delete_p99_s: Figure | None = None
     drive_writes_per_day: Figure | None = None
     before_bytes: Count = 0  # written before the window
-    memory_bytes: Count = 0  # of a real tier in memory, of which some are for copies
+    held_bytes: Count = 0  # of a real tier in memory, of which some are for copies
     stored_share: Share | None = None  # of the tier's capacity, when the window begins
 
     @property

@@ -315,7 +315,7 @@ class _KvRun:
             error=str(issued.failure) if issued.failure is not None else "",
             before_bytes=before,
             plain_bytes_per_s=plain,
-            memory_bytes=memory_bytes(spec, plan),
+            held_bytes=memory_bytes(spec, plan),
             stored_share=min(1.0, plan.stored / spec.capacity_chunks),
         )
         trial = with_kv_figures(_with_writes(trial, written, spec), columns, spec)

@@ -89,7 +89,7 @@ def test_every_flag(scenario: Path, tmp_path: Path) -> None:
     assert {trial["flush_s"] for trial in job["trials"]} == {None}
     assert (found["rules"], found["tags"], job["direct"]) == ("mlperf", {"box": "a"}, False)
     assert job["engine"] == ("threads" if no_ring() else "io_uring")
-    assert min(trial["memory_bytes"] for trial in job["trials"]) > 0
+    assert min(trial["held_bytes"] for trial in job["trials"]) > 0
 
 
 def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
