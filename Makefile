@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-touched test-nightly oracles coverage check bench fuzz mutations promises published scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium
+.PHONY: help setup demo test test-all test-slow test-touched test-nightly oracles coverage check bench fuzz mutations promises published scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium lancedb
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -171,6 +171,12 @@ chromium:
 	  $(APT) update >/dev/null 2>&1 && $(APT) install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 && exit 0
 	fi
 	echo "chromium is missing, so pages will not be opened. Install it: apt-get install chromium" >&2
+
+# A real engine of vector search, for one kind of scenario: 187 MB that no other test needs.
+lancedb: $(STAMP)
+	$(BIN)/python -c 'import lancedb' 2>/dev/null && exit 0
+	echo "installing lancedb" >&2
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[lancedb]'
 
 # Servers of tests are started by the tests themselves, on loopback. policy-rc.d keeps apt from
 # starting them, and systemctl keeps them, and what comes with them, from the next boot.

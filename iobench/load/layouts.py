@@ -69,6 +69,13 @@ def layout_folder(storage: Storage, kind: str) -> Path:
             f"{storage.url} is not one",
             remedy=f"use --set loader.kind={OWN.kind}",
         )
+    return layout_place(storage, kind)
+
+
+def layout_place(storage: Storage, kind: str) -> Path:
+    """``layout_folder`` of a dataset that is known to be in a local directory."""
+    root = local_root(storage)
+    assert root is not None
     for name in (kind, f"{kind}.part"):
         try:
             check_folder(str(root), f"{LAYOUTS}/{name}")
@@ -84,7 +91,11 @@ def read_layout(storage: Storage, kind: str) -> LibraryLayout | None:
     """Return the layout if it is there and complete, else None."""
     if converter_class(kind) is None:
         return None
-    folder = layout_folder(storage, kind)
+    return recorded_layout(layout_folder(storage, kind))
+
+
+def recorded_layout(folder: Path) -> LibraryLayout | None:
+    """Return the layout in its folder if it is there and complete, else None."""
     try:
         data = parse_json(read_regular(folder / RECORD, MAX_HEADER_BYTES))
         found = LibraryLayout(
@@ -174,7 +185,7 @@ def held_layout(source: Source, package: str) -> Iterator[tuple[LibraryLayout, b
     for _ in range(_TRIES):
         with ExitStack() as stack:
             try:
-                place = _lock_place(source)
+                place = lock_place(layout_folder(source.storage, kind))
                 stack.enter_context(shared(place, layout_lock(kind), verb="run", make=True))
             except StorageError:
                 pass  # read-only storage: no lock is possible, and nobody writes there
@@ -201,10 +212,20 @@ def make_layout(source: Source, package: str) -> tuple[LibraryLayout, bool]:
     have = _usable(source, package)
     if have is not None:
         return have, True
-    lock = layout_lock(source.loading.kind)
-    with exclusive(_lock_place(source), lock, verb="layout", make=True):
+    kind = source.loading.kind
+    folder, library = layout_folder(source.storage, kind), _converter(kind)
+    with exclusive(lock_place(folder), layout_lock(kind), verb="layout", make=True):
         have = _usable(source, package)  # another process may have made it meanwhile
-        return (have, True) if have is not None else (_write(source, package), False)
+        if have is not None:
+            return have, True
+        made = write_layout(
+            folder,
+            dataset=source.manifest.header.id,
+            package=package,
+            writes=library.writes,
+            convert=lambda part: library.convert(source, part),
+        )
+        return made, False
 
 
 def _usable(source: Source, package: str) -> LibraryLayout | None:
@@ -214,12 +235,12 @@ def _usable(source: Source, package: str) -> LibraryLayout | None:
     return have if have is not None and (have.dataset, have.package) == wanted else None
 
 
-def _lock_place(source: Source) -> LocalStorage:
+def lock_place(layout: Path) -> LocalStorage:
     """Return the storage of the lock file: the ``layouts`` directory, which is created.
 
     It is separate from the lock of the dataset itself, which a run holds all the time.
     """
-    folder = layout_folder(source.storage, source.loading.kind).parent
+    folder = layout.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -227,28 +248,36 @@ def _lock_place(source: Source) -> LocalStorage:
     return LocalStorage(folder)
 
 
-def _write(source: Source, package: str) -> LibraryLayout:
-    kind = source.loading.kind
-    folder = layout_folder(source.storage, kind)
+def write_layout(
+    folder: Path,
+    *,
+    dataset: str,
+    package: str,
+    writes: tuple[str, ...],
+    convert: Callable[[Path], None],
+) -> LibraryLayout:
+    """Write a layout durably, and in place of another one. The caller holds its lock.
+
+    ``writes``: patterns of the names of files that ``convert`` writes into a folder. Raises
+    StorageError, and UsageError if the folder holds other files.
+    """
+    kind = folder.name
     part = folder.with_name(folder.name + ".part")
-    library = _converter(kind)
     started = time.monotonic()
     try:
         _remove(folder, layout_files(folder).__contains__)
-        _remove(part, layout_names(unfinished_layout(part) or name_patterns(library.writes)))
+        _remove(part, layout_names(unfinished_layout(part) or name_patterns(writes)))
         part.mkdir()  # new: the library writes all files that it will hold
         begun = part / LAYOUT_BEGUN
-        begun.write_text(
-            json.dumps({"kind": kind, "writes": library.writes}) + "\n", encoding="utf-8"
-        )
-        library.convert(source, part)
+        begun.write_text(json.dumps({"kind": kind, "writes": writes}) + "\n", encoding="utf-8")
+        convert(part)
         begun.unlink()
         files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
         for path in (*part.rglob("*"), part):
             _flush(path)
         size = sum((part / name).stat().st_size for name in files)
         seconds = time.monotonic() - started
-        made = LibraryLayout(kind, package, source.manifest.header.id, seconds, size, tuple(files))
+        made = LibraryLayout(kind, package, dataset, seconds, size, tuple(files))
         (part / RECORD).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
         _flush(part / RECORD)
         _flush(part)
@@ -257,7 +286,7 @@ def _write(source: Source, package: str) -> LibraryLayout:
             _flush(above)
     except OSError as error:
         raise StorageError(
-            f"cannot write the layout of loader '{kind}' to {folder}: {error.strerror or error}"
+            f"cannot write the layout '{kind}' to {folder}: {error.strerror or error}"
         ) from error
     return made
 

@@ -12,7 +12,7 @@ Layout below the dataset's root (a directory or a prefix)::
     shards.arrow         SHARD_COLUMNS, in shard order; for scanned data also ``key``, the name of
                          each shard: text, or bytes (binary) if a name is not UTF-8
     data/...             the shards
-    layouts/KIND/...     the same samples in the file format of a loader library, if requested
+    layouts/KIND/...     the same samples in the file format of a library, if requested
 
 A million samples are five mapped arrays (36 bytes per sample), not a million objects. Forked
 workers share the mapping.
@@ -45,6 +45,9 @@ MARKER = ".iobench-dataset"
 SAMPLES = "samples.arrow"
 SHARDS = "shards.arrow"
 LAYOUTS = "layouts"
+ENGINES = ("lancedb",)
+"""Kinds of layouts that are the index of a search engine; all others are of loaders."""
+
 LAYOUT_RECORD = "layout.json"
 LAYOUT_BEGUN = ".iobench-layout"
 _MAX_STARS = 4

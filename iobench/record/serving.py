@@ -17,8 +17,9 @@ from .host import StorageFacts
 from .job import DatasetFacts
 from .verdict import Estimate
 
-TrialKind = Literal["repetition", "without-storage", "without-log", "find-max"]
-"""``without-storage``: the bytes come from memory. ``find-max``: a rate that was tried."""
+TrialKind = Literal["repetition", "without-storage", "without-log", "find-max", "recall"]
+"""``without-storage``: the bytes come from memory. ``find-max``: a rate that was tried. ``recall``:
+a point of an engine's curve, whose queries follow one another without arrivals."""
 
 SERVED_COLUMNS = {
     "trial": "int32, place of the window in ``job.trials``",
@@ -97,6 +98,11 @@ class ServedTrial(RequestWindow):
     storage_p99_s: Figure | None = None
     storage_max_s: Figure | None = None
     reads: Count | None = None  # nodes of an index that were read; None: a request is one sample
+    nprobes: Count | None = None  # of an engine: partitions that a query looked into
+    refine: Count | None = None
+    recall: Share | None = None  # found of the exactly nearest vectors, mean over the queries
+    recall_low: Share | None = None
+    recall_high: Share | None = None
     reads_per_s: Figure | None = None
     read_bytes_per_s: Figure | None = None
     parts: LatencyParts = LatencyParts()
@@ -150,6 +156,14 @@ class ServingVerdict(Record):
     why: str = ""
 
 
+class IndexFacts(Record):
+    """The index of a real engine. ``built_s``: None if it was there before the run."""
+
+    package: str
+    bytes: Count
+    built_s: Figure | None = None
+
+
 class ServingRun(Record):
     """A serving run as the job of a run."""
 
@@ -159,6 +173,7 @@ class ServingRun(Record):
     rate: Figure | None = None  # of the repetitions; None: no rate that was tried held the limit
     direct: bool = False  # reads go past the page cache
     log: StorageFacts | None = None  # where the log is written
+    index: IndexFacts | None = None
     arrivals_together: Share | None = None  # of a trace: arrivals at the instant of another one
     trials: list[ServedTrial] = []
     found: FoundRate | None = None

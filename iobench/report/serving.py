@@ -58,6 +58,7 @@ _TRIALS = {
     "without-storage": "without storage",
     "without-log": "without the log",
     "find-max": "tried rate",
+    "recall": "recall",
 }
 
 
@@ -70,7 +71,7 @@ def sections(doc: ServingRecord) -> list[Section]:
     """All sections for which the run has data."""
     job = doc.job
     rates = rates_table(job.of("find-max"), job.limit_s, job.scenario.quantile)
-    evidence = [figures_table(doc), _parts(job), _log(job), rates]
+    evidence = [_curve(job), figures_table(doc), _parts(job), _log(job), rates]
     data = windows_table(doc, ServedTrial, LatencyParts, _TRIALS)
     return whole_report(doc, _first(doc), evidence, _about(doc), data)
 
@@ -118,6 +119,11 @@ def _first(doc: ServingRecord) -> FirstScreen:
         rounds = counted(spec.walk.rounds, "round")
         gauges.append(KeyFigure("nodes read", rate, f"{spec.walk.reads} a query, in {rounds}"))
         gauges.append(KeyFigure("recall", "not measured:", job.not_measured.get("recall", "")))
+    shares = [one.recall for one in job.of("recall") if one.recall is not None]
+    if shares:
+        among = ends(min(shares), max(shares), format_percent)
+        points = f"over {counted(len(shares), 'setting')} (--details has the curve)"
+        gauges.append(KeyFigure("recall", among, points))
     held = verdict is None or verdict.holds is not False
     gauges.append(
         KeyFigure("largest rate", largest_rate(job.found), why_largest(job.found, held=held))
@@ -142,6 +148,31 @@ def _first(doc: ServingRecord) -> FirstScreen:
         gauges=tuple(gauges),
         picture=parts_picture(job.repetitions, _parts_of(job)),
     )
+
+
+def _curve(job: ServingRun) -> Table | None:
+    """Recall of a real engine, and what it costs, over the settings of its searches."""
+    points, spec = sorted(job.of("recall"), key=lambda one: one.recall or 0.0), job.scenario.engine
+    if not points or spec is None:
+        return None
+    rows = TableOf(points)
+    rows.add("nprobes", f"partitions of {spec.partitions:,}")
+    rows.add("refine", "refined", of=lambda one: f"{one.refine} x" if one.refine else "no")
+    rows.add("recall", f"recall of {spec.top}", "share")
+    rows.add("recall_low", "from", "share")
+    rows.add("recall_high", "to", "share")
+    rows.add("requests_per_s", "queries/s")
+    rows.add("latency_p50_s", "p50")
+    rows.add("latency_p99_s", "p99")
+    each = "bytes of storage a query"
+    rows.add("query_bytes", each, "B", lambda one: one.bytes / one.requests if one.requests else 0)
+    charts = [
+        Chart(kind="lines", x="recall", y=("requests_per_s",), dots=("requests_per_s",)),
+        Chart(kind="lines", x="recall", y=("latency_p99_s",), dots=("latency_p99_s",)),
+    ]
+    at_once = counted(min(job.scenario.reader.concurrency, spec.queries), "query", "queries")
+    title = f"Recall against the exactly nearest vectors, and its cost, {at_once} at a time"
+    return rows.made("recall", title, charts=charts)
 
 
 def largest_rate(found: FoundRate | None) -> str:
@@ -226,7 +257,10 @@ def _parts(job: ServingRun) -> Table | None:
 def _parts_of(job: ServingRun) -> list[tuple[str, str]]:
     """The parts of the latency, that of the log only where answers wait for one."""
     waits = job.log is not None and job.scenario.log.waits
-    return [each for each in _PARTS.items() if waits or each[0] != "log_wait_s"]
+    labels = (
+        _PARTS if job.scenario.engine is None else {**_PARTS, "storage_s": "the engine's search"}
+    )
+    return [each for each in labels.items() if waits or each[0] != "log_wait_s"]
 
 
 def _means(tried: Sequence[ServedTrial | KvTrial], name: str, *, slow: bool) -> float:
@@ -306,6 +340,7 @@ def _about(doc: ServingRecord) -> list[tuple[str, str]]:
     reads += f"at most {counted(spec.reader.concurrency, 'read')} in flight"
     reads += ", past the page cache" if job.direct else ""
     walk = spec.walk
+    reads += f"; {job.index.package}" if job.index is not None else ""
     reads += f"; a walk of {walk.reads} each, {walk.beam_width} at once" if walk else ""
     step = f"emulated: {format_duration(spec.step_time)} a step{batch}{delay}"
     return [

@@ -21,11 +21,20 @@ from ..judge.serving.figures import with_figures
 from ..judge.serving.queue import Accelerators
 from ..judge.serving.search import RateSearch
 from ..judge.serving.verdict import window_client_bound
+from ..judge.statistics import mean_interval
 from ..record.run import EVENTS_FILE, ServingRecord
-from ..record.serving import FoundRate, RequestWindow, ServedTrial, ServingRun, TrialKind
+from ..record.serving import (
+    FoundRate,
+    IndexFacts,
+    RequestWindow,
+    ServedTrial,
+    ServingRun,
+    TrialKind,
+)
 from ..record.training import Epoch
 from ..serve.arrivals import Arrivals, Instants
 from ..serve.client import Issued
+from ..serve.lance import LanceIndex, LanceSearches, check_vectors
 from ..serve.logs import LOGS, Log, Logged
 from ..serve.sample import SampleReaders
 from ..serve.walk import UNKNOWN_RECALL, Searches, check_index
@@ -97,7 +106,7 @@ class ServingPlan:
     @property
     def most(self) -> int | None:
         """Requests of a cold window: one of each sample where the page cache may serve a second."""
-        if self.scenario.cache != "cold" or self.plan.uncached:
+        if self.scenario.cache != "cold" or self.plan.uncached or self.scenario.engine is not None:
             return None
         samples, walk = self.plan.manifest.sample_count, self.scenario.walk
         return samples if walk is None else max(1, int(FRESH * samples / walk.reads))
@@ -144,6 +153,8 @@ def make_serving_plan(
     )
     if scenario.walk is not None:
         check_index(plan.manifest)
+    if scenario.engine is not None:
+        check_vectors(plan.manifest, plan.home, scenario.engine)
     if rate is not None:
         arrivals.window(rate, seconds, seed)  # refuses what no record holds
     if scenario.log.to is not None and rate is not None:
@@ -294,6 +305,7 @@ class ServingBegun:
         self.agent = HostAgent(plan.plan.storage)
         self.windows: list[RequestColumns] = []
         self.rate = plan.rate
+        self.index: LanceIndex | None = None
         trace, to = plan.arrivals.trace, plan.scenario.log.to
         hosts, storage = self.agent.describe_all(), storage_facts(plan.plan.storage)
         job = ServingRun(
@@ -302,7 +314,7 @@ class ServingBegun:
                 plan.plan.manifest, location=location_of(plan.plan), origin=plan.plan.origin
             ),
             rate=plan.rate,
-            direct=plan.plan.direct,
+            direct=plan.plan.direct and plan.scenario.engine is None,
             log=None if to is None else storage_facts(open_storage(to)),
             not_measured={"recall": UNKNOWN_RECALL} if plan.scenario.walk is not None else {},
             arrivals_together=trace.together if trace is not None else None,
@@ -327,6 +339,8 @@ class ServingBegun:
     def run(self) -> ServingRecord:
         doc = self.doc
         with failures_recorded(doc, self.directory) as ending:
+            self._open_index()
+            self._curve()
             if self.rate is None:
                 self._search()
             if self.rate is not None:
@@ -346,14 +360,98 @@ class ServingBegun:
     def repetition(self, number: int) -> ServedTrial:
         """A window with storage at the rate of the plan. Raises IobenchError."""
         assert self.rate is not None
+        self._open_index()
         seed = seed_of(self.plan.seed, "repetition", number)
         return self._window("repetition", self.rate, seed, None)
+
+    def _open_index(self) -> None:
+        """The index of a real engine, which is built if there is none."""
+        spec = self.plan.scenario.engine
+        if spec is None or self.index is not None:
+            return
+        inner = self.plan.plan
+        self.index = LanceIndex.of(
+            inner.manifest, inner.home, spec, lambda: self.observer.phase("building the index")
+        )
+        layout = self.index.layout
+        self.doc.job.index = IndexFacts(
+            package=layout.package,
+            bytes=layout.bytes,
+            built_s=layout.seconds if self.index.built else None,
+        )
+
+    def _curve(self) -> None:
+        """Recall of the engine, and what it costs, at each setting of the curve."""
+        if self.index is None:
+            return
+        spec = self.index.spec
+        for number, (nprobes, refine) in enumerate(spec.curve):
+            part = f"recall with {nprobes} of {spec.partitions} partitions, refined {refine} x"
+            self.observer.phase(f"{part}, {number + 1} of {len(spec.curve)}")
+            self._point(self.index, number, nprobes, refine)
+
+    def _point(self, index: LanceIndex, number: int, nprobes: int, refine: int) -> None:
+        """A point of the curve: fresh queries, each of which follows another one."""
+        spec, seed = index.spec, seed_of(self.plan.seed, "recall", number)
+        in_flight = min(self.plan.scenario.reader.concurrency, spec.queries)
+        with (
+            self.budget.trial("recall"),
+            closing(index.searches(seed, spec.queries, in_flight, nprobes, refine)) as searches,
+        ):
+            state = Epoch(epoch=number)
+
+            def prepare() -> None:
+                nonlocal state
+                state = self._prepared_index(index, number, warm=False)
+
+            instants = np.zeros(spec.queries, np.int64)
+            issued = searches.issue(
+                instants, np.arange(spec.queries), drain_s=3600.0, prepare=prepare
+            )
+            if issued.failure is not None:
+                raise issued.failure
+            shares = index.recall(searches)
+        low, high = mean_interval(shares)
+        self._keep(
+            ServedTrial(
+                kind="recall",
+                seed=seed,
+                rate=0.0,
+                seconds=1e-6,
+                requests=spec.queries,
+                bytes=issued.bytes,
+                nprobes=nprobes,
+                refine=refine,
+                recall=float(np.mean(shares)),
+                recall_low=max(0.0, low),
+                recall_high=min(1.0, high),
+                residency_before=state.residency_before,
+                residency_how=state.residency_how,
+            ),
+            {
+                "intended_ns": issued.issued_ns,
+                "taken_ns": issued.taken_ns,
+                "issued_ns": issued.issued_ns,
+                "ready_ns": issued.ready_ns,
+                "failed": issued.failed,
+                "logged_ns": np.full(spec.queries, -1),
+            },
+        )
+
+    def _prepared_index(self, index: LanceIndex, epoch: int, *, warm: bool) -> Epoch:
+        """The files of the index, dropped from the page cache or read into it, as is asked for."""
+        keys, cache = [*index.keys, *self.plan.plan.keys], self.plan.scenario.cache
+        if warm or cache == "warm":
+            state = self.agent.fill_cache(index.keys)
+        else:
+            state = (self.agent.empty_cache if cache == "cold" else self.agent.cache_state)(keys)
+        return Epoch(epoch=epoch, residency_before=state.ratio, residency_how=state.how)
 
     def _repeat(self) -> None:
         """All repetitions, in turns with the same arrivals without storage, and without a log."""
         assert self.rate is not None
         rate, total = self.rate, self.plan.repetitions
-        copies = self._copies()
+        copies = None if self.index is not None else self._copies()
 
         def measure(kind: TrialKind, turn: int) -> None:
             what = "with storage" if kind == "repetition" else kind.replace("-", " ")
@@ -400,16 +498,22 @@ class ServingBegun:
         copies: tuple[Storage, np.ndarray] | None,
     ) -> ServedTrial:
         """One window of requests, recorded. ``copies``: in place of the storage."""
-        plan, inner, scenario = self.plan, self.plan.plan, self.plan.scenario
+        plan, inner = self.plan, self.plan.plan
         with self.budget.trial(_PART):
             self.others.look()
             instants = plan.arrivals.window(rate, plan.seconds, seed, plan.most)
-            samples, sizes, readers = self._readers(len(instants), seed, copies)
+            asked = seed
+            if self.index is not None and kind == "without-storage":
+                asked = seed_of(seed, "pilot")  # queries that the engine has not had
+            samples, sizes, readers = self._readers(len(instants), asked, copies)
             state = Epoch(epoch=len(self.windows), residency_how="the bytes come from memory")
 
             def prepare() -> None:
                 nonlocal state
-                if copies is None:
+                if self.index is not None:
+                    warm = kind == "without-storage"
+                    state = self._prepared_index(self.index, state.epoch, warm=warm)
+                elif copies is None:
                     state = prepare_cache(inner, self.agent, state.epoch)
 
             with closing(readers):
@@ -426,7 +530,7 @@ class ServingBegun:
             requests=len(instants),
             bytes=issued.bytes,
             reads=readers.reads,
-            cpu_share=issued.cpu_s / issued.wall_s if issued.wall_s > 0 else None,
+            cpu_share=self._cpu_share(issued),
             residency_before=state.residency_before,
             residency_how=state.residency_how,
             error=str(issued.failure) if issued.failure is not None else "",
@@ -450,16 +554,25 @@ class ServingBegun:
             "failed": issued.failed,
             "logged_ns": np.full(len(instants), -1) if logged is None else logged.logged_ns,
         }
-        trial = with_figures(trial, columns, scenario)
-        self.doc.job.trials.append(trial)
-        self.windows.append(columns)
+        trial = self._keep(trial, columns)
         if issued.failure is not None and trial.failed == trial.requests:
             raise issued.failure
         return trial
 
+    def _cpu_share(self, issued: Issued) -> float | None:
+        """Of one core, by what issues requests; an engine computes in the same process."""
+        known = issued.wall_s > 0 and self.index is None
+        return issued.cpu_s / issued.wall_s if known else None
+
+    def _keep(self, trial: ServedTrial, columns: RequestColumns) -> ServedTrial:
+        trial = with_figures(trial, columns, self.plan.scenario)
+        self.doc.job.trials.append(trial)
+        self.windows.append(columns)
+        return trial
+
     def _readers(
         self, count: int, seed: int, copies: tuple[Storage, np.ndarray] | None
-    ) -> tuple[np.ndarray, np.ndarray, SampleReaders | Searches]:
+    ) -> tuple[np.ndarray, np.ndarray, SampleReaders | Searches | LanceSearches]:
         """What so many requests ask for, the stored bytes of each, and the readers.
 
         They ask for samples by their numbers, or, of an index, with random queries.
@@ -468,6 +581,10 @@ class ServingBegun:
         manifest, spec = inner.manifest, inner.workload.reader
         storage = inner.storage if copies is None else copies[0]
         most = min(scenario.reader.concurrency, max(1, count))
+        if self.index is not None:
+            nprobes, refine = self.index.spec.nprobes, self.index.spec.refine
+            engine = self.index.searches(seed, count, most, nprobes, refine)
+            return np.arange(count), np.zeros(count, np.int64), engine
         if scenario.walk is not None:
             queries = np.random.default_rng(seed).integers(1 << 62, size=count)
             nodes = None if copies is None else copies[1]
@@ -503,7 +620,7 @@ class ServingBegun:
 
     def _issue(
         self,
-        readers: SampleReaders | Searches,
+        readers: SampleReaders | Searches | LanceSearches,
         instants: Instants,
         samples: np.ndarray,
         prepare: Callable[[], None],

@@ -16,7 +16,9 @@ from ..base.errors import HostLostError, InterruptedRun, IobenchError, TargetLos
 
 V = TypeVar("V")
 
-Kind = Literal["repetition", "pilot", "window", "ablation", "confirm", "find-max", "engine"]
+Kind = Literal[
+    "repetition", "pilot", "window", "ablation", "confirm", "find-max", "engine", "recall"
+]
 
 _SEEDS: dict[Kind, tuple[int, int, int]] = {
     "repetition": (0, 1, 0),
@@ -25,6 +27,7 @@ _SEEDS: dict[Kind, tuple[int, int, int]] = {
     "window": (104_729, 104_729, 0),
     "confirm": (1_299_709, 1, 0),
     "pilot": (32_452_843, 0, 0),
+    "recall": (49_979_687, 1, 0),
     "ablation": (15_485_863, 1, 15_485_863),
 }
 """Distance of a trial's seed from the run's: of the first one, of the next number, and of the next

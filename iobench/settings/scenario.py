@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -122,6 +122,10 @@ class LogSpec(Strict):
         return self.commit == "record" if self.wait == "auto" else self.wait
 
 
+Probes = Annotated[int, Field(ge=1, le=65_536)]
+Refine = Annotated[int, Field(ge=0, le=1000)]
+
+
 class SearchSpec(Strict):
     """The search of one query in an index on disk: rounds of reads, each known from the last.
 
@@ -147,11 +151,35 @@ class SearchSpec(Strict):
         return -(-self.reads // self.beam_width)
 
 
+class EngineSpec(Strict):
+    """A real engine of vector search, which builds an index of the samples and reads by itself.
+
+    ``kind``: LanceDB, with an IVF_PQ index of ``partitions``, and codes of ``sub_vectors`` bytes.
+    The vectors lie around ``clusters`` centres. A query asks for its ``top`` nearest ones: the
+    engine reads the codes of the ``nprobes`` closest partitions, and the vectors of ``refine``
+    times as many candidates as it returns (0: of none). ``curve``: pairs of nprobes and refine at
+    which recall, queries/s and latency are measured, each with ``queries`` of its own.
+    """
+
+    kind: Literal["lancedb"]
+    partitions: int = Field(default=256, ge=1, le=65_536)
+    sub_vectors: int = Field(default=16, ge=1, le=4096)
+    clusters: int = Field(default=1000, ge=1, le=65_536)
+    top: int = Field(default=10, ge=1, le=1000)
+    nprobes: int = Field(default=16, ge=1, le=65_536)
+    refine: int = Field(default=10, ge=0, le=1000)
+    curve: tuple[tuple[Probes, Refine], ...] = Field(
+        default=((1, 0), (16, 0), (1, 10), (4, 10), (16, 10), (16, 50)), min_length=2, max_length=50
+    )
+    queries: int = Field(default=200, ge=20, le=10_000)
+
+
 class Scenario(Strict):
     """Requests for one sample each, which is read from storage and goes through an accelerator.
 
     With ``walk`` a request is the search of a query in an index, whose nodes are the samples, and
-    the accelerators stand for the cores that compute distances.
+    the accelerators stand for the cores that compute distances. With ``engine`` it is one of a real
+    engine over vectors, which computes by itself.
 
     ``accelerators`` take the samples that were read, in order, in batches of at most
     ``batch_size``. A batch is begun when it is full, or when its first sample has waited for
@@ -173,6 +201,7 @@ class Scenario(Strict):
     arrivals: ArrivalSpec = ArrivalSpec()
     reader: RequestReader = RequestReader()
     walk: SearchSpec | None = None
+    engine: EngineSpec | None = None
     log: LogSpec = LogSpec()
     cache: Literal["cold", "warm", "any"] = "cold"
     duration: Seconds = Field(default=10.0, gt=0, le=86_400)
@@ -185,6 +214,12 @@ class Scenario(Strict):
                 f"a limit of {self.limit:g} s is not longer than one step of {self.step_time:g} s, "
                 "so no request can hold it: raise 'limit', or lower 'step_time'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_kind_of_search(self) -> Scenario:
+        if self.walk is not None and self.engine is not None:
+            raise ValueError("a search is emulated by 'walk', or made by an 'engine': remove one")
         return self
 
     @property

@@ -26,6 +26,7 @@ from ...base.errors import DatasetError, MissingObjectError, StorageError, Targe
 from ...base.units import format_bytes, format_count
 from ...load.libraries import LOADERS
 from ...record.manifest import (
+    ENGINES,
     LAYOUTS,
     MANIFEST,
     MARKER,
@@ -103,7 +104,7 @@ class Owned:
             self._add_layouts(root / LAYOUTS)
 
     def _add_layouts(self, folder: Path) -> None:
-        for kind in LOADERS.entries():
+        for kind in (*LOADERS.entries(), *ENGINES):
             names = {f"{LAYOUTS}/{kind}/{name}" for name in layout_files(folder / kind)}
             self._files |= names | {f"{LAYOUTS}/{layout_lock(kind)}"}
             self._folders |= {f"{LAYOUTS}/{kind}", f"{LAYOUTS}/{kind}{_PART}"}

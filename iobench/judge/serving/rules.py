@@ -105,7 +105,11 @@ def requests(doc: RequestsRecord) -> RuleOutcome | None:
     name = verdict.quantile_text(doc.job.scenario.quantile)
     short = min(numbers)
     job = doc.job
-    once = isinstance(job, ServingRun) and job.scenario.cache == "cold" and not job.direct
+    once = isinstance(job, ServingRun) and (
+        job.scenario.cache,
+        job.scenario.engine,
+        job.direct,
+    ) == ("cold", None, False)
     cut = "" if not once else ", or a larger dataset, of which each sample is read once"
     return RuleOutcome(
         f"{counted(short, 'request')} in a repetition are too few for {name}",
