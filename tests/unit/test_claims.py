@@ -77,22 +77,6 @@ def test_four_runs_a_side_are_told_apart_by_their_ranks() -> None:
     assert rate(base[::-1], base).answer == "equal"
 
 
-def test_one_run_a_side_needs_the_drift_of_earlier_runs() -> None:
-    found = rate([96.0], [100.0])
-    assert (found.answer, found.basis, found.more) == ("inconclusive", None, None)
-    assert found.ratio.value == pytest.approx(0.96)
-    assert found.ratio.low is None
-    assert "iobench ab" in found.why
-    known = rate([96.0], [100.0], drift=drift(0.04))
-    assert (known.answer, known.basis, known.method) == ("inconclusive", "drift", "t")
-    half = 2.228 * 0.04 * math.sqrt(2)
-    assert bounds(known) == pytest.approx((0.96 * math.exp(-half), 0.96 * math.exp(half)), rel=1e-3)
-    assert known.more
-    assert rate([80.0], [100.0], drift=drift(0.04)).answer == "different"
-    assert rate([100.0], [101.0], drift=drift(0.01)).answer == "equal"
-    assert rate([80.0], [100.0], drift=drift(0.04, degrees=2)).answer == "inconclusive"
-
-
 def test_what_was_not_measured_is_not_told() -> None:
     for candidate, baseline in (([], [1.0]), ([1.0], []), ([], [])):
         found = rate(candidate, baseline)

@@ -139,16 +139,6 @@ ROWS = [
 """Two ranks that end at 3 s and at 7 s."""
 
 
-def test_independent_ranks_wait_for_nobody() -> None:
-    found = repetition_metrics(build_events(ROWS), repetition(2, 1, "none"))
-    assert [each.wall_s for each in found.ranks] == pytest.approx([3.0, 7.0])
-    assert found.accelerator_utilization == pytest.approx((1 + 1 / 5) / 2)
-    assert found.samples_per_s == pytest.approx(2 / 3 + 2 / 7)
-    assert found.sync_s is None
-    assert found.not_measured["sync_s"]
-    assert found.accelerator_utilization_sustained == pytest.approx(4 / 10)
-
-
 def ranks_with(own_s: list[float], wall_s: float = 100.0, sync: str = "step") -> Repetition:
     times = [
         RankTime(rank=rank, wall_s=wall_s, busy_s=0.0, fill_s=0.0, wait_s=own, sync_s=wall_s - own)

@@ -90,16 +90,6 @@ def window(intended: Any, storage: Any, **changes: Any) -> ServedTrial:
 EVENLY = np.arange(1000) / 100
 
 
-def test_the_parts_of_a_latency_add_up() -> None:
-    storage = np.random.default_rng(1).permutation(np.linspace(0.001, 0.005, 1000))
-    found = window(EVENLY, storage)
-    assert found.latency_mean_s == pytest.approx(0.003 + STEP, abs=1e-6)
-    assert found.parts.total_s == pytest.approx(found.latency_mean_s, abs=1e-6)
-    assert found.parts.storage_s == pytest.approx(0.003, abs=1e-6)
-    assert found.slow_parts.storage_s == pytest.approx(0.005, rel=0.02)
-    assert (found.offered_per_s, found.holds, found.steady) == (100, True, True)
-
-
 def test_a_stall_is_in_the_latency_of_every_request_that_arrives_in_it() -> None:
     """Storage that stands still for one second delays a hundred requests, not one.
 
@@ -126,14 +116,6 @@ def test_a_request_that_was_issued_late_has_waited_since_its_instant() -> None:
     busy = window(EVENLY, 0.5, issued_ns=late.astype(np.int64), taken_ns=late.astype(np.int64))
     assert busy.late_p99_s == 0  # nobody was free: no fault of the client
     assert busy.latency_p50_s == found.latency_p50_s
-
-
-def test_a_failed_request_has_no_latency_and_is_over_the_limit() -> None:
-    failed = np.arange(1000) % 20 == 0
-    found = window(EVENLY, np.where(failed, 0.0, 0.004), failed=failed.astype(np.uint8))
-    assert (found.failed, found.over) == (50, 0.05)
-    assert found.latency_p50_s == pytest.approx(0.004 + STEP, abs=1e-6)
-    assert found.holds is False
 
 
 def test_requests_that_no_reader_took_are_over_the_limit_and_no_rate_lasts() -> None:

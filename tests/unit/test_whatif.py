@@ -132,20 +132,6 @@ def test_the_clients_cpu_bounds_faster_storage() -> None:
     assert rates(found)["fetch"] == pytest.approx(160_000)
 
 
-def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
-    """Half of 6 GB: 15.3 % of the reads when reshuffled, 50 % where pinned; memory is 1.6 million
-    samples/s away.
-    """
-    page = rates(what_if([(starved, {})], Change(cache_bytes=3_000_000_000)))["fetch"]
-    assert page == pytest.approx(600 / (1 - 0.1534), rel=1e-3)
-    pinned = rates(what_if([(starved, {})], Change(cache_bytes=3_000_000_000, pinned=True)))[
-        "fetch"
-    ]
-    assert pinned == pytest.approx(1200, rel=1e-3)
-    whole = rates(what_if([(starved, {})], Change(cache_bytes=10**12)))["fetch"]
-    assert whole == pytest.approx(8 / 0.05 * 1e9 / 1e5, rel=1e-6)
-
-
 def test_a_cache_of_some_columns_holds_more_of_them() -> None:
     """Of 100 kB as stored 10 are read (the fetch calibration saw it): 0.6 GB of the 6 hold all that
     is read.
