@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -203,3 +204,42 @@ def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
     child.join(PATIENCE_S)
     assert child.exitcode == 0
     assert number.value == 2.5
+
+
+def test_two_processes_that_wait_for_each_other_by_other_threads_are_no_deadlock() -> None:
+    """Each holds a number in one thread and waits for the other's in another one."""
+    numbers = SharedNumber(ctypes.c_int64), SharedNumber(ctypes.c_int64)
+    held, go = FORK.Barrier(4), FORK.Event()
+
+    def process(mine: int) -> None:
+        failed: list[BaseException] = []
+
+        def hold() -> None:
+            with numbers[mine].alone():
+                held.wait(PATIENCE_S)
+                go.wait(PATIENCE_S)
+                numbers[mine].value = 1
+
+        def ask() -> None:
+            held.wait(PATIENCE_S)
+            try:
+                with numbers[1 - mine].alone():
+                    assert numbers[1 - mine].value == 1
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=each) for each in (hold, ask)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        sys.exit(bool(failed))
+
+    children = [FORK.Process(target=process, args=(mine,)) for mine in (0, 1)]
+    for child in children:
+        child.start()
+    time.sleep(0.2)  # both have asked, unless the machine is busy: then nothing is tried
+    go.set()
+    for child in children:
+        child.join(PATIENCE_S)
+    assert [child.exitcode for child in children] == [0, 0]

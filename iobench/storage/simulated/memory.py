@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import multiprocessing
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -194,6 +196,9 @@ class Wrapper:
         return self.inner.residency(keys)
 
 
+_AGAIN_S = 1e-4
+
+
 class SharedNumber:
     """``value`` is 0 at first; change it inside ``alone()``.
 
@@ -224,11 +229,27 @@ class SharedNumber:
     def value(self, number: float) -> None:
         self._number.value = number
 
+    def _lock(self) -> None:
+        """Wait for the record lock.
+
+        The kernel takes it for a deadlock if two processes wait for each other, although the lock
+        of each is held by another of its threads, which goes on. Nobody holds two of these locks.
+        """
+        while True:
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno != errno.EDEADLK:
+                    raise
+                time.sleep(_AGAIN_S)
+            else:
+                return
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Nobody else changes the number meanwhile."""
         with self._threads:
-            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            self._lock()
             try:
                 yield
             finally:
