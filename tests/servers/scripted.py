@@ -22,7 +22,7 @@ class Asked(NamedTuple):
 
 Answer = bytes | Iterable[bytes]
 """What is sent. Of pieces, each is asked for when the one before was sent, so that a generator can
-wait; a client that hangs up ends it."""
+wait; a client that hangs up ends it, and an empty piece ends the connection."""
 
 
 def answer(status: int, body: bytes = b"", *lines: str, length: str | None = None) -> bytes:
@@ -59,4 +59,6 @@ class ScriptedServer(Accepting):
                 self.asked.append(Asked(method, path, headers, body))
                 sent = self._script(self.asked[-1])
                 for piece in (sent,) if isinstance(sent, bytes) else sent:
+                    if not piece:
+                        return
                     client.sendall(piece)

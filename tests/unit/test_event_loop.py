@@ -5,7 +5,6 @@ plain good answer.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import threading
@@ -27,7 +26,7 @@ from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
 from tests.processes import descriptors, wait_until
-from tests.servers.listener import Accepting
+from tests.servers.scripted import Asked, ScriptedServer
 
 CONTENT = np.random.default_rng(5).bytes(200_000)
 
@@ -54,37 +53,22 @@ def _usual(first: int, last: int) -> list[bytes]:
     return [good(first, last)]
 
 
-class Server(Accepting):
-    """One object under every key. ``answers``: for the next requests of a loop, one each; what is
-    sent may be in pieces, and ends with the connection after an empty one.
-    """
+class Server(ScriptedServer):
+    """One object under every key. ``answers``: for the next requests of a loop, one each."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.usual: Answer = _usual
         self.requests = 0  # of loops
         self.released = threading.Event()
-        super().__init__()
+        super().__init__(self.answer)
 
-    def serve(self, client: socket.socket) -> None:
-        text = b""
-        with client:
-            while got := client.recv(1 << 16):
-                text += got
-                if b"\r\n\r\n" not in text:
-                    continue
-                asked = re.search(rb"range: bytes=(\d+)-(\d+)", text, re.I)
-                assert asked
-                first, last = int(asked[1]), int(asked[2])
-                answer = _usual
-                if b"user-agent" not in text.lower():  # the library tells its name
-                    self.requests += 1
-                    answer = self.answers.pop(0) if self.answers else self.usual
-                text = b""
-                for piece in answer(first, last):
-                    if not piece:
-                        client.shutdown(socket.SHUT_RDWR)
-                    client.sendall(piece)
+    def answer(self, asked: Asked) -> list[bytes]:
+        first, last = map(int, asked.headers["range"].removeprefix("bytes=").split("-"))
+        if "user-agent" in asked.headers:  # the library tells its name
+            return _usual(first, last)
+        self.requests += 1
+        return (self.answers.pop(0) if self.answers else self.usual)(first, last)
 
     def hang_up(self) -> None:
         for connection in self.open:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from iobench.host.host import AZURE_TAG, OPT_IN, CloudInstance, recognise
 from tests import processes
 from tests.processes import printed, refused
 from tests.servers.listener import Listener, listener
+from tests.servers.scripted import Asked, ScriptedServer, answer
 from tests.unit.test_compare import BASE, document
 
 __all__ = ["listener"]
@@ -30,50 +29,27 @@ CLOUDS = {
 # Recognition
 
 
-class Service(BaseHTTPRequestHandler):
-    """A metadata service as strict as the real ones: without its header it refuses."""
+TYPE = "projects/123456789/machineTypes/a2-highgpu-1g"
+ANSWERS = {
+    "PUT /latest/api/token": ("x-aws-ec2-metadata-token-ttl-seconds", "", "a-token"),
+    "GET /latest/meta-data/instance-type": ("x-aws-ec2-metadata-token", "a-token", "p3.2xlarge"),
+    "GET /computeMetadata/v1/instance/machine-type": ("metadata-flavor", "Google", TYPE),
+    "GET /metadata/instance/compute/vmSize": ("metadata", "true", "Standard_NC4as_T4_v3"),
+}
+"""What is asked -> the header that must come with it, its value if that matters, the answer."""
 
-    asked: list[str] = []  # noqa: RUF012
 
-    def _answer(self, text: str | None) -> None:
-        self.asked.append(self.path)
-        self.send_response(200 if text else 403)
-        self.end_headers()
-        self.wfile.write((text or "").encode())
-
-    def do_PUT(self) -> None:
-        self._answer(
-            "a-token" if self.headers.get("X-aws-ec2-metadata-token-ttl-seconds") else None
-        )
-
-    def do_GET(self) -> None:
-        if self.path == "/latest/meta-data/instance-type":
-            self._answer(
-                "p3.2xlarge" if self.headers.get("X-aws-ec2-metadata-token") == "a-token" else None
-            )
-        elif self.path.startswith("/computeMetadata"):
-            self._answer(
-                "projects/123456789/machineTypes/a2-highgpu-1g"
-                if self.headers.get("Metadata-Flavor") == "Google"
-                else None
-            )
-        else:
-            self._answer("Standard_NC4as_T4_v3" if self.headers.get("Metadata") == "true" else None)
-
-    def log_message(self, *_: object) -> None:
-        return
+def strict(asked: Asked) -> bytes:
+    """As metadata services answer: without its header they refuse."""
+    header, value, text = ANSWERS[f"{asked.method} {asked.path.partition('?')[0]}"]
+    given = asked.headers.get(header)
+    return answer(200, text.encode()) if given and value in ("", given) else answer(403)
 
 
 @pytest.fixture
-def service() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Service)
-    Service.asked = []
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def service() -> Iterator[ScriptedServer]:
+    with ScriptedServer(strict) as server:
+        yield server
 
 
 def firmware(tmp_path: Path, **strings: str) -> Path:
@@ -86,10 +62,10 @@ def seen(dmi: Path, url: str, **environment: str) -> CloudInstance | None:
     return recognise(dmi, environment, aws=url, gcp=url, azure=url)
 
 
-def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
+def test_nitro_says_its_type_itself(tmp_path: Path, service: ScriptedServer) -> None:
     dmi = firmware(tmp_path, sys_vendor="Amazon EC2", product_name="g5.2xlarge")
-    assert seen(dmi, service, **ALLOWED) == CloudInstance("aws", "g5.2xlarge", "dmi")
-    assert Service.asked == []
+    assert seen(dmi, service.url, **ALLOWED) == CloudInstance("aws", "g5.2xlarge", "dmi")
+    assert service.asked == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +79,7 @@ def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
 )
 def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
     tmp_path: Path,
-    service: str,
+    service: ScriptedServer,
     strings: dict[str, str],
     found: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
@@ -112,16 +88,16 @@ def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
         host, "TIMEOUT_S", 60.0
     )  # this machine may be busier than a metadata service
     dmi = firmware(tmp_path, **strings)
-    assert seen(dmi, service, **ALLOWED) == CloudInstance(*found, "metadata service")
+    assert seen(dmi, service.url, **ALLOWED) == CloudInstance(*found, "metadata service")
     gone = seen(dmi, "http://127.0.0.1:9", **ALLOWED)
     assert (gone.type, gone.how) == (None, "the metadata service did not answer")
 
 
-def test_another_machine_asks_nobody(tmp_path: Path, service: str) -> None:
+def test_another_machine_asks_nobody(tmp_path: Path, service: ScriptedServer) -> None:
     dmi = firmware(tmp_path, sys_vendor="QEMU", product_name="Standard PC")
-    assert seen(dmi, service, **ALLOWED) is None
-    assert seen(tmp_path / "nothing", service, **ALLOWED) is None
-    assert Service.asked == []
+    assert seen(dmi, service.url, **ALLOWED) is None
+    assert seen(tmp_path / "nothing", service.url, **ALLOWED) is None
+    assert service.asked == []
 
 
 @pytest.mark.parametrize("environment", [{}, {OPT_IN: ""}, {OPT_IN: "0"}])
@@ -131,25 +107,27 @@ def test_nobody_is_asked_unless_the_user_allows_it(
     strings: dict[str, str],
     environment: dict[str, str],
     tmp_path: Path,
-    service: str,
+    service: ScriptedServer,
 ) -> None:
-    found = seen(firmware(tmp_path, **strings), service, **environment)
+    found = seen(firmware(tmp_path, **strings), service.url, **environment)
     assert (found.provider, found.type) == (provider, None)
     assert OPT_IN in found.how
-    assert Service.asked == []
+    assert service.asked == []
 
 
-def test_no_redirection_is_followed(tmp_path: Path, listener: Listener, service: str) -> None:
+def test_no_redirection_is_followed(
+    tmp_path: Path, listener: Listener, service: ScriptedServer
+) -> None:
     listener.answer = (
         b"HTTP/1.1 302 CloudInstance\r\nContent-Length: 0\r\nLocation: "
-        + f"{service}/computeMetadata/v1/instance/machine-type\r\n\r\n".encode()
+        + f"{service.url}/computeMetadata/v1/instance/machine-type\r\n\r\n".encode()
     )
     dmi = firmware(tmp_path, product_name="Google Compute Engine")
     assert seen(dmi, listener.url, **ALLOWED) == CloudInstance(
         "gcp", None, "the metadata service did not answer"
     )
     assert len(listener.requests) > 0
-    assert Service.asked == []
+    assert service.asked == []
 
 
 # Ceilings of an instance
