@@ -665,8 +665,11 @@ class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest)
     trace: File | None = None
     """requests and their prompts are those of this file of JSON lines; --rate stretches the time
     between them"""
-    trace_format: Annotated[Literal["mooncake", "bailian"], MORE, needs("trace")] = "mooncake"
-    """mooncake: blocks of 512 tokens; bailian: of 16 (default: mooncake)"""
+    trace_format: Annotated[Literal["mooncake", "bailian", "sessions"], MORE, needs("trace")] = (
+        "mooncake"
+    )
+    """mooncake: blocks of 512 tokens; bailian: of 16; sessions: the calls of agents, whose prompts
+    begin with the one before (default: mooncake)"""
     accelerator_price_per_hour: Annotated[Usd | None, above(0)] = None
     """price of one accelerator for one hour, for what those are worth that are freed"""
     duration_s: Annotated[Time, above(0), at_most(24 * 3600)] = 30.0

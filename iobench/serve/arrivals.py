@@ -241,14 +241,17 @@ def _times(path: str, form: TraceFormat, lines: list[str]) -> Iterator[float]:
     for number, row in trace_rows(lines):
         where = f"line {number} of {path}"
         try:
-            found = [*_calls(row)] if form == "sessions" else [_member(row, column)]
+            if form == "sessions":
+                found = [time for time, _ in calls_of(row)]
+            else:
+                found = [_member(row, column)]
         except (KeyError, TypeError):
             raise UsageError(
                 f"{where} has no '{column}', so it is no trace of format '{form}'", remedy=remedy
             ) from None
         for value in found:
             try:
-                time = _seconds(value, form)
+                time = seconds_of(value, form)
             except (TypeError, ValueError):
                 shown = printable(repr(value), 60)
                 raise UsageError(
@@ -270,8 +273,8 @@ def _member(row: Any, name: str) -> Any:
     return row[name]
 
 
-def _calls(row: Any) -> Iterator[Any]:
-    """The times of the calls of a session. Raises KeyError, TypeError.
+def calls_of(row: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """When each call of a session arrived, and what is known of it. Raises KeyError, TypeError.
 
     GitHub Copilot's traces have a line for each session, with its turns (Azure/AzurePublicDataset,
     analysis/GitHubCopilotCodingAgents/schema.json). TraceLab's have one for each call: it arrives
@@ -284,11 +287,11 @@ def _calls(row: Any) -> Iterator[Any]:
                 break
             arrived = _member(event, "timestamp")
         if arrived is not None:
-            yield arrived
+            yield arrived, row
         return
     for turn in _member(row, "turns"):
         for call in _member(turn, "llm_calls"):
-            yield _member(call, "timestamp")
+            yield _member(call, "timestamp"), call
 
 
 def trace_rows(lines: list[str]) -> Iterable[tuple[int, object]]:
@@ -307,7 +310,7 @@ def _parsed(line: str) -> object:
         return None
 
 
-def _seconds(value: object, form: TraceFormat) -> float:
+def seconds_of(value: object, form: TraceFormat) -> float:
     """A time in seconds. Raises TypeError, ValueError."""
     if form in ("azure", "sessions"):
         at = datetime.fromisoformat(str(value).strip())

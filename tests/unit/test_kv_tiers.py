@@ -291,6 +291,36 @@ def test_a_trace_of_bailian_has_many_blocks_in_a_chunk(tmp_path: Path) -> None:
     assert [each.loaded for each in plan.requests] == [0, 256]
 
 
+def called(style: str, session: str, second: int, prompt: int, cached: int) -> dict[str, Any]:
+    time = f"2026-06-01T00:00:{second:02}Z"
+    if style == "copilot":
+        call = {"timestamp": time, "tokens": {"prompt": prompt, "cached": cached}}
+        return {"session_id": session, "turns": [{"llm_calls": [call]}]}
+    return {
+        "session_id": session,
+        "input_tokens_total": prompt,
+        "prefix_tokens": cached,
+        "timing_events": [{"event_type": "user_message", "timestamp": time}],
+    }
+
+
+@pytest.mark.parametrize("style", ["copilot", "tracelab"])
+def test_the_prompts_of_a_session_begin_with_the_one_before(tmp_path: Path, style: str) -> None:
+    """The fourth one is shorter, so all but what was cached is new."""
+    rows = [
+        called(style, "a", 3, 1100, 0),
+        called(style, "a", 1, 600, 0),  # in any order
+        called(style, "b", 2, 600, 512),  # of another session
+        called(style, "a", 5, 800, 300),
+        called(style, "a", 7, 1100, 0),
+    ]
+    plan = replayed(trace_of(tmp_path / "trace.jsonl", rows), "sessions")
+    assert plan.instants.tolist() == [0, 1e9, 2e9, 4e9, 6e9]
+    assert [each.tokens for each in plan.requests] == [600, 600, 1100, 800, 1100]
+    assert [each.loaded for each in plan.requests] == [0, 0, 512, 256, 768]
+    assert [len(each.writes) for each in plan.requests] == [2, 2, 2, 2, 1]
+
+
 def test_what_came_before_the_window_of_a_trace_is_its_history(tmp_path: Path) -> None:
     rows = [
         {"timestamp": 1000 * number, "input_length": 512, "hash_ids": [number % 50]}
@@ -316,12 +346,15 @@ def test_what_came_before_the_window_of_a_trace_is_its_history(tmp_path: Path) -
             {"capacity": "20GB"},
         ),
         ({"timestamp": -5, "input_length": 100, "hash_ids": [1]}, "mooncake", {}),
+        ({"turns": [{"llm_calls": [{"timestamp": "2026-06-01"}]}]}, "sessions", {}),
     ],
 )
 def test_a_trace_that_is_none_is_refused_in_a_line(
     tmp_path: Path, row: dict[str, Any], form: str, keys: dict[str, Any]
 ) -> None:
-    first = {"timestamp": 0, "input_length": 100, "hash_ids": [1]}
+    first: dict[str, Any] = {"timestamp": 0, "input_length": 100, "hash_ids": [1]}
+    if form == "sessions":
+        first = called("copilot", "a", 0, 100, 0)
     path = trace_of(tmp_path / "trace.jsonl", [first, row])
     with pytest.raises(UsageError):
         replayed(path, form, **keys)

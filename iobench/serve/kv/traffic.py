@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,16 @@ import numpy.typing as npt
 from ...base.errors import UsageError
 from ...settings.kv_cache import KvScenario, PromptSpec
 from ...settings.scenario import TraceFormat
-from ..arrivals import Arrivals, Calls, Seconds, Trace, trace_lines, trace_rows
+from ..arrivals import (
+    Arrivals,
+    Calls,
+    Seconds,
+    Trace,
+    calls_of,
+    seconds_of,
+    trace_lines,
+    trace_rows,
+)
 
 Tokens = npt.NDArray[np.int64]
 
@@ -79,8 +89,13 @@ def _replayed(spec: KvScenario, trace: Trace, rate: float, seconds: float, seed:
     """The prompts of a trace, from a place that the seed draws; all before it are its history."""
     path, form = spec.arrivals.path, spec.arrivals.format
     assert path is not None
-    tokens, blocks = trace_prompts(path, form)
-    chunk, block = spec.chunk_tokens, BLOCK_TOKENS[form]
+    chunk, sessions = spec.chunk_tokens, form == "sessions"
+    known, parts = list[list[int]](), list[Parts]()
+    if sessions:
+        tokens, parts = session_prompts(path)
+    else:
+        tokens, known = trace_prompts(path, form)
+    block = BLOCK_TOKENS.get(form, chunk)
     if block % chunk and chunk % block:
         raise UsageError(
             f"chunks of {chunk} tokens do not fit the trace's blocks of {block}",
@@ -99,10 +114,22 @@ def _replayed(spec: KvScenario, trace: Trace, rate: float, seconds: float, seed:
 
     def chunks(request: int) -> Sequence[int]:
         ends = range(chunk - 1, whole[request] * chunk, chunk)
-        known = blocks[request]
-        return [known[end // block] * of_block + end % block // chunk for end in ends]
+        blocks = known[request]
+        return [blocks[end // block] * of_block + end % block // chunk for end in ends]
 
-    return Prompts(times_s=times[:until] - begin, tokens=tokens[:until], chunks=chunks)
+    def chunks_of_call(request: int) -> Sequence[int]:
+        found, begin = list[int](), 0
+        for origin, until in parts[request]:
+            end = min(until // chunk, whole[request])
+            found += range((origin << _OF_SESSION) + begin, (origin << _OF_SESSION) + end)
+            begin = max(begin, end)
+        return found
+
+    return Prompts(
+        times_s=times[:until] - begin,
+        tokens=tokens[:until],
+        chunks=chunks_of_call if sessions else chunks,
+    )
 
 
 @lru_cache(1)
@@ -114,7 +141,7 @@ def trace_prompts(path: str, form: TraceFormat) -> tuple[Tokens, list[list[int]]
     if form not in BLOCK_TOKENS:
         raise UsageError(
             f"a trace of format '{form}' does not tell which prompts begin alike",
-            remedy=f"use one of format {' or '.join(BLOCK_TOKENS)}",
+            remedy=f"use one of format {', '.join(BLOCK_TOKENS)} or sessions",
         )
     tokens, blocks = list[int](), list[list[int]]()
     for number, row in trace_rows(trace_lines(path)):
@@ -133,6 +160,51 @@ def trace_prompts(path: str, form: TraceFormat) -> tuple[Tokens, list[list[int]]
         tokens.append(length)
         blocks.append(known)
     return np.array(tokens, np.int64), blocks
+
+
+Parts = list[tuple[int, int]]
+"""Of which texts a prompt is made: the number of each, and the token before which it ends."""
+
+
+@lru_cache(1)
+def session_prompts(path: str) -> tuple[Tokens, list[Parts]]:
+    """The length of each prompt of the calls of sessions, in the order of arrival, and its parts.
+
+    A session only grows: each prompt begins with the one before. One that is shorter than that was
+    written anew, after the tokens that were cached. Raises UsageError with the line.
+    """
+    calls = list[tuple[float, str, int, int]]()
+    for number, row in trace_rows(trace_lines(path)):
+        try:
+            for time, call in calls_of(row):
+                counts, names = call, ("input_tokens_total", "prefix_tokens")  # TraceLab
+                if "tokens" in call:  # GitHub Copilot
+                    counts, names = call["tokens"], ("prompt", "cached")
+                prompt, cached = (int(counts[name]) for name in names)
+                if not 0 <= cached <= prompt <= MAX_PROMPT:
+                    raise ValueError
+                session = str(row["session_id"])  # type: ignore[index]
+                calls.append((seconds_of(time, "sessions"), session, max(1, prompt), cached))
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(
+                f"line {number} of {path} lacks its 'session_id' or the tokens of a prompt and of "
+                "its cached part, so it is no trace of sessions with prompts",
+                remedy="name a trace of GitHub Copilot or of TraceLab",
+            ) from None
+    calls.sort(key=lambda call: call[0])
+    last, found, texts = dict[str, Parts](), list[Parts](), count()
+    for _, session, prompt, cached in calls:
+        parts = last.get(session, [])
+        if parts and prompt >= parts[-1][1]:
+            parts = [*parts[:-1], (parts[-1][0], prompt)]
+        else:
+            begins = [0, *(until for _, until in parts)]
+            kept = zip(begins, parts, strict=False)
+            parts = [(text, min(until, cached)) for begin, (text, until) in kept if begin < cached]
+            parts.append((next(texts), prompt))
+        last[session] = parts
+        found.append(parts)
+    return np.array([call[2] for call in calls], np.int64), found
 
 
 def _lengths(spec: PromptSpec, generator: np.random.Generator, calls: Calls) -> Tokens:
