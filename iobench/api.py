@@ -170,12 +170,12 @@ def run(request: RunQuestion) -> Run:
     >>> print(first.to_text())  # doctest: +ELLIPSIS
     demo on ...
     """
-    from .cli.run import loader_overrides, options_of, planned
+    from .cli.run import flag_overrides, options_of, planned
     from .runner.experiment import run as measure
     from .settings.tags import parse_tags, tagged
     from .settings.workload import load_workload
 
-    changes = [*loader_overrides(request), *request.overrides]
+    changes = [*flag_overrides(request), *request.overrides]
     workload = load_workload(str(request.workload), changes)
     with tagged(parse_tags(tuple(request.tags))):
         plan, mixed = planned(workload, request, request.accelerators)

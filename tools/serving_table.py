@@ -3,7 +3,8 @@
 ``python -m tools.serving_table --folder DIR``. The storages are those of tools.budget_table, so NFS
 is best a server that exports DIR, named by ``IOBENCH_NFS``. The page cache of this host holds the
 data of servers on it. For each scenario the largest rate is searched, and then each kind of commit
-is measured at ``--log-rate``: some 4 minutes for each storage, on a host that does nothing else.
+is measured at ``--log-rate``; a workload offline is run without a log and with each kind: some 8
+minutes for each storage, on a host that does nothing else.
 """
 
 from __future__ import annotations
@@ -13,19 +14,28 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from iobench.base.units import format_count, format_duration, parse_size
 from iobench.data.dataset import load_dataset_spec
+from iobench.judge.promise import shown
 from iobench.record.run import ServingRecord, TrainingRecord, load_run
 from iobench.record.verdict import Estimate
 from iobench.settings.scenario import load_scenario
 from iobench.settings.workload import load_workload
 from tools.budget_table import STORAGES, measured, served, written
 
-SCENARIOS, WORKLOADS = ("resnet50-server", "bert-server"), ("resnet50-offline",)
-COMMITS = {"resnet50-server": ("record", "group", "rotation"), "bert-server": ("group",)}
+SCENARIOS = ("resnet50-server", "bert-server")
+WORKLOADS = ("resnet50-offline", "bert-offline")
+EVERY = ("record", "group", "rotation")
+COMMITS = {
+    "resnet50-server": EVERY,
+    "bert-server": ("group",),
+    "resnet50-offline": EVERY,
+    "bert-offline": ("group",),
+}
 
 HEAD = (
     *("job", "storage", "log", "rate", "p99", "the log adds to p99", "records/s", "commit, p99"),
@@ -78,13 +88,26 @@ def of_requests(doc: ServingRecord, storage: str, log: str) -> tuple[str, ...]:
     )
 
 
-def of_offline(doc: TrainingRecord, storage: str) -> tuple[str, ...]:
-    """The cells of one pass over the data."""
+def of_offline(doc: TrainingRecord, storage: str, log: str) -> tuple[str, ...]:
+    """The cells of passes over the data. What the log costs is a factor on samples/s."""
     verdict = doc.job.verdict
     rate = doc.metrics["samples_per_s"].median if "samples_per_s" in doc.metrics else 0.0
     name = doc.job.workload.name
-    told = verdict.bottleneck if verdict is not None else doc.error
-    return (name, storage, "none", f"{format_count(rate)}/s", "", "", "", "", "", "", told or "")
+    broken = ", ".join(each.rule for each in doc.findings if each.level == "invalid")
+    told = verdict.bottleneck if verdict is not None else doc.error or "none"
+    cells = [name, storage, log, f"{format_count(rate)}/s", "", "", "", "", "", ""]
+    logs = [one.log for one in doc.job.repetitions if one.log is not None]
+    if logs and verdict is not None:
+
+        def cell(key: str, show: Callable[[float], str] = format_count) -> str:
+            known = [each for each in (getattr(one, key) for one in logs) if each is not None]
+            return show(median(known)) if len(known) == len(logs) else "unknown"
+
+        gain = verdict.gains.get("log")
+        costs = "not measured" if gain is None else f"{shown(gain)} samples/s without it"
+        cells[5:] = [costs, cell("records_per_s"), cell("commit_p99_s", format_duration)]
+        cells += [cell("at_risk"), cell("objects_per_hour")]
+    return (*cells, f"INVALID: {broken}" if broken else told)
 
 
 def run(words: Sequence[str], results: Path) -> Path | None:
@@ -95,6 +118,12 @@ def run(words: Sequence[str], results: Path) -> Path | None:
             print(f"{' '.join(words)}: {code}, {error}", file=sys.stderr)
             return None
         return directory.rename(results / directory.name)
+
+
+def log_words(place: str, commit: str, *, rotate: str = "4MB") -> list[str]:
+    """The flags of a log there; a file or an object ends after ``rotate`` bytes."""
+    rotation = ["--set", f"log.rotate_bytes={rotate}"] if commit == "rotation" else []
+    return ["--log", place, "--set", f"log.commit={commit}", *rotation]
 
 
 def rows(
@@ -109,10 +138,13 @@ def rows(
         words = ["generate", dataset.name, "--to", made_in, "--samples", samples, "--quiet"]
         subprocess.run([sys.executable, "-m", "iobench", *words], check=True)
         if offline:
-            found = run(["run", name, "--data", place, "--budget", budget], results)
-            doc = load_run(found) if found is not None else None
-            if isinstance(doc, TrainingRecord):
-                yield of_offline(doc, storage)
+            for commit in ("none", *COMMITS[name]):
+                asked = ["run", name, "--data", place, "--budget", budget]
+                asked += [] if commit == "none" else log_words(url(f"log-{commit}"), commit)
+                found = run(asked, results)
+                offline_doc = load_run(found) if found is not None else None
+                if isinstance(offline_doc, TrainingRecord):
+                    yield of_offline(offline_doc, storage, commit)
             return
         asked = ["serve", name, "--data", place]
         search = ["--find-max", "--duration", "1500ms", "--repeat", "2"]
@@ -122,8 +154,7 @@ def rows(
             return
         yield of_requests(doc, storage, "none")
         for commit in COMMITS[name]:
-            log = ["--log", url(f"log-{commit}"), "--set", f"log.commit={commit}"]
-            log += ["--set", "log.rotate_bytes=20kB"] if commit == "rotation" else []
+            log = log_words(url(f"log-{commit}"), commit, rotate="20kB")
             rate = ["--rate", log_rate, "--duration", "2s", "--repeat", "3"]
             found = run([*asked, *rate, *log], results)
             logged = load_run(found) if found is not None else None

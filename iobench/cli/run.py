@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shlex
 from dataclasses import replace
@@ -44,7 +45,7 @@ _CALIBRATION_S = 3.0
 
 
 def run(request: RunRequest) -> int:
-    workload = load_workload(request.workload, [*loader_overrides(request), *request.overrides])
+    workload = load_workload(request.workload, [*flag_overrides(request), *request.overrides])
     return measure(workload, scan_first(request), bound_only=request.headspace)
 
 
@@ -193,14 +194,15 @@ def _mixed(request: RunOrTrain, ranks: int) -> Mixed | None:
 MIN_TRIAL_S = 1.0
 
 
-def loader_overrides(request: RunQuestion) -> list[str]:
+def flag_overrides(request: RunQuestion) -> list[str]:
     """The overrides for the workload that flags stand for. Raises UsageError."""
+    log = [] if request.log is None else [f"log.to={json.dumps(str(request.log))}"]
     if request.cache_dir is not None:
         asked = {"directory": request.cache_dir, "size": request.cache_size}
-        return [f"local_cache.{key}={value}" for key, value in asked.items()]
+        return [*log, *(f"local_cache.{key}={value}" for key, value in asked.items())]
     if request.loader is None:
-        return []
-    found = ["loader.kind=user", f"loader.factory={request.loader}"]
+        return log
+    found = [*log, "loader.kind=user", f"loader.factory={request.loader}"]
     for each in request.loader_args:
         key, equals, value = each.partition("=")
         if not equals or not key.isidentifier():

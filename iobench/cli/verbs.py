@@ -485,6 +485,9 @@ class RunQuestion(MeasuringQuestion):
     data: Place
     """directory or URL of the dataset"""
     overrides: Annotated[KeysAndValues, OVERRIDES] = ()
+    log: Annotated[Dir | None, MORE] = None
+    """write a record of each sample to this new or empty directory or URL, as inference offline
+    does, and tell what that costs (keys: log.commit, log.record ...); nothing of it stays"""
     loader: Annotated[
         str | None,
         Parameter(metavar="MODULE:FUNCTION"),

@@ -349,6 +349,16 @@ def faster_saves(evidence: Evidence) -> Effect | None:
     return _without(evidence, "checkpoint", "the training stands still", evidence.shares.saves)
 
 
+@advised(
+    "faster-log",
+    change="commit the log in groups or at the rotation of its files (log.commit), use more "
+    "log.writers, or write it to a place that commits sooner",
+    basis="{because}",
+)
+def faster_log(evidence: Evidence) -> Effect | None:
+    return _without(evidence, "log", "", None)
+
+
 def _without(evidence: Evidence, stage: str, what: str, share: float | None) -> Effect:
     """What it brings if a part of the time was not there: as tested, or from its share."""
     tested = evidence.gains.get(stage)

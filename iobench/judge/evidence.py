@@ -289,7 +289,7 @@ class Case:
 
     @cached_property
     def _gaining(self) -> dict[Stage, Estimate]:
-        stages: tuple[Stage, ...] = ("storage", "prep", "sync", "checkpoint", "fill")
+        stages: tuple[Stage, ...] = ("storage", "prep", "sync", "checkpoint", "log", "fill")
         gains, unsteady = self.evidence.gains, self.evidence.unsteady
         return {each: gains[each] for each in stages if is_told(gains.get(each), unsteady)}
 

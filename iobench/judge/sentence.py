@@ -19,6 +19,7 @@ SUBJECTS = {
     "cpu": "this host's CPU",
     "sync": "waiting for the slowest rank at each step",
     "checkpoint": "saving checkpoints",
+    "log": "writing the log",
     "fill": "the start of each epoch, until the first batch is there,",
 }
 

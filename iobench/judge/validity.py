@@ -157,6 +157,9 @@ RULES: tuple[Rule[Judged], ...] = (
     Rule("cache.first-touch", of_record(ranks.first_touch), WARNED),
     Rule("device.other-load", of_record(cache.device_other_load), WARNED),
     Rule("device.served-by-cache", of_record(cache.device_served_by_cache), NOTED),
+    Rule("serve.log-behind", of_record(serving.log_behind), ALWAYS),
+    Rule("serve.log-volatile", of_record(serving.log_volatile), ALWAYS),
+    Rule("serve.log-unproven", of_record(serving.log_unproven), NOTED),
     Rule("closed.workload", of_record(mlperf.closed_workload), MLPERF_WARNED),
     Rule("closed.settings", of_record(mlperf.closed_settings), MLPERF),
 )

@@ -264,6 +264,7 @@ SITUATIONS = (
     Situation("fill", _otherwise, ((host.whole_epochs, host.first_batches, host.longer_epochs),)),
     Situation("sync", _otherwise, (host.no_barrier,)),
     Situation("checkpoint", _otherwise, (host.faster_saves,)),
+    Situation("log", _otherwise, (host.faster_log,)),
 )
 """What is advised on each stage; its first situation that holds decides."""
 

@@ -17,7 +17,13 @@ from pydantic import Field, model_validator
 from ..base.units import MIN_SHARE
 from ..settings.base import Count, Few, Figure, Number, OpenRecord
 from ..settings.dataset import DatasetSpec
-from ..settings.workload import AcceleratorSpec, EvaluationSpec, LocalCacheSpec, ReaderSpec
+from ..settings.workload import (
+    AcceleratorSpec,
+    EvaluationSpec,
+    LocalCacheSpec,
+    LogSpec,
+    ReaderSpec,
+)
 
 
 class LoaderSettings(OpenRecord):
@@ -42,6 +48,7 @@ class WorkloadFacts(OpenRecord):
     loader: LoaderSettings = LoaderSettings()
     local_cache: LocalCacheSpec | None = None
     evaluation: EvaluationSpec | None = None
+    log: LogSpec = LogSpec()
 
 
 class DatasetFacts(OpenRecord):

@@ -242,6 +242,38 @@ class EvaluationUse(Record):
     accelerator_utilization: Share | None = None
 
 
+class RankLog(Record):
+    """The log that one rank wrote beside its steps, a record of each sample.
+
+    ``at_risk`` and ``volatile`` as of a window of requests (``ServedTrial``); None: not seen.
+    """
+
+    seconds: Figure = 0.0  # until its last record was committed
+    records: Count = 0  # that were committed
+    left: Count = 0  # that were not
+    bytes: Count = 0
+    commits: Count = 0
+    objects: Count = 0  # or files
+    waited_s: Figure = 0.0  # steps stood still for the commits of their records
+    commit_p50_s: Figure | None = None  # from the end of the step to the commit
+    commit_p99_s: Figure | None = None
+    backlog_max: Count = 0
+    backlog_end: Count = 0  # when the last step had ended
+    # The time to the commit is longer in the last fifth of the steps than in the first; None: too
+    # few steps to tell.
+    grows: bool | None = None
+    at_risk: Count | None = None
+    volatile: Count | None = None
+
+
+class RunLog(RankLog):
+    """The logs of all ranks together: sums, or those of the slowest rank."""
+
+    records_per_s: Figure | None = None
+    objects_per_hour: Figure | None = None
+    keeps_up: bool | None = None
+
+
 class Repetition(Record):
     """One repetition: its recorded context, and figures computed from the events.
 
@@ -254,6 +286,7 @@ class Repetition(Record):
     sync: Sync | None = None
     epochs: list[Epoch] = []
     complete: bool = True  # False: interrupted, or stopped before all steps
+    log: RunLog | None = None  # None: none was written
     cpu_s: float | None = None  # of ranks and workers
     throttled_s: float | None = None  # time this cgroup was throttled; as in resources
     nfs: NfsTraffic | None = None  # counters of the mount, if the data is on NFS

@@ -14,7 +14,7 @@ from pydantic import Field
 from ..settings.base import Count, Few, Figure, Ranks, Record, Share
 from .curve import Bound, StorageCurve
 
-AblatedStage = Literal["storage", "prep", "accelerator", "sync", "checkpoint", "fill"]
+AblatedStage = Literal["storage", "prep", "accelerator", "sync", "checkpoint", "log", "fill"]
 """A stage that can be left out of the pipeline.
 
 ``storage``: the bytes come from memory. ``prep``: ready bytes are handed over instead of decoded
@@ -22,7 +22,9 @@ ones. ``accelerator``: steps take no time. ``sync``: no rank waits for another o
 no checkpoints. ``fill``: the first batches of each epoch are left out of the rate.
 """
 
-Stage = Literal["storage", "prep", "loader", "accelerator", "cpu", "sync", "checkpoint", "fill"]
+Stage = Literal[
+    "storage", "prep", "loader", "accelerator", "cpu", "sync", "checkpoint", "log", "fill"
+]
 """What can limit a run. ``loader``: worker processes and batch transport; ``cpu``: this host's
 cores, which several stages share."""
 
@@ -152,6 +154,7 @@ AdviceId = Literal[
     "longer-epochs",
     "first-batches",
     "faster-saves",
+    "faster-log",
     "longer-run",
     "larger-batches",
     "order",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from statistics import median
 
 from ..base.units import counted, format_count, format_rate, percent_beside
 from ..judge.evidence import Evidence
@@ -16,7 +17,7 @@ from ..judge.promise import promised, tells_nothing
 from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
-from .figures import NO_REASON, Format, ends, picture, tone_of
+from .figures import NO_REASON, Format, ends, interval, picture, tone_of
 from .glance import STAGES, UTILIZATION, cold_reads
 from .sections import FirstScreen, Item, Items, KeyFigure, Table
 from .stages import bottleneck_stage, stage_rates
@@ -88,6 +89,23 @@ def _sentences(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> Ite
     yield _what(doc, verdict, evidence) or verdict.sentence
     if "storage" in (verdict.bottleneck, *verdict.also) and verdict.storage_bound in WHY:
         yield WHY[verdict.storage_bound]
+    yield from _log(doc, verdict)
+
+
+def _log(doc: TrainingRecord, verdict: Verdict) -> Iterator[str]:
+    """What the log of inference offline costs, how many records it takes, what a crash loses."""
+    logs = [one.log for one in doc.job.repetitions if one.log is not None]
+    if not logs:
+        return
+    rate = median(each.records_per_s or 0.0 for each in logs)
+    gain = verdict.gains.get("log")
+    costs = "" if gain is None else f"; without it, samples/s are {interval(gain)} as many"
+    risks = [each.at_risk for each in logs if each.at_risk is not None]
+    lost = "an unknown number of records"
+    if len(risks) == len(logs):
+        lost = f"at most {counted(max(risks), 'record')}"
+    takes = f"The log takes {format_count(rate)} records/s"
+    yield f"{takes}, of which a crash would lose {lost}{costs}."
 
 
 def _what(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> str:

@@ -26,6 +26,7 @@ STAGES = {
     "cpu": "this host's CPU",
     "sync": "the slowest rank",
     "checkpoint": "saving checkpoints",
+    "log": "writing the log",
     "fill": "the start of each epoch",
 }
 """What can be the bottleneck, in a title and in a sentence."""

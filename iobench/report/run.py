@@ -10,16 +10,18 @@ from ..judge.figures.metrics import DEVICE_METRICS
 from ..judge.promise import told
 from ..record.metrics import BY_NAME, Metric, metrics_of
 from ..record.run import RunRecord, TrainingRecord
+from ..record.training import RunLog
 from .advise import tried_sections
 from .answer import answer
 from .checkpoint import saves_section
 from .curve import curve_section
 from .fed import fed_sections
-from .figures import NO_REASON, Medians, TableOf, lacking, listed, word
+from .figures import NO_REASON, Given, Medians, TableOf, lacking, listed, word
 from .glance import UTILIZATION, cold_reads, whole_report
 from .labels import data_table
 from .loader import library_section, user_section
 from .sections import Cell, Item, Items, Prose, Section, Table, joined
+from .serving import log_table
 from .stages import ablation_section, ceiling_section, local_cache_section, rate_over_time
 from .time import device_sections, host_section, hosts_text, time_section
 from .timeline import event_sections
@@ -60,9 +62,21 @@ def sections(
         library_section(doc),
         user_section(doc),
         saves_section(doc),
+        _log(doc),
     )
     beside = joined(_verdict(doc, first.sentences), _advice(doc), tried_sections(doc))
     return whole_report(doc, first, evidence, _about(doc), _repetitions(doc), beside=beside)
+
+
+def _log(doc: TrainingRecord) -> Table | None:
+    """The log of inference offline."""
+    logs = [one.log for one in doc.job.repetitions if one.log is not None]
+
+    def of(each: RunLog, name: str) -> Given:
+        found: Given = getattr(each, name.removeprefix("log_"))
+        return found
+
+    return log_table(logs, doc.job.workload.log, of, "batches wait")
 
 
 def reads_unseen(doc: TrainingRecord) -> bool:

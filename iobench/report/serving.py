@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import TypeVar
 
 from ..ask.capacity.requests import ServedPrediction
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
@@ -20,7 +21,9 @@ from ..record.serving import (
     ServingRun,
     ServingVerdict,
 )
+from ..settings.workload import LogSpec
 from .figures import (
+    Given,
     Medians,
     TableOf,
     ends,
@@ -35,6 +38,8 @@ from .figures import (
 from .glance import whole_report
 from .labels import data_table
 from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
+
+T = TypeVar("T")
 
 _PARTS = {
     "reader_wait_s": "waiting for a reader",
@@ -228,11 +233,19 @@ def _log_sentence(job: ServingRun) -> str:
 
 
 def _log(job: ServingRun) -> Table | None:
-    """How records are committed, and the figures of each repetition's log."""
     tried = [one for one in job.repetitions if one.logged]
+    return log_table(tried, job.scenario.log, lambda one, name: getattr(one, name), "answers wait")
+
+
+def log_table(
+    tried: Sequence[T], spec: LogSpec, of: Callable[[T, str], Given], waiting: str
+) -> Table | None:
+    """How records are committed, and the figures of each repetition's log.
+
+    ``of``: such a figure, by its name. ``waiting``: what waits for the log, if it is waited for.
+    """
     if not tried:
         return None
-    spec = job.scenario.log
     commits = {
         "record": "each record is committed for itself",
         "group": f"commits of {spec.group_records:,} records, or of those of "
@@ -241,12 +254,19 @@ def _log(job: ServingRun) -> Table | None:
         + format_duration(spec.rotate_delay),
     }
     rows = TableOf(tried)
-    rows.add_each({"log_records_per_s": "records/s", "log_bytes": "written"})
-    rows.add_each({"log_commits": "commits", "log_objects_per_hour": "files or objects an hour"})
-    rows.add_each({"log_commit_p50_s": "to the commit, p50", "log_commit_p99_s": "p99"})
-    rows.add_each({"log_backlog_max": "largest backlog", "log_backlog_end": "at the end"})
-    rows.add("log_at_risk", "a crash would lose")
-    waits = "answers wait for it" if spec.waits else "answers do not wait for it"
+    names = {
+        "log_records_per_s": "records/s",
+        "log_bytes": "written",
+        "log_commits": "commits",
+        "log_objects_per_hour": "files or objects an hour",
+        "log_commit_p50_s": "to the commit, p50",
+        "log_commit_p99_s": "p99",
+        "log_backlog_max": "largest backlog",
+        "log_backlog_end": "at the end",
+        "log_at_risk": "a crash would lose",
+    }
+    rows.add_each(names, of=of)
+    waits = f"{waiting} for it" if spec.waits else f"{waiting.partition(' ')[0]} do not wait for it"
     return rows.made("log", f"The log: {commits[spec.commit]}; {waits}")
 
 

@@ -256,6 +256,7 @@ ABLATED: dict[AblatedStage, str] = {
     "accelerator": "accelerators",
     "sync": "sync",
     "checkpoint": "checkpoints",
+    "log": "the log",
     "fill": "fill",
 }
 LONGEST_GAIN = 8.0
@@ -344,4 +345,6 @@ def _concerns(doc: TrainingRecord, stage: AblatedStage) -> bool:
     """Whether the run has such a stage: one rank waits for no other one."""
     if stage == "sync":
         return doc.job.accelerators > 1
+    if stage == "log":
+        return doc.job.workload.log.to is not None
     return stage != "checkpoint" or doc.job.saves is not None

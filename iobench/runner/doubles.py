@@ -119,6 +119,14 @@ def _without_saves(bench: Bench, phase: Phase, base: Repetition) -> Phase:
     return replace(phase, saving=None)
 
 
+def _no_log(bench: Bench, saves: bool) -> str:
+    return "" if bench.log is not None else "no log is written"
+
+
+def _without_log(bench: Bench, phase: Phase, base: Repetition) -> Phase:
+    return replace(phase, log=None)
+
+
 DOUBLES = (
     Double(
         stage="storage",
@@ -132,6 +140,12 @@ DOUBLES = (
         how="no checkpoints are saved",
         why_not=_no_saves,
         without=_without_saves,
+    ),
+    Double(
+        stage="log",
+        how="no log is written",
+        why_not=_no_log,
+        without=_without_log,
     ),
     Double(
         stage="sync",

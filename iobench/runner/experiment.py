@@ -23,13 +23,14 @@ from ..load import make_reader
 from ..record.run import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
 from ..record.training import Ceiling
 from ..record.verdict import Advice
+from ..serve.logs import LogPlace
 from ..storage.locks.lock import reading
 from .budget import Budget
 from .cache import Others, with_local_cache
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.findmax import begin_search, check_search, find_max
-from .checkpoint import Saver, saving_to
+from .checkpoint import Saver, saving_to, unlocked
 from .confirm import NOTHING, Trying, applicable
 from .estimate import Pilot
 from .facts import (
@@ -57,7 +58,7 @@ from .fit import (
 )
 from .hosts.hosts import Hosts
 from .options import Confirm, Options, VerbOptions
-from .plan import Plan
+from .plan import Plan, check_room
 from .progress import Observer, timed
 from .rounds import Rounds
 from .third_party import prepare_library
@@ -89,6 +90,7 @@ def run(
             "ranks of a model_parallel group that do not read save no checkpoints",
             remedy="leave --checkpoint out, or accelerator.model_parallel",
         )
+    _check_log(plan)
     if options.find_max:
         check_search(plan.workload)
     if options.budget.limited:
@@ -96,9 +98,27 @@ def run(
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
         saving_to(options.mixed, hosts, break_lock=options.break_lock) as saver,
+        hosts.log_place(plan.workload.log, break_lock=options.break_lock) as log_place,
         ExitStack() as held,
     ):
-        return _measure(plan, options, observer, Others(lease), saver, held, hosts)
+        return _measure(plan, options, observer, Others(lease), saver, held, hosts, log_place)
+
+
+def _check_log(plan: Plan) -> None:
+    """Raises UsageError if the log of a repetition does not fit where it is written."""
+    workload, manifest = plan.workload, plan.manifest
+    if workload.log.to is None:
+        return
+    samples = manifest.sample_count * workload.epochs
+    if workload.max_steps is not None:
+        samples = min(samples, workload.max_steps * workload.batch_size * plan.accelerators)
+    each = workload.log.record + manifest.mean_stored_bytes * workload.log.inputs
+    check_room(
+        workload.log.to,
+        samples * each,
+        "the log of a repetition takes",
+        "use a smaller log.record, or fewer steps (max_steps)",
+    )
 
 
 def _measure(
@@ -109,12 +129,15 @@ def _measure(
     saver: Saver | None,
     held: ExitStack,
     hosts: Hosts,
+    log_place: LogPlace | None,
 ) -> tuple[TrainingRecord, Path]:
     """Carry out the run, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
     begun = RunBegun(plan, directory, options, others, observer, held, hosts)
     bench, doc, plan = begun.bench, begun.doc, begun.bench.plan
     bench.seconds = bench.window_s = options.calibration_s
+    bench.log = log_place
+    doc.findings += unlocked(log_place.lease) if log_place else []
     doc.job.saves = saver.study if saver else None
     doc.findings += saver.findings if saver else []
     if options.began_s is not None:

@@ -22,7 +22,7 @@ from ..host.timeline import Columns
 from ..record.checkpoint import RankSave
 from ..record.job import LoaderFacts, UserFacts
 from ..record.model_load import LoadStage
-from ..record.training import WorkerLoad
+from ..record.training import RankLog, WorkerLoad
 from ..settings.accelerator import StepFacts
 
 
@@ -152,6 +152,7 @@ class Recorded(Last):
     what each worker of the rank did, if the loader is iobench's own. ``steps``: what an accelerator
     that computes tells of itself. ``late_starts``: by epoch, how many seconds after the common
     start the rank began. ``evaluation``: the events of its passes of evaluation, if it made any.
+    ``logs``: of each epoch, if the phase writes one.
     """
 
     columns: Columns
@@ -164,6 +165,7 @@ class Recorded(Last):
     steps: StepFacts | None = None
     late_starts: Mapping[int, float] = field(default_factory=dict)
     evaluation: Columns = field(default_factory=dict)
+    logs: Sequence[RankLog] = ()
 
 
 @dataclass(frozen=True, slots=True)

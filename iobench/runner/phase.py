@@ -12,9 +12,15 @@ from ..judge.statistics import of_all
 from ..load.null import AnyReader
 from ..load.order import Indices
 from ..record.job import LoaderFacts, UserFacts
-from ..record.training import Epoch, WorkerLoad
+from ..record.training import Epoch, RankLog, WorkerLoad
 from ..settings.accelerator import StepFacts
-from ..settings.workload import AcceleratorSpec, EvaluationSpec, LoaderSpec, ReaderSpec
+from ..settings.workload import (
+    AcceleratorSpec,
+    EvaluationSpec,
+    LoaderSpec,
+    LogSpec,
+    ReaderSpec,
+)
 from .messages import Link, Recorded
 from .study import SaveRecords
 from .tasks.checkpoint import CheckpointRank
@@ -40,7 +46,7 @@ class PhaseSettings:
     an order of its own. ``counts_fetched``: count the bytes that the storage delivers to ranks and
     workers. ``evicts``: the page cache is emptied before each epoch, so at that time ranks must not
     keep pages of the data mapped. ``evaluation``: what is evaluated after epochs, on the shards
-    ``held_out``.
+    ``held_out``. ``log``: what is written down of each sample.
     """
 
     name: str
@@ -63,6 +69,7 @@ class PhaseSettings:
     evicts: bool = False
     evaluation: EvaluationSpec | None = None
     held_out: Indices | None = None
+    log: LogSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +126,7 @@ class Outcome:
     steps: StepFacts | None = None  # of rank 0
     fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch: ranks' counts
     workers: list[WorkerLoad] = field(default_factory=list)  # of all ranks
+    logs: list[RankLog] = field(default_factory=list)
 
     def events(self) -> Columns:
         """The event columns of all ranks in one table, with an additional column ``rank``."""
@@ -140,6 +148,7 @@ class Outcome:
             both = UserFacts.together([before, recorded.loader.user])
             self.loader = recorded.loader.model_copy(update={"user": both})
         self.workers += recorded.workers
+        self.logs += recorded.logs
         if rank == 0:
             self.steps = recorded.steps
         self.add_fetched(recorded.fetched)

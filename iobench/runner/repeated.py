@@ -20,6 +20,7 @@ from ..judge.serving.figures import SUMMARISED
 from ..load import make_reader
 from ..record.ab import MAX_ROUNDS
 from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
+from ..serve.logs import log_place
 from ..settings.any_workload import AnyWorkload
 from ..settings.model_load import MODEL_LOAD, LoadSpec
 from ..settings.scenario import Scenario
@@ -37,7 +38,7 @@ from .options import VerbOptions
 from .plan import Plan, make_plan
 from .progress import Observer
 from .repetition import measure, repetition_phase
-from .serving import ServingBegun, ServingPlan, log_place, make_serving_plan
+from .serving import ServingBegun, ServingPlan, make_serving_plan
 
 AnyPlan = Plan | LoadPlan | ServingPlan
 
@@ -226,13 +227,14 @@ def _training(plan: Plan, held: ExitStack, hosts: Hosts, *, verb: str, break_loc
     lease = held.enter_context(reading(plan.home, plan.manifest, verb=verb, break_dead=break_lock))
     others, there = Others(lease), hosts.of(plan, held)
     return lambda place, run_id, options, observer: _RepeatedTraining(
-        RunBegun(plan, place, options, others, observer, held, there, run_id=run_id)
+        RunBegun(plan, place, options, others, observer, held, there, run_id=run_id),
+        break_lock=break_lock,
     )
 
 
 class _RepeatedTraining:
-    def __init__(self, begun: RunBegun) -> None:
-        self.begun, self.doc = begun, begun.doc
+    def __init__(self, begun: RunBegun, *, break_lock: bool) -> None:
+        self.begun, self.doc, self.break_lock = begun, begun.doc, break_lock
         self.doc.job.no_ablations = NO_ABLATIONS
 
     def prepare(self, title: str) -> None:
@@ -248,7 +250,10 @@ class _RepeatedTraining:
 
     def measure(self, number: int) -> None:
         bench, kept = self.begun.bench, self.doc.job.repetitions
-        outcome = measure(bench, repetition_phase(bench.plan, number), kept.append)
+        # Runs that take turns may name one place for their logs.
+        spec = bench.plan.workload.log
+        with bench.hosts.log_place(spec, break_lock=self.break_lock) as bench.log:
+            outcome = measure(bench, repetition_phase(bench.plan, number), kept.append)
         self.begun.others.look()
         if not outcome.complete:
             raise IobenchError("the repetition delivered no complete epoch")
@@ -300,7 +305,8 @@ class _RepeatedRequests:
 
     def measure(self, number: int) -> None:
         # Runs that take turns may name one place for their logs.
-        with log_place(self.begun.plan.scenario, break_lock=self.break_lock) as log:
+        spec = self.begun.plan.scenario.log
+        with log_place(spec, "serve", break_lock=self.break_lock) as log:
             self.begun.use_log(log)
             self.last = self.begun.repetition(number)
 

@@ -9,6 +9,7 @@ import numpy as np
 from ..base.interrupts import defer_interrupts
 from ..host.nvml import GpuWatch
 from ..judge.figures.evaluation import evaluation_of
+from ..judge.serving.figures import joined_log
 from ..load import make_reader
 from ..record.host import HostTime
 from ..record.training import Repetition
@@ -44,6 +45,7 @@ def repetition_phase(
         epochs=workload.epochs,
         max_steps=workload.max_steps,
         evicts=workload.cache == "cold",
+        log=workload.log if workload.log.to is not None else None,
         saving=saving,
         shards=None if held_out is None else np.arange(held_out[0]),
         evaluation=workload.evaluation if name == "measure" else None,
@@ -93,6 +95,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
         epochs=outcome.epochs,
         evaluation=evaluation_of(outcome.evaluated()),
         complete=outcome.complete,
+        log=joined_log(outcome.logs, phase.log),
         cpu_s=outcome.cpu_s,
         workers=workers,
         workers_left_out=left_out,

@@ -7,14 +7,14 @@ the way, what was measured until then is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from ..base.errors import IobenchError, StorageError, UsageError
+from ..base.errors import StorageError, UsageError
 from ..base.units import format_count, format_duration
 from ..host.requests import RequestColumns, write_requests
 from ..judge.serving.figures import with_figures
@@ -35,14 +35,13 @@ from ..record.training import Epoch
 from ..serve.arrivals import Arrivals, Instants
 from ..serve.client import Issued
 from ..serve.lance import LanceIndex, LanceSearches, check_vectors
-from ..serve.logs import LOGS, Log, Logged
+from ..serve.logs import Log, Logged, LogPlace, log_place
 from ..serve.sample import SampleReaders
 from ..serve.walk import UNKNOWN_RECALL, Searches, check_index
 from ..settings.scenario import Scenario
 from ..storage import open_storage
 from ..storage.base import Storage
-from ..storage.locks.held import Held
-from ..storage.locks.lock import Lease, reading
+from ..storage.locks.lock import reading
 from .agent import HostAgent
 from .budget import Budget
 from .cache import Others, prepare_cache
@@ -188,7 +187,7 @@ def run_serving(
     inner = plan.plan
     with (
         reading(inner.home, inner.manifest, verb="serve", break_dead=options.break_lock) as lease,
-        log_place(plan.scenario, break_lock=options.break_lock) as log,
+        log_place(plan.scenario.log, "serve", break_lock=options.break_lock) as log,
     ):
         directory = new_directory(options.results, plan.scenario.name)
         begun = ServingBegun(plan, directory, options, observer or Observer(), Others(lease), log)
@@ -251,36 +250,6 @@ def search_rates(
             search.tried(rate, held=held)
         yield search.found()
     yield search.found()
-
-
-class LogPlace(NamedTuple):
-    """Where logs are written, which this process holds."""
-
-    storage: Storage
-    lease: Lease
-    held: Held
-
-
-@contextmanager
-def log_place(scenario: Scenario, *, break_lock: bool) -> Iterator[LogPlace | None]:
-    """Hold the place of the scenario's log, if it has one, and leave nothing there.
-
-    Raises TargetHeldError, TargetRefusedError. A failure to remove what is left is raised unless
-    the body has failed.
-    """
-    if scenario.log.to is None:
-        yield None
-        return
-    storage = open_storage(scenario.log.to)
-    with LOGS.held(storage, "serve", break_lock=break_lock) as lease:
-        place = LogPlace(storage, lease, Held(lease))
-        try:
-            yield place
-        except BaseException:
-            with suppress(IobenchError):
-                LOGS.clean(storage, held=place.held)
-            raise
-        LOGS.clean(storage, held=place.held)
 
 
 class ServingBegun:

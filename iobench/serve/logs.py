@@ -14,25 +14,31 @@ import threading
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from ..base.errors import StorageError
+from ..base.errors import IobenchError, StorageError
 from ..base.interrupts import defer_interrupts
 from ..base.pagecache import PAGE, unwritten_bytes
-from ..settings.scenario import LogSpec
+from ..record.training import RankLog
+from ..settings.workload import LogSpec
+from ..storage import open_storage
 from ..storage.base import Sink, Storage, Syncing, innermost, local_root
-from ..storage.locks.held import delete
+from ..storage.locks.held import Held, delete
+from ..storage.locks.lock import Lease
 from ..storage.markers import Marked
 from .arrivals import Instants
 
-_FILE = re.compile(r"window-\d{5}-\d{4}-\d{8}\.log(\.part)?")
+Floats = npt.NDArray[np.float64]
+
+_FILE = re.compile(r"window-\d{5,}-\d{4}-\d{8}\.log(\.part)?")
 
 LOGS = Marked(".iobench-logs", "logs", lambda key: _FILE.fullmatch(key) is not None)
 """Places of logs, which hold their files or objects only while a window goes on."""
@@ -101,9 +107,10 @@ class Log:
         self._answered: SimpleQueue[int | None] = SimpleQueue()
         self.counting = threading.Lock()  # of records that are written or committed
         self._stop, self._late = threading.Event(), threading.Event()
+        self._over = threading.Event()  # all records are committed
         self._writers = [_Writer(self, number) for number in range(spec.writers)]
         self._answers = 0
-        self._lost: tuple[int, int] | None = (0, 0)
+        self._lost: tuple[int, int] | None = None if sizes else (0, 0)
         works = (self._emulate, self._look, *(writer.work for writer in self._writers))
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name="iobench-log", daemon=True)
@@ -130,8 +137,9 @@ class Log:
         """
         self._ready.put(None)
         deadline = time.monotonic() + drain_s
-        for thread in self._threads:
+        for thread in self._threads[:1] + self._threads[2:]:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._over.set()
         self._late.set()  # what has not been written is left out
         for thread in self._threads:
             thread.join()
@@ -151,13 +159,17 @@ class Log:
 
         ``held`` is called before each deletion, and raises where the place is another process's.
         """
+        self.give_up()
+        for writer in self._writers:
+            while writer.keys:
+                delete(self.storage, writer.keys.pop(), held)
+
+    def give_up(self) -> None:
+        """End the log, if it has not ended, and leave what was written."""
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        for writer in self._writers:
-            while writer.keys:
-                delete(self.storage, writer.keys.pop(), held)
 
     @property
     def committed(self) -> int:
@@ -250,13 +262,13 @@ class Log:
         """Ask, again and again, how many records of answers a crash would lose now."""
         for look in range(1, LOOKS + 1 if self.sizes else 0):
             while (left_s := self.seconds * look / LOOKS - self.now_ns() / 1e9) > 0:
-                if self._stop.wait(min(left_s, _NAP_S)):
+                if self._stop.wait(min(left_s, _NAP_S)) or self._over.is_set():
                     return
-            found = self.lost_now()
-            if found is None or self._lost is None:
+            found, before = self.lost_now(), self._lost or (0, 0)
+            if found is None:
                 self._lost = None
                 return
-            self._lost = max(self._lost[0], found[0]), max(self._lost[1], found[1])
+            self._lost = max(before[0], found[0]), max(before[1], found[1])
 
     def lost_now(self) -> tuple[int, int] | None:
         """Records of answers that are not on the storage, and the committed ones among them.
@@ -377,6 +389,143 @@ class _Writer:
             self.safe_bytes = self.bytes
             self.group = []
         self.commits += 1
+
+
+class LogPlace(NamedTuple):
+    """Where logs are written, which this process holds."""
+
+    storage: Storage
+    lease: Lease
+    held: Held
+
+    def clear(self) -> None:
+        """Remove all files and objects of logs. Raises StorageError."""
+        for entry in [each for each in self.storage.list() if _FILE.fullmatch(each.key)]:
+            delete(self.storage, entry.key, self.held)
+
+
+@contextmanager
+def log_place(spec: LogSpec, verb: str, *, break_lock: bool) -> Iterator[LogPlace | None]:
+    """Hold the place of a log, if there is to be one, and leave nothing there.
+
+    Raises TargetHeldError, TargetRefusedError. A failure to remove what is left is raised unless
+    the body has failed.
+    """
+    if spec.to is None:
+        yield None
+        return
+    storage = open_storage(spec.to)
+    with LOGS.held(storage, verb, break_lock=break_lock) as lease:
+        place = LogPlace(storage, lease, Held(lease))
+        try:
+            yield place
+        except BaseException:
+            with suppress(IobenchError):
+                LOGS.clean(storage, held=place.held)
+            raise
+        LOGS.clean(storage, held=place.held)
+
+
+class _AtOnce:
+    """Steps that have ended when their samples are handed over."""
+
+    step = 0.0
+
+    def next_begin(self, ready: Sequence[float], first: int = 0) -> float:
+        return ready[first]
+
+    def begin(self, ready: Sequence[float], first: int = 0) -> tuple[float, int]:
+        return ready[first], first + 1
+
+
+_NUMBERS = 1 << 18
+"""Records whose times are known; those before them have been counted."""
+
+DRAIN_S = 10.0
+"""How long a pass waits for the rest of its log."""
+
+
+class StepLog:
+    """The log of a pass of one rank: when a step ends, a record of each of its samples is due.
+
+    ``window``: its number, in the names of the files. ``record_bytes``: of each record.
+    ``seconds``: how long the pass takes at least, in which it is asked what a crash would lose.
+    Made once the rank forks no more processes: it has threads.
+    """
+
+    def __init__(self, spec: LogSpec, *, window: int, record_bytes: int, seconds: float) -> None:
+        self.spec, self._storage = spec, open_storage(str(spec.to))
+        self._log = Log(
+            spec,
+            self._storage,
+            window=window,
+            sizes=[record_bytes] * _NUMBERS,
+            steps=_AtOnce(),
+            seconds=seconds,
+        )
+        self._handed = self._backlog = 0
+        self._waited_ns = 0
+        self._ended_ns = np.zeros(_NUMBERS, np.int64)
+        self._log.begin(time.monotonic_ns())
+
+    def step(self, samples: int, given_up: Callable[[], bool]) -> None:
+        """A step has ended. Where answers wait, so does this, unless it is ``given_up``.
+
+        Raises what the log can't be written for.
+        """
+        log, now_ns = self._log, self._log.now_ns()
+        for number in range(self._handed, self._handed + samples):
+            self._ended_ns[number % _NUMBERS] = now_ns
+            log.ready(number % _NUMBERS, now_ns)
+        self._handed += samples
+        self._backlog = max(self._backlog, self._handed - log.committed)
+        while self.spec.waits and log.committed < self._handed and not given_up():
+            if log.failure is not None:
+                raise log.failure
+            time.sleep(_POLL_S)
+        self._waited_ns += log.now_ns() - now_ns if self.spec.waits else 0
+
+    def end(self) -> tuple[RankLog, Floats]:
+        """Wait for the rest; also return the mean time to the commit of each step's records.
+
+        Raises as ``step``.
+        """
+        log = self._log
+        at_end, seconds = self._handed - log.committed, log.now_ns() / 1e9
+        done = log.end(DRAIN_S)
+        known = min(self._handed, _NUMBERS)
+        logged = np.roll(done.logged_ns, -(self._handed % _NUMBERS) if known < self._handed else 0)
+        ended = np.roll(self._ended_ns, -(self._handed % _NUMBERS) if known < self._handed else 0)
+        logged, ended = logged[:known], ended[:known]
+        there = logged >= ended
+        waits, ended = (logged - ended)[there] / 1e9, ended[there]
+        first = np.flatnonzero(np.diff(ended, prepend=-1))  # of each step
+        means = np.add.reduceat(waits, first) / np.diff(first, append=len(waits))
+        last_s = max(seconds, float(logged.max()) / 1e9 if known else 0.0)
+        found = RankLog(
+            seconds=last_s,
+            records=log.committed,
+            left=self._handed - log.committed,
+            bytes=done.bytes,
+            commits=done.commits,
+            objects=done.objects,
+            waited_s=self._waited_ns / 1e9,
+            commit_p50_s=float(np.quantile(waits, 0.5)) if len(waits) else None,
+            commit_p99_s=float(np.quantile(waits, 0.99)) if len(waits) else None,
+            backlog_max=self._backlog,
+            backlog_end=at_end,
+            at_risk=done.at_risk,
+            volatile=done.volatile,
+        )
+        return found, means
+
+    def close(self) -> None:
+        """End its threads; what was written is removed by whoever holds the place."""
+        self._log.give_up()
+        self._storage.close()
+
+
+_POLL_S = 0.0002
 
 
 class _EndedError(Exception):

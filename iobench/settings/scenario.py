@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from ..base.errors import SpecError
 from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
-from .workload import AcceleratorSpec, LoaderSpec, ReaderSpec, Workload, option_texts
+from .workload import AcceleratorSpec, LoaderSpec, LogSpec, ReaderSpec, Workload, option_texts
 from .yamlfile import read_yaml
 
 MAX_IN_FLIGHT = 1024
@@ -82,44 +82,6 @@ class RequestReader(Strict):
     direct: Literal["auto"] | bool = "auto"
     block_size: Bytes = Field(default=4 << 20, ge=4096, le=1 << 30)
     decode: bool = False
-
-
-class LogSpec(Strict):
-    """What is written down of each request, and when it is committed.
-
-    A record has ``record`` bytes, with ``inputs`` those of the sample, too. ``commit``: each
-    ``record`` for itself; in a ``group``, of at most ``group_records`` or ``group_delay`` after its
-    first; or at the ``rotation`` of a file alone, which is after ``rotate_bytes`` or
-    ``rotate_delay``. On a storage whose objects can't grow, each commit is an object. ``wait``: an
-    answer waits for the commit of its record; ``auto``: if each record is committed for itself.
-    ``writers``: each has a file, or an object, of its own. ``to``: a new or empty directory or URL
-    for the log, of which nothing stays; None: none is written.
-    """
-
-    to: str | None = Field(default=None, min_length=1)
-    record: Bytes = Field(default=1000, ge=1, le=64 << 20)
-    inputs: bool = False
-    commit: Literal["record", "group", "rotation"] = "record"
-    group_records: int = Field(default=100, ge=1, le=10**6)
-    group_delay: Seconds = Field(default=0.01, gt=0, le=3600)
-    rotate_bytes: Bytes = Field(default=64 << 20, ge=1, le=1 << 40)
-    rotate_delay: Seconds = Field(default=300.0, gt=0, le=86_400)
-    wait: Literal["auto"] | bool = "auto"
-    writers: int = Field(default=1, ge=1, le=256)
-
-    @model_validator(mode="after")
-    def _an_answer_can_wait(self) -> LogSpec:
-        if self.waits and self.commit == "rotation":
-            raise ValueError(
-                "no answer can wait for the rotation of a file: set 'commit' to 'record' or "
-                "'group', or 'wait' to false"
-            )
-        return self
-
-    @property
-    def waits(self) -> bool:
-        """Whether an answer waits for the commit of its record."""
-        return self.commit == "record" if self.wait == "auto" else self.wait
 
 
 Probes = Annotated[int, Field(ge=1, le=65_536)]

@@ -354,11 +354,50 @@ class EvaluationSpec(Strict):
     batch_size: int | None = Field(default=None, ge=1, le=10**7)
 
 
+class LogSpec(Strict):
+    """What is written down of each request, and when it is committed.
+
+    A record has ``record`` bytes, with ``inputs`` those of the sample, too. ``commit``: each
+    ``record`` for itself; in a ``group``, of at most ``group_records`` or ``group_delay`` after its
+    first; or at the ``rotation`` of a file alone, which is after ``rotate_bytes`` or
+    ``rotate_delay``. On a storage whose objects can't grow, each commit is an object. ``wait``: an
+    answer waits for the commit of its record, and offline the next batch does; ``auto``: if each
+    record is committed for itself. ``writers``: each has a file, or an object, of its own. ``to``:
+    a new or empty directory or URL for the log, of which nothing stays; None: none is written.
+    """
+
+    to: str | None = Field(default=None, min_length=1)
+    record: Bytes = Field(default=1000, ge=1, le=64 << 20)
+    inputs: bool = False
+    commit: Literal["record", "group", "rotation"] = "record"
+    group_records: int = Field(default=100, ge=1, le=10**6)
+    group_delay: Seconds = Field(default=0.01, gt=0, le=3600)
+    rotate_bytes: Bytes = Field(default=64 << 20, ge=1, le=1 << 40)
+    rotate_delay: Seconds = Field(default=300.0, gt=0, le=86_400)
+    wait: Literal["auto"] | bool = "auto"
+    writers: int = Field(default=1, ge=1, le=256)
+
+    @model_validator(mode="after")
+    def _an_answer_can_wait(self) -> LogSpec:
+        if self.waits and self.commit == "rotation":
+            raise ValueError(
+                "no answer can wait for the rotation of a file: set 'commit' to 'record' or "
+                "'group', or 'wait' to false"
+            )
+        return self
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer waits for the commit of its record."""
+        return self.commit == "record" if self.wait == "auto" else self.wait
+
+
 class Workload(Strict):
     """A training job: dataset, accelerator, batch size, reader, loader, and what it requires.
 
-    ``storage`` has options of the data's storage (``client``, ``endpoint`` and others), which
-    override those in its URL.
+    ``log``: of the log that inference offline writes, a record of each sample; none without
+    ``log.to``. ``storage`` has options of the data's storage (``client``, ``endpoint`` and others),
+    which override those in its URL.
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -373,6 +412,7 @@ class Workload(Strict):
     required_accelerator_utilization: float = Field(default=0.9, ge=MIN_SHARE, le=1)
     reader: ReaderSpec = ReaderSpec()
     loader: LoaderSpec = LoaderSpec()
+    log: LogSpec = LogSpec()
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
     local_cache: LocalCacheSpec | None = None
     evaluation: EvaluationSpec | None = None

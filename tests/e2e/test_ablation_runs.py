@@ -13,7 +13,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from iobench.base.errors import InterruptedRun, StorageError, TargetLostError, UsageError
+from iobench.base.errors import (
+    InterruptedRun,
+    StorageError,
+    TargetLostError,
+    TargetRefusedError,
+    UsageError,
+)
 from iobench.load.reader import BatchReader
 from iobench.record.run import TrainingRecord, load_training
 from iobench.record.verdict import Ablation
@@ -117,7 +123,9 @@ def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.Mon
         rounds = set(rows_of(directory, f"without-{stage}")["repetition"].tolist())
         assert rounds == {0, 1}
     assert of(doc)["fill"].gain is not None
-    assert {stage for stage, each in of(doc).items() if each.not_measured} == {"sync", "checkpoint"}
+    assert {stage for stage, each in of(doc).items() if each.not_measured} == {
+        *("sync", "checkpoint", "log")
+    }
     assert doc.job.no_ablations == ""
     again = document(f"report {directory}")["job"]["ablations"]
     assert again == json.loads(doc.model_dump_json())["job"]["ablations"]
@@ -277,3 +285,34 @@ def test_what_is_left_of_a_budget_ends_the_repetitions(
     made.clear()
     doc, _ = measure(repetitions=4, budget=fitted(60.0, "calibration", "repetitions"))
     assert len(doc.job.repetitions) == 4
+
+
+def test_a_log_is_written_beside_batches_and_is_left_out_in_turns(
+    measure: Measure, tmp_path: Path
+) -> None:
+    """Each of two ranks writes a record of each of its samples, into a file of its own."""
+    log = tmp_path / "logs"
+    settings = (f"log.to={log}", "log.record=100B", "log.commit=group", "epochs=2")
+    doc, folder = measure(*settings, accelerators=2, ablations_s=60.0)
+    (repetition,) = doc.job.repetitions
+    found = repetition.log
+    assert (repetition.samples, found.records, found.left, found.bytes) == (400, 400, 0, 40_000)
+    assert found.objects == 4  # each rank's, in each epoch
+    assert found.commits >= found.objects
+    assert of(doc)["log"].rounds
+    assert not of(doc)["log"].not_measured
+    assert "log" in doc.job.verdict.gains
+    assert not log.exists()
+    assert load_training(folder).job.repetitions[0].log == found
+
+
+def test_a_log_goes_to_an_empty_place_or_nothing_is_measured(
+    measure: Measure, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(TargetRefusedError):
+        measure(f"log.to={tmp_path}")
+    assert not list(tmp_path.glob("results/*/run.json"))
+    with pytest.raises(StorageError, match="window-00000"):
+        measure(f"log.to=faulty+{tmp_path}/logs?fail_write_at=3", "log.commit=record")
+    assert not list(tmp_path.glob("logs/window-*"))

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import StorageError
+from iobench.judge.serving.figures import joined_log
 from iobench.judge.serving.queue import Accelerators
 from iobench.serve import logs
-from iobench.serve.logs import Log, Logged
-from iobench.settings.scenario import LogSpec
+from iobench.serve.logs import Log, Logged, StepLog
+from iobench.settings.workload import LogSpec
 from iobench.storage.base import Buffer, Sink, StorageTraits
 from iobench.storage.local import sinks
 from iobench.storage.local.storage import LocalStorage
@@ -207,3 +208,81 @@ def test_a_crash_loses_what_is_in_dirty_pages(
         time.sleep(0.001)
     assert log.lost_now() == expected
     log.remove(lambda: None)
+
+
+# Beside batches
+
+
+def batches(place: Path, *, number: int = 3, **spec: Any) -> Any:
+    """The log of so many steps of ten samples, and how many records each step has left."""
+    asked = LogSpec(to=str(place), record=500, **spec)
+    log, left = StepLog(asked, window=7, record_bytes=500, seconds=0.0), []
+    try:
+        for _ in range(number):
+            log.step(10, lambda: False)
+            left.append(log._handed - log._log.committed)
+        return log.end()[0], left, asked
+    finally:
+        log.close()
+
+
+def test_a_batch_waits_until_each_of_its_records_is_durable(tmp_path: Path) -> None:
+    found, left, _ = batches(tmp_path)
+    assert left == [0, 0, 0]
+    assert (found.records, found.left, found.commits, found.objects) == (30, 0, 30, 1)
+    assert (found.bytes, found.backlog_end) == (15_000, 0)
+    assert 0 < found.backlog_max <= 10
+    assert 0 < found.commit_p50_s <= found.commit_p99_s
+    assert found.waited_s > 0
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [15_000]
+
+
+def test_a_log_beside_batches_is_complete_at_the_end(tmp_path: Path) -> None:
+    found, _, asked = batches(tmp_path, commit="rotation", rotate_bytes=5_000)
+    assert (found.records, found.left, found.objects, found.waited_s) == (30, 0, 3, 0)
+    both = joined_log([found, found], asked)
+    assert (both.records, both.objects, both.keeps_up) == (60, 6, True)
+    hourly = 3600 * 15_000 / found.seconds / 5_000
+    assert both.objects_per_hour == pytest.approx(2 * hourly)
+
+
+def test_more_records_than_are_known_at_a_time_are_all_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_NUMBERS", 16)
+    found, _, _ = batches(tmp_path, number=5)
+    assert (found.records, found.left, found.bytes) == (50, 0, 25_000)
+
+
+@pytest.mark.parametrize(
+    ("left", "grows", "keeps_up"),
+    [(1, None, False), (0, True, False), (0, None, None), (0, False, True)],
+)
+def test_whether_a_log_keeps_up(
+    tmp_path: Path, left: int, grows: bool | None, keeps_up: bool | None
+) -> None:
+    found, _, asked = batches(tmp_path)
+    first = found.model_copy(update={"grows": False})
+    last = found.model_copy(update={"left": left, "grows": grows})
+    assert joined_log([first, last], asked).keeps_up is keeps_up
+
+
+def test_the_time_to_the_commit_is_told_for_each_step(tmp_path: Path) -> None:
+    log = StepLog(LogSpec(to=str(tmp_path)), window=0, record_bytes=500, seconds=0.0)
+    for _ in range(4):
+        log.step(5, lambda: False)
+    found, steps = log.end()
+    log.close()
+    assert (found.records, len(steps)) == (20, 4)
+    assert (steps > 0).all()
+
+
+def test_a_batch_does_not_wait_for_a_log_that_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sinks.os, "fdatasync", full)
+    with pytest.raises(StorageError):
+        batches(tmp_path)

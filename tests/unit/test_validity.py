@@ -15,7 +15,7 @@ from iobench.judge.rebuild import conclude
 from iobench.judge.rules_mlperf import REFERENCES
 from iobench.judge.validity import RULES, evaluate, level_of, parse, validity, violations
 from iobench.record.run import CHANGED, Finding, RunRecord
-from iobench.record.training import Ceiling, Epoch
+from iobench.record.training import Ceiling, Epoch, RunLog
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run
@@ -184,6 +184,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         {"workload": WARM, "repetition.epochs": HALF_MEASURED},
         {"workload": WARM, "repetition.epochs": UNMEASURED},
     ),
+    "serve.log-behind": ({"repetition.log": RunLog(keeps_up=False, left=3, at_risk=0)}, None),
+    "serve.log-volatile": ({"repetition.log": RunLog(volatile=2, at_risk=2)}, None),
+    "serve.log-unproven": ({"repetition.log": RunLog(keeps_up=True)}, None),
     "run.incomplete": ({"status": "interrupted"}, {"repetitions": 0}),
     "run.steps": ({"repetition.steps": 499}, {"repetition.steps": 0}),
     "run.duration": ({"repetition.wall_s": 9.9}, {"repetition.wall_s": None}),
@@ -286,6 +289,8 @@ ALWAYS = (
     "cache.cold-residency",
     "cache.cold-fetch",
     "cache.local",
+    "serve.log-behind",
+    "serve.log-volatile",
 )
 
 

@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from ...record.run import Summary
 from ...record.serving import LatencyParts, RequestWindow, ServedTrial
+from ...record.training import RankLog, RunLog
 from ...settings.scenario import Scenario
-from ..statistics import t_quantile
+from ...settings.workload import LogSpec
+from ..statistics import of_all, t_quantile
 from .queue import served
 
 Rows = Mapping[str, npt.NDArray[Any]]
@@ -157,7 +159,13 @@ def _of_log(
         "log_records": len(waits),
         "log_left": left,
         "log_records_per_s": len(waits) / until,
-        "log_objects_per_hour": _objects_per_hour(trial, scenario),
+        "log_objects_per_hour": objects_per_hour(
+            scenario.log,
+            objects=trial.log_objects,
+            commits=trial.log_commits,
+            nbytes=trial.log_bytes,
+            seconds=trial.seconds,
+        ),
         "log_commit_p50_s": quantile(waits, 0.5) if len(waits) else None,
         "log_commit_p99_s": quantile(waits, 0.99) if len(waits) else None,
         "log_backlog_max": int(max(0, backlog.max())),
@@ -166,13 +174,61 @@ def _of_log(
     }
 
 
-def _objects_per_hour(trial: ServedTrial, scenario: Scenario) -> float:
+def objects_per_hour(
+    spec: LogSpec, *, objects: int, commits: int, nbytes: int, seconds: float
+) -> float:
     """Objects or files of an hour at this rate: windows are too short for a rotation."""
-    spec = scenario.log
-    if spec.commit != "rotation" and trial.log_objects == trial.log_commits:
-        return 3600 * trial.log_objects / trial.seconds
-    full = trial.log_bytes / trial.seconds / spec.writers / spec.rotate_bytes
+    if spec.commit != "rotation" and objects == commits:
+        return 3600 * objects / seconds
+    full = nbytes / seconds / spec.writers / spec.rotate_bytes
     return 3600 * spec.writers * max(full, 1 / spec.rotate_delay)
+
+
+def joined_log(logs: Sequence[RankLog], spec: LogSpec | None) -> RunLog | None:
+    """The logs of all ranks and epochs together; None without any."""
+    if not logs or spec is None:
+        return None
+    seconds = max(max(each.seconds for each in logs), 1e-9)
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in logs)
+
+    def largest(name: str) -> float | None:
+        return of_all(max, (getattr(each, name) for each in logs))
+
+    grows = {each.grows for each in logs}
+    keeps_up: bool | None = None if None in grows else True
+    if spec.commit == "rotation":  # the time until a commit is that until the rotation
+        keeps_up, grows = True, set()
+    if True in grows or total("left"):
+        keeps_up = False
+    return RunLog(
+        seconds=seconds,
+        records=total("records"),
+        left=total("left"),
+        bytes=total("bytes"),
+        commits=total("commits"),
+        objects=total("objects"),
+        waited_s=max(each.waited_s for each in logs),
+        commit_p50_s=largest("commit_p50_s"),
+        commit_p99_s=largest("commit_p99_s"),
+        backlog_max=total("backlog_max"),
+        backlog_end=total("backlog_end"),
+        at_risk=of_all(sum, (each.at_risk for each in logs)),
+        volatile=of_all(sum, (each.volatile for each in logs)),
+        records_per_s=sum(each.records / max(each.seconds, 1e-9) for each in logs),
+        objects_per_hour=sum(
+            objects_per_hour(
+                spec,
+                objects=each.objects,
+                commits=each.commits,
+                nbytes=each.bytes,
+                seconds=max(each.seconds, 1e-9),
+            )
+            for each in logs
+        ),
+        keeps_up=keeps_up,
+    )
 
 
 def _means(parts: Mapping[str, npt.NDArray[np.float64]], of: npt.NDArray[np.bool_]) -> LatencyParts:

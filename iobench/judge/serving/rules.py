@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 from ...base.units import counted, format_count, format_percent
-from ...record.run import RequestsRecord, ServingRecord
+from ...record.run import RequestsRecord, ServingRecord, TrainingRecord
 from ...record.serving import ServingRun
+from ...record.training import RunLog
 from ..cache import MAX_RESIDENT
 from ..rules_data import RuleOutcome, unknown
 from . import verdict
@@ -127,24 +128,44 @@ def repetitions(doc: RequestsRecord) -> RuleOutcome | None:
     )
 
 
-def log_behind(doc: ServingRecord) -> RuleOutcome | None:
+def logs_of(doc: ServingRecord | TrainingRecord, *, every: bool = False) -> list[RunLog]:
+    """The logs of the repetitions that wrote one, or of every window."""
+    if isinstance(doc, TrainingRecord):
+        return [one.log for one in doc.job.repetitions if one.log is not None]
+    return [
+        RunLog(
+            left=one.log_left,
+            backlog_max=one.log_backlog_max or 0,
+            keeps_up=one.log_keeps_up,
+            at_risk=one.log_at_risk,
+            volatile=one.log_volatile,
+        )
+        for one in (doc.job.trials if every else doc.job.repetitions)
+        if one.logged
+    ]
+
+
+def log_behind(doc: ServingRecord | TrainingRecord) -> RuleOutcome | None:
     """Check that the log took as many records as were written to it."""
-    behind = [one for one in doc.job.repetitions if one.log_keeps_up is False]
-    if 2 * len(behind) <= len(doc.job.repetitions):
+    logs = logs_of(doc)
+    behind = [one for one in logs if one.keeps_up is False]
+    if 2 * len(behind) <= len(logs):
         return None
-    worst = max(one.log_backlog_max or 0 for one in behind)
-    left = sum(one.log_left for one in behind)
+    worst = max(one.backlog_max for one in behind)
+    left = sum(one.left for one in behind)
     lost = f", and {counted(left, 'record')} were not committed in time" if left else ""
+    at, lower = "", "log.wait=true"
+    if isinstance(doc, ServingRecord):
+        at, lower = f" at {format_count(doc.job.rate or 0.0)} requests/s", "a lower --rate"
     return RuleOutcome(
-        f"the log falls behind at {format_count(doc.job.rate or 0.0)} requests/s: up to "
-        f"{counted(worst, 'record')} waited{lost}",
-        "commit in groups (log.commit=group), use more log.writers, or a lower --rate",
+        f"the log falls behind{at}: up to {counted(worst, 'record')} waited{lost}",
+        f"commit in groups (log.commit=group), use more log.writers, or {lower}",
     )
 
 
-def log_volatile(doc: ServingRecord) -> RuleOutcome | None:
+def log_volatile(doc: ServingRecord | TrainingRecord) -> RuleOutcome | None:
     """Check that what was committed was on the storage."""
-    lost = max((one.log_volatile or 0 for one in doc.job.trials), default=0)
+    lost = max((one.volatile or 0 for one in logs_of(doc, every=True)), default=0)
     if not lost:
         return None
     return RuleOutcome(
@@ -153,9 +174,9 @@ def log_volatile(doc: ServingRecord) -> RuleOutcome | None:
     )
 
 
-def log_unproven(doc: ServingRecord) -> RuleOutcome | None:
+def log_unproven(doc: ServingRecord | TrainingRecord) -> RuleOutcome | None:
     """Check that it was seen what a crash would lose."""
-    if all(one.log_at_risk is not None for one in doc.job.repetitions if one.logged):
+    if all(one.at_risk is not None for one in logs_of(doc)):
         return None
     return RuleOutcome(
         "how many records a crash would lose was not seen: the log is no file on a file system "

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from ...record.job import LoaderFacts
 from ...record.manifest import Manifest
 from ...record.training import Ceiling, CeilingDetails, Epoch, MeasuredBy
 from ...record.verdict import RunCurve
+from ...serve.logs import LogPlace
 from ...settings.workload import AcceleratorSpec, LoaderSpec
 from ...storage.base import Storage
 from ...storage.simulated.memory import MemoryStorage
@@ -173,6 +174,7 @@ class Bench(PhaseContext):
     window_s: float = 0.0
     number: int = 0
     min_rounds: int = MIN_ROUNDS  # of the workers, in each window
+    log: LogPlace | None = None  # where phases write their logs; None: they write none
     _copy: MemoryCopy | None = None
 
     def __post_init__(self) -> None:
@@ -213,9 +215,16 @@ class Bench(PhaseContext):
 
         Raises as ``run_phase`` does. The events are kept by ``keep``.
         """
-        if stored:
-            return run_cached_phase(self.plan, self.agent, phase, self, sampler=sampler)
-        return run_phase(phase, self, sampler=sampler)
+        if self.log is None:
+            phase = replace(phase, log=None)
+        try:
+            if stored:
+                return run_cached_phase(self.plan, self.agent, phase, self, sampler=sampler)
+            return run_phase(phase, self, sampler=sampler)
+        finally:
+            if self.log is not None and phase.log is not None:
+                with suppress(StorageError):  # what stays is removed at the end
+                    self.log.clear()
 
     def keep(self, phase: Phase, outcome: Outcome) -> None:
         """Keep the events of a phase for the run's record."""

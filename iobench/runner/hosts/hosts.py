@@ -9,6 +9,8 @@ from typing import Protocol
 
 from ...checkpoint.catalog import CheckpointRoot
 from ...record.run import CheckpointRecord, ModelLoadRecord, TrainingRecord
+from ...serve.logs import LogPlace, log_place
+from ...settings.workload import LogSpec
 from ...storage.base import Storage
 from ..agent import HostAgent
 from ..checkpoint_plan import StudyPlan
@@ -116,6 +118,12 @@ class Hosts:
     def copied(self, plan: LoadPlan, to: str | None) -> AbstractContextManager[CopiedFiles | None]:
         """The files of a model in a directory of each host; see there."""
         return CopiedFiles.claimed(plan, to)
+
+    def log_place(
+        self, spec: LogSpec, *, break_lock: bool
+    ) -> AbstractContextManager[LogPlace | None]:
+        """The place of a run's log, held; see there."""
+        return log_place(spec, "run", break_lock=break_lock)
 
     def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
         """Raises UsageError if a host does not see what this one writes there."""

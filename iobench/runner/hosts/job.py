@@ -21,6 +21,8 @@ from ...host.resources import Snapshot
 from ...record.curve import MeasuredWith
 from ...record.host import Host
 from ...record.run import TrainingRecord
+from ...serve.logs import LogPlace
+from ...settings.workload import LogSpec
 from ...storage.base import Storage
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
 from ..checkpoint_plan import StudyPlan
@@ -232,6 +234,17 @@ class JobHosts(Hosts):
                 remedy="leave out --copy-to, or start it on one host (--hosts here)",
             )
         return super().copied(plan, to)
+
+    def log_place(
+        self, spec: LogSpec, *, break_lock: bool
+    ) -> AbstractContextManager[LogPlace | None]:
+        """Raises UsageError if a log is asked for."""
+        if spec.to is not None:
+            raise UsageError(
+                f"a log is written beside the ranks of one host, and this job has {self.count}",
+                remedy="leave out --log and log.to, or start it on one host (--hosts here)",
+            )
+        return super().log_place(spec, break_lock=break_lock)
 
     def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
         """Every host must read there what this one has written, as it was written just now.

@@ -225,13 +225,16 @@ def _settings(plan: Plan) -> str:
 
 
 def reaching_out(settings: Mapping[str, object]) -> dict[str, object]:
-    """What the settings of a workload name as code, and the options of its storage, by their keys.
+    """What the settings of a workload name as code or write to, and the options of its storage.
 
     The settings may be wrong, or a part of a workload.
     """
     found, options = code_of(settings), settings.get("storage")
     if isinstance(options, Mapping):
         found |= {f"storage.{key}": text for key, text in option_texts(options).items()}
+    log = settings.get("log")
+    if isinstance(log, Mapping) and log.get("to") is not None:
+        found["log.to"] = log["to"]
     return found
 
 

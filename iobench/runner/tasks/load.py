@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -15,12 +16,16 @@ from ...accelerate.emulated import EmulatedAccelerator, beyond
 from ...base.errors import LostRankError
 from ...host.fetched import fetched_by_family
 from ...host.timeline import Recorder, StepEvent
+from ...judge.serving.figures import growth_of
 from ...load import LibraryLoader, build_loader
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader
 from ...load.slots import DeviceFeed, Staged
 from ...record.job import LoaderFacts
+from ...record.training import RankLog
+from ...serve.logs import StepLog
 from ...settings.base import fitting
+from ...settings.workload import LogSpec
 from ...subject.factory import end_children
 from ...subject.loader import UserBatch, UserLoader, open_user_loader
 from ..barrier import StepAgreement, StepBarrier, stops_soon
@@ -154,6 +159,7 @@ class _Stepper:
         self.saver = phase.saving.saver(link) if phase.saving else None
         self.evaluator = self._build_evaluator() if phase.evaluation is not None else None
         self.evaluated = Recorder()
+        self.logs: list[RankLog] = []
         self.emulated = isinstance(self.accelerator, EmulatedAccelerator)
         self.done = 0
         self.common = 0  # steps so far, counted alike by all ranks that are in step
@@ -379,6 +385,7 @@ class _Stepper:
                 steps=self.accelerator.facts() if isinstance(self.accelerator, Tells) else None,
                 late_starts=self.late_starts,
                 evaluation=self.evaluated.columns() if self.evaluator is not None else {},
+                logs=self.logs,
             )
         )
 
@@ -520,7 +527,7 @@ class _Stepper:
         now, last_step = time.monotonic_ns, phase.max_steps
         first_read: int | None = None
         stage = Staged(lambda: self._copied(batches)) if phase.accelerator.staged else None
-        batch = samples = None
+        batch = samples = log = None
         asked = start
         step = late = behind = 0
         try:
@@ -562,6 +569,9 @@ class _Stepper:
                     lost, behind = lost + still, behind - still
                     late += behind
                 saved = self._checkpoint() if self.saver is not None else 0
+                if phase.log is not None:
+                    log = log or self._log(phase.log, epoch)
+                    log.step(stats.samples, lambda: bool(self.stopped.value))
                 record(
                     StepEvent(
                         epoch=epoch,
@@ -598,12 +608,34 @@ class _Stepper:
                     sync_ns=synced,
                     retries=stats.retries,
                 )
+            if log is not None and not self.stopped.value:
+                found, waits = log.end()
+                growth, grows = growth_of(waits)
+                told = None if growth is None else grows
+                self.logs.append(found.model_copy(update={"grows": told}))
         finally:
             del batch, samples
+            if log is not None:
+                log.close()
             if stage is not None:
                 with self._in_storage():
                     stage.close()
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
+
+    def _log(self, spec: LogSpec, epoch: int) -> StepLog:
+        """The log of an epoch, whose workers have been forked."""
+        phase, reader = self.phase, self.phase.reader
+        assert reader is not None
+        manifest = reader.manifest
+        steps = manifest.sample_count / phase.accelerators / phase.batch_size
+        steps = min(steps, phase.max_steps or math.inf)
+        least_s = steps * (phase.accelerator.step_time or 0.0)
+        return StepLog(
+            spec,
+            window=epoch * phase.accelerators + self.rank,
+            record_bytes=spec.record + round(spec.inputs * manifest.mean_stored_bytes),
+            seconds=min(least_s, phase.limit_s or math.inf),
+        )
 
     def _lost_ns(self) -> int:
         """For how long the emulation stood still in this step; nobody makes up for that."""
