@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import json
-
 from ..runner.kv_cache import make_kv_plan, run_kv
 from ..runner.options import VerbOptions
 from ..settings.kv_cache import load_kv_scenario
 from .live import Live
 from .printing import finish
+from .serve import overrides_of
 from .verbs import KvRequest
 
 
 def run(request: KvRequest) -> int:
-    overrides = [*request.overrides]
-    if request.limit_s is not None:
-        overrides.append(f"limit={request.limit_s}")
-    if request.trace is not None:
-        arrivals = {"kind": "trace", "path": request.trace, "format": request.trace_format}
-        overrides.append(f"arrivals={json.dumps(arrivals)}")
     plan = make_kv_plan(
-        load_kv_scenario(request.scenario, overrides),
+        load_kv_scenario(request.scenario, overrides_of(request)),
         request.to,
-        rate=request.rate,
         find_max=request.find_max,
-        seconds=request.duration_s,
         repetitions=request.repeat,
         seed=request.seed,
         price_per_hour=request.accelerator_price_per_hour,

@@ -9,20 +9,27 @@ from ..runner.serving import make_serving_plan, run_serving
 from ..settings.scenario import load_scenario
 from .live import Live
 from .printing import finish
-from .verbs import ServeRequest
+from .verbs import KvRequest, ServeRequest
+
+
+def overrides_of(request: ServeRequest | KvRequest) -> list[str]:
+    """The keys of a scenario that were asked for, by --set and by flags of their own."""
+    found = [*request.overrides]
+    if request.trace is not None:
+        arrivals = {"kind": "trace", "path": request.trace, "format": request.trace_format}
+        found.insert(0, f"arrivals={json.dumps(arrivals)}")
+    asked = {
+        "arrivals.rate": request.rate,
+        "duration": request.duration_s,
+        "limit": request.limit_s,
+    }
+    return found + [f"{key}={value}" for key, value in asked.items() if value is not None]
 
 
 def run(request: ServeRequest) -> int:
-    overrides = [*request.overrides]
-    for key, value in (("arrivals.rate", request.rate), ("duration", request.duration_s)):
-        overrides += [] if value is None else [f"{key}={value}"]
+    overrides = overrides_of(request)
     if request.log is not None:
         overrides.append(f"log.to={json.dumps(request.log)}")
-    if request.limit_s is not None:
-        overrides.append(f"limit={request.limit_s}")
-    if request.trace is not None:
-        overrides += ["arrivals.kind=trace", f"arrivals.path={json.dumps(request.trace)}"]
-        overrides += [f"arrivals.format={request.trace_format}"]
     plan = make_serving_plan(
         load_scenario(request.scenario, overrides),
         request.data,

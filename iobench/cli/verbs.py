@@ -675,14 +675,14 @@ class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest)
     begin with the one before (default: mooncake)"""
     accelerator_price_per_hour: Annotated[Usd | None, above(0)] = None
     """price of one accelerator for one hour, for what those are worth that are freed"""
-    duration_s: Annotated[Time, above(0), at_most(24 * 3600)] = 30.0
+    duration_s: Annotated[Time | None, above(0), at_most(24 * 3600)] = None
     """for how long requests arrive in a repetition, and in each try of --find-max (default: 30s)"""
     repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 3
     """number of repetitions, each in turns with one without loads, one without writes and one
     without look-ups (default: 3)"""
     budget_s: Time | None = None
-    """time for the whole run: as many rates and repetitions as there is time for, and one
-    repetition at least"""
+    """time for the whole run: requests arrive for a shorter time, and in fewer repetitions, so that
+    it ends in time"""
     fail_on: Conditions = ()
     """exit with status 4 if this holds, e.g. 'latency_p99_s>2'; repeatable"""
     seed: Annotated[Count, MORE, at_least(0)] = 42

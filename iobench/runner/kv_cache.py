@@ -7,7 +7,7 @@ window's seed alone. Whatever happens on the way, what was measured until then i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -43,7 +43,7 @@ from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .options import VerbOptions
 from .plan import check_room
 from .progress import Observer
-from .serving import DRAIN, DRAIN_S, MAX_RATE, repeat_windows, search_rates
+from .serving import DRAIN, DRAIN_S, MAX_RATE, repeat_windows, search_rates, windows_s
 from .trials import seed_of
 
 MAX_HISTORY_S = 4 * 3600.0
@@ -69,10 +69,14 @@ class KvPlan:
     to: str
     arrivals: Arrivals
     rate: float | None
-    seconds: float
     repetitions: int
     seed: int
     price_per_hour: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """For which requests arrive in a window."""
+        return self.scenario.duration
 
     def window(self, rate: float, seed: int) -> WindowPlan:
         """What the requests of a window do. Raises UsageError if they are too many."""
@@ -88,22 +92,19 @@ def make_kv_plan(
     scenario: KvScenario,
     to: str,
     *,
-    rate: float | None,
-    find_max: bool,
-    seconds: float,
-    repetitions: int,
+    find_max: bool = False,
+    repetitions: int = 3,
     seed: int = 42,
     price_per_hour: float | None = None,
 ) -> KvPlan:
     """Check that the scenario, the rate and the storage fit. Raises UsageError."""
     arrivals = Arrivals(scenario.arrivals)
-    rate = None if find_max else rate or arrivals.usual_rate() or scenario.rate
+    rate = None if find_max else scenario.arrivals.rate or arrivals.usual_rate()
     plan = KvPlan(
         scenario=scenario,
         to=to,
         arrivals=arrivals,
         rate=rate,
-        seconds=seconds,
         repetitions=repetitions,
         seed=seed,
         price_per_hour=price_per_hour,
@@ -116,10 +117,10 @@ def make_kv_plan(
                 "the limit",
             )
         return plan
-    if rate > MAX_RATE or rate * seconds < 1:
+    if rate > MAX_RATE or rate * plan.seconds < 1:
         raise UsageError(
-            f"{rate:,.6g} requests/s for {format_duration(seconds)} can't be measured: one process "
-            f"issues at most {MAX_RATE:,.0f} requests/s, and a window needs one at least",
+            f"{rate:,.6g} requests/s for {format_duration(plan.seconds)} can't be measured: one "
+            f"process issues at most {MAX_RATE:,.0f} requests/s, and a window needs one at least",
             remedy="give another --rate or --duration",
         )
     _check_room(plan, plan.window(rate, seed))
@@ -152,6 +153,11 @@ def run_kv(
     somebody else's, before anything is written; InterruptedRun or the failure after the document
     was written. Of the chunks nothing stays.
     """
+    kinds = 1 + len(_WITHOUT) - (not plan.scenario.looks_up)
+    seconds = windows_s(
+        options.budget, plan.seconds, kinds, plan.repetitions, find_max=plan.rate is None
+    )
+    plan = replace(plan, scenario=plan.scenario.model_copy(update={"duration": seconds}))
     storage = open_storage(plan.to, options=plan.scenario.storage_options())
     with KV_CHUNKS.held(storage, "kv", break_lock=options.break_lock) as lease:
         reads = _for_reads(plan, storage)
@@ -258,7 +264,7 @@ class _KvRun:
             seed = seed_of(self.plan.seed, "find-max", len(job.of("find-max")))
             return self._window("find-max", rate, seed)
 
-        first = self.plan.scenario.rate or 1.0
+        first = self.plan.scenario.arrivals.rate or 1.0
         search = RateSearch(least=2 / self.plan.seconds, most=MAX_RATE, first=first)
         keeping = len(get_args(LeftOut)) + 1
         for found in search_rates(

@@ -183,7 +183,11 @@ def run_serving(
     TargetRefusedError if that is somebody else's, before anything is written; InterruptedRun or the
     failure after the document was written. Of the log nothing stays.
     """
-    plan = _in_budget(plan, options.budget)
+    kinds = 2 if plan.scenario.log.to is None else 3
+    seconds = windows_s(
+        options.budget, plan.seconds, kinds, plan.repetitions, find_max=plan.rate is None
+    )
+    plan = replace(plan, scenario=plan.scenario.model_copy(update={"duration": seconds}))
     inner = plan.plan
     with (
         reading(inner.home, inner.manifest, verb="serve", break_dead=options.break_lock) as lease,
@@ -194,12 +198,15 @@ def run_serving(
         return begun.run(), directory
 
 
-def _in_budget(plan: ServingPlan, budget: Budget) -> ServingPlan:
-    """The plan with windows that are short enough for the budget. Raises UsageError."""
-    kinds = 2 if plan.scenario.log.to is None else 3
-    windows = kinds * plan.repetitions + (SEARCHED if plan.rate is None else 0)
-    seconds = budget.window_s(plan.seconds, windows, least=kinds)
-    return replace(plan, scenario=plan.scenario.model_copy(update={"duration": seconds}))
+def windows_s(
+    budget: Budget, seconds: float, kinds: int, repetitions: int, *, find_max: bool
+) -> float:
+    """The length of windows, at most ``seconds``, of which all fit into the budget.
+
+    ``kinds``: of windows in each repetition. Raises UsageError.
+    """
+    windows = kinds * repetitions + (SEARCHED if find_max else 0)
+    return budget.window_s(seconds, windows, least=kinds)
 
 
 def repeat_windows(

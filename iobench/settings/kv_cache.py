@@ -143,14 +143,13 @@ class KvScenario(Strict):
     ``tensor_parallel``: ranks of an engine, each of which stores its own heads of a chunk; a
     compressed cache (MLA) is stored once. ``dram``: bytes of the tier in memory; ``capacity``: of
     the tier on storage, both for all layers. ``memory``: what is found in memory is only counted,
-    or really lies there and is copied. ``admission``: whether a
-    chunk is written when it is first computed, or when it is used again. ``layout``: each chunk is
-    a file or an object of each rank, or all are extents of one file of a local or mounted file
-    system, whose index is in memory. ``lookups``: whether each chunk that is not in memory is
-    looked for on the storage, or in an index in memory. ``durable``:
-    a chunk is on disk before it counts as written. ``limit``: the longest time to the first token
-    of the share ``quantile`` of the requests. ``rate``: requests per second, unless another one is
-    asked for.
+    or really lies there and is copied. ``admission``: whether a chunk is written when it is first
+    computed, or when it is used again. ``layout``: each chunk is a file or an object of each rank,
+    or all are extents of one file of a local or mounted file system, whose index is in memory.
+    ``lookups``: whether each chunk that is not in memory is looked for on the storage, or in an
+    index in memory. ``durable``: a chunk is on disk before it counts as written. ``limit``: the
+    longest time to the first token of the share ``quantile`` of the requests. ``duration``: for so
+    long requests arrive in a window.
     """
 
     kind: Literal["kv-cache"] = "kv-cache"
@@ -163,7 +162,6 @@ class KvScenario(Strict):
     tensor_parallel: int = Field(default=1, ge=1, le=4096)
     chunk_tokens: int = Field(default=256, ge=1, le=65_536)
     prefill: PrefillSpec = PrefillSpec()
-    rate: float | None = Field(default=None, gt=0, le=50_000)
     arrivals: ArrivalSpec = ArrivalSpec(kind="sessions")
     prompts: PromptSpec = PromptSpec()
     dram: Bytes = Field(default=0, ge=0, le=1 << 60)
@@ -177,6 +175,7 @@ class KvScenario(Strict):
     writers: int = Field(default=8, ge=1, le=256)
     limit: Seconds = Field(gt=0, le=3600)
     quantile: float = Field(default=0.99, ge=0.5, le=0.9999)
+    duration: Seconds = Field(default=30.0, gt=0, le=86_400)
     storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
     @model_validator(mode="after")

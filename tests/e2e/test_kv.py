@@ -111,10 +111,7 @@ def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
 def test_a_write_that_fails_is_told_and_so_are_requests_for_it(
     asked: tuple[object, ...], scenario: Path, tmp_path: Path
 ) -> None:
-    plan = make_kv_plan(
-        load_kv_scenario(str(scenario)), str(tmp_path / "kv"), rate=None, find_max=False,
-        seconds=0.5, repetitions=1,
-    )  # fmt: skip
+    plan = make_kv_plan(load_kv_scenario(str(scenario), ["duration=500ms"]), str(tmp_path / "kv"))
     assert plan.rate is not None
     first = len(plan.window(plan.rate, 42).before) + 2  # after the marker
     found = document(*asked, "--to", f"faulty+{tmp_path / 'kv'}?fail_write_at={first}")
@@ -129,11 +126,10 @@ def test_what_is_loaded_lies_in_memory_where_it_is_found_later(
     scenario: Path, tmp_path: Path, engine: str
 ) -> None:
     spec = load_kv_scenario(
-        str(scenario), ["memory=real", f"reader.engine={engine}", "reader.concurrency=1"]
+        str(scenario),
+        ["memory=real", f"reader.engine={engine}", "reader.concurrency=1", "duration=2s"],
     )
-    plan = make_kv_plan(
-        spec, str(tmp_path), rate=None, find_max=False, seconds=2.0, repetitions=1
-    ).window(60.0, 1)  # fmt: skip
+    plan = make_kv_plan(spec, str(tmp_path)).window(60.0, 1)
     store = ChunkStore(spec, LocalStorage(tmp_path), plan, window=0, held=lambda: None)
     store.prepare()
     last = {
@@ -166,10 +162,8 @@ def test_a_chunk_that_vanished_fails_the_request_that_loads_it(
 ) -> None:
     place = tmp_path / "kv"
     place.mkdir()
-    spec = load_kv_scenario(str(scenario), ["dram=0", f"reader.engine={engine}"])
-    plan = make_kv_plan(
-        spec, str(place), rate=None, find_max=False, seconds=0.5, repetitions=1
-    ).window(60.0, 1)  # fmt: skip
+    spec = load_kv_scenario(str(scenario), ["dram=0", f"reader.engine={engine}", "duration=500ms"])
+    plan = make_kv_plan(spec, str(place)).window(60.0, 1)
     store = ChunkStore(spec, LocalStorage(place), plan, window=0, held=lambda: None)
     store.prepare()
     lost = next(
@@ -209,7 +203,7 @@ MISTAKES = {
     "an unknown model": ("", ("--set", "model=llama9")),
     "a model without a dimension": ("", ("--set", "model.kv_heads=")),
     "room for less than a prompt": ("", ("--set", "capacity=10kB")),
-    "no rate": ("", ("--set", "rate=")),
+    "no rate": ("", ("--set", "arrivals.rate=")),
     "a rate and a search": ("", ("--rate", 1, "--find-max")),
     "a rate that nobody issues": ("", ("--rate", 1e6)),
     "less than a request": ("", ("--rate", 0.01)),

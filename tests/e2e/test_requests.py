@@ -41,8 +41,8 @@ name: mine
 model: {layers: 4, heads: 4, kv_heads: 2, head_dim: 16, parameters: 1e6}
 chunk_tokens: 16
 prefill: {tokens_per_s: 100000}
-rate: 60
-arrivals: {kind: sessions, turns: 4, tool_share: 0.5, tool_pause: 100ms, person_pause: 1s}
+arrivals:
+  {kind: sessions, rate: 60, turns: 4, tool_share: 0.5, tool_pause: 100ms, person_pause: 1s}
 prompts:
   {shared_tokens: 32, new_tokens: 60, new_tokens_p90: 200, output_tokens: 10, max_tokens: 2000}
 dram: 1MB

@@ -23,8 +23,10 @@ SPEC = KvScenario.model_validate(
             "layers": 1, "heads": 8, "kv_heads": 8, "head_dim": 64, "parameters": 1e6,
         },
         "prefill": {"tokens_per_s": BREAK_EVEN / (2 * 8 * 64 * 2)},
-        "rate": 3,
-        "arrivals": {"kind": "sessions", "turns": 4, "tool_share": 1, "tool_pause": "2s"},
+        "duration": 8,
+        "arrivals": {
+            "kind": "sessions", "rate": 3, "turns": 4, "tool_share": 1, "tool_pause": "2s",
+        },
         "prompts": {"new_tokens": 1200, "new_tokens_p90": 2400, "max_tokens": 10_000},
         "capacity": "100MB",
         "limit": 20,
@@ -35,8 +37,7 @@ SPEC = KvScenario.model_validate(
 
 ALONE = SPEC.model_copy(
     update={
-        "rate": 1.5,
-        "arrivals": ArrivalSpec(kind="constant"),
+        "arrivals": ArrivalSpec(kind="constant", rate=1.5),
         "prompts": PromptSpec(
             shared_tokens=4096, new_tokens=300, new_tokens_p90=400, max_tokens=10_000
         ),
@@ -46,9 +47,7 @@ ALONE = SPEC.model_copy(
 
 
 def run(place: str, results: Path, spec: KvScenario = SPEC, repetitions: int = 3) -> KvCacheRecord:
-    plan = make_kv_plan(
-        spec, place, rate=None, find_max=False, seconds=8.0, repetitions=repetitions
-    )
+    plan = make_kv_plan(spec, place, repetitions=repetitions)
     return run_kv(plan, VerbOptions(results=results))[0]
 
 

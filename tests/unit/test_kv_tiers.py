@@ -401,9 +401,8 @@ def tiers_loads(prompts: list[list[int]], dram: int) -> list[list[int]]:
 
 def test_memory_that_is_not_there_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     real = load_kv_scenario("kv-chat-llama3-8b", ["layers=1", "memory=real"])
-    asked: dict[str, Any] = {"find_max": False, "rate": None, "seconds": 20.0, "repetitions": 1}
-    make_kv_plan(real, "kv", **asked)
+    make_kv_plan(real, "kv")
     monkeypatch.setattr("iobench.base.buffers.available", lambda: 10_000_000)
-    make_kv_plan(real.model_copy(update={"memory": "modelled"}), "kv", **asked)
+    make_kv_plan(real.model_copy(update={"memory": "modelled"}), "kv")
     with pytest.raises(UsageError, match="finds in memory"):
-        make_kv_plan(real, "kv", **asked)
+        make_kv_plan(real, "kv")
