@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from iobench.base.errors import MissingObjectError, StorageError, TargetRefusedError
+from iobench.settings.workload import LocalCacheSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
+from iobench.storage.local_cache import local_cache
 from iobench.testing.storage import StorageContract, content, put, read
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 
@@ -48,6 +50,27 @@ def s3(pair: tuple[S3Server, str]) -> Iterator[Any]:
 
 
 PART = 5 << 20
+
+
+def test_a_local_cache_serves_what_was_read_once(s3: Any, tmp_path: Path) -> None:
+    """Objects of any size, whole and in parts; the second time without the server."""
+    objects = {f"folder/{size}": content(size) for size in (1, 4096, 100_001, 9 << 20)}
+    for key, data in objects.items():
+        put(s3, key, data)
+    spec = LocalCacheSpec(directory=str(tmp_path), size=1 << 30)
+    sizes = {key: len(data) for key, data in objects.items()}
+    with local_cache(spec, s3, sizes, direct=True) as cache:
+        for hits in (0, len(objects)):
+            for key, data in objects.items():
+                assert read(cache, key, 0, len(data)) == data
+            assert cache.counted().hits == hits
+            for key in list(objects) if hits else ():
+                s3.delete(key)
+        for key, data in objects.items():
+            third = len(data) // 3
+            assert read(cache, key, third, len(data) - third) == data[third:]
+
+
 WRITTEN = [
     *((size, True, hinted) for size in (0, 4097, PART + 1) for hinted in (True, False)),
     *((size, True, True) for size in (1, PART - 1)),

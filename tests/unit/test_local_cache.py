@@ -217,6 +217,27 @@ def test_the_hits_of_each_epoch_of_a_run(tmp_path: Path, make_dataset: Any, evic
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("spec", "findings"), [({}, []), ({"format": "tar", "samples_per_shard": 5}, ["unknown"])]
+)
+def test_copies_leave_the_page_cache_where_it_may_serve_them(
+    tmp_path: Path, make_dataset: Any, spec: dict[str, Any], findings: list[str]
+) -> None:
+    """Before each epoch. Of a shard, a later sample may be read from what its copy left there."""
+    _, data = make_dataset(samples=60, **spec)
+    place = tmp_path / "cache"
+    place.mkdir()
+    asked = {**RUN, "reader": {"direct": False}}
+    doc, _ = ran(tmp_path, data, local_cache={"directory": str(place), "size": "1GB"}, **asked)
+    assert doc.job.local_cache is not None
+    assert doc.job.local_cache.direct is False
+    uses = [epoch.local_cache for one in doc.job.repetitions for epoch in one.epochs]
+    assert [use.residency_before for use in uses if use is not None] == [None, 0.0, 0.0]
+    assert [use.storage_bytes for use in uses if use is not None][1:] == [0, 0]
+    found = [each.level for each in doc.findings if each.rule == "cache.local"]
+    assert found == findings
+
+
 def test_what_is_expected_of_other_orders() -> None:
     lru, none = (LocalCacheSpec(directory="/x", size=1, eviction=how) for how in ("lru", "none"))  # type: ignore[arg-type]
     assert expected_share(lru, 0.9, shuffled=False) == 0.0
