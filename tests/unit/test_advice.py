@@ -108,7 +108,7 @@ def test_a_map_of_the_files_is_given_up_where_reads_get_more(
     assert found.advice[0].settings == (["reader.mmap=false"] if gain else found.advice[0].settings)
 
 
-@pytest.mark.parametrize("stage", ["storage", "prep", "fill", "sync", "checkpoint"])
+@pytest.mark.parametrize("stage", ["storage", "prep", "fill", "sync", "checkpoint", "log"])
 @pytest.mark.parametrize("gain", [(6.0, 7.0), 6.5])
 def test_no_promise_exceeds_what_the_accelerators_demand(stage: str, gain: Any) -> None:
     """A round without the stage began beside other load: 6.5 x of 395 is more than 2,000."""

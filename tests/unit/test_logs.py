@@ -213,7 +213,7 @@ def test_a_crash_loses_what_is_in_dirty_pages(
 # Beside batches
 
 
-def batches(place: Path, *, number: int = 3, **spec: Any) -> Any:
+def batches(place: Path | str, *, number: int = 3, **spec: Any) -> Any:
     """The log of so many steps of ten samples, and how many records each step has left."""
     asked = LogSpec(to=str(place), record=500, **spec)
     log, left = StepLog(asked, window=7, record_bytes=500, seconds=0.0), []
@@ -235,6 +235,22 @@ def test_a_batch_waits_until_each_of_its_records_is_durable(tmp_path: Path) -> N
     assert 0 < found.commit_p50_s <= found.commit_p99_s
     assert found.waited_s > 0
     assert [path.stat().st_size for path in tmp_path.iterdir()] == [15_000]
+
+
+@pytest.mark.parametrize(("commit", "syncs"), [("record", 30), ("group", 3)])
+def test_a_batch_waits_for_the_syncs_of_its_records(
+    tmp_path: Path, commit: str, syncs: int
+) -> None:
+    """Each sync takes 5 ms: that of each record, or one of all records of a batch."""
+    found, _, _ = batches(
+        f"throttled+{tmp_path}?sync=5ms",
+        commit=commit,
+        wait=True,
+        group_records=10,
+        group_delay=60,
+    )
+    assert (found.records, found.commits) == (30, syncs)
+    assert found.waited_s >= 0.005 * syncs
 
 
 def test_a_log_beside_batches_is_complete_at_the_end(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ BY_STAGE = {
     "sync": {"no-barrier"},
     "fill": {"longer-epochs", "longer-run", "first-batches"},
     "checkpoint": {"faster-saves"},
+    "log": {"faster-log"},
 }
 """Advice that is about one stage alone."""
 
@@ -46,7 +47,7 @@ SAME_STORAGE = {"concurrency", "workers", "pack", "order", "direct", "mapping", 
 def gains(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Ablations of some stages, of one, two or five rounds."""
     found = []
-    for stage in ("storage", "prep", "accelerator", "sync", "checkpoint", "fill"):
+    for stage in ("storage", "prep", "accelerator", "sync", "checkpoint", "log", "fill"):
         value = draw(st.none() | st.floats(0.8, 6))
         if value is None:
             continue
