@@ -90,12 +90,13 @@ class Log:
         *,
         window: int,
         sizes: Sequence[int],
-        steps: Batching,
         seconds: float,
+        steps: Batching | None = None,
     ) -> None:
         """``window``: its number, in the names of the files. ``sizes``: bytes of each record.
 
-        ``steps``: the accelerators. ``seconds``: for which requests arrive.
+        ``seconds``: for which requests arrive. ``steps``: the accelerators; None: whoever steps
+        says what is ``answered``.
         """
         self.spec, self.storage, self.window, self.sizes = spec, storage, window, sizes
         self.seconds, self.grows = seconds, storage.traits.syncs
@@ -111,7 +112,7 @@ class Log:
         self._writers = [_Writer(self, number) for number in range(spec.writers)]
         self._answers = 0
         self._lost: tuple[int, int] | None = None if sizes else (0, 0)
-        works = (self._emulate, self._look, *(writer.work for writer in self._writers))
+        works = (self._hand_over, self._look, *(writer.work for writer in self._writers))
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name="iobench-log", daemon=True)
             for work in works
@@ -129,6 +130,13 @@ class Log:
         if self.failure is not None:
             raise self.failure
         self._ready.put((at_ns, request))
+
+    def answered(self, request: int) -> None:
+        """The step of a request has ended, which nothing emulates. Raises as ``ready``."""
+        if self.failure is not None:
+            raise self.failure
+        self._answers += 1
+        self._answered.put(request)
 
     def end(self, drain_s: float) -> Logged:
         """Wait for the records of all answers, but not longer than this.
@@ -220,16 +228,35 @@ class Log:
             self.failure = self.failure or error
             self._stop.set()
 
+    def _hand_over(self) -> None:
+        """Let the writers end after the last answer."""
+        if self._steps is None:
+            self._await_end()
+        else:
+            self._emulate()
+        for _ in self._writers:
+            self._answered.put(None)
+
+    def _await_end(self) -> None:
+        """Wait until all records have been handed over; nothing is emulated."""
+        more = True
+        while more:
+            if self._stop.is_set():
+                raise _GivenUpError
+            with suppress(Empty):
+                more = self._ready.get(timeout=_NAP_S) is not None
+
     def _emulate(self) -> None:
         """Hand each record over when the step of its request ends."""
         times, requests, first = list[float](), list[int](), 0  # that wait, from ``first`` on
         steps: deque[tuple[float, list[int]]] = deque()
-        more = True
+        accelerators, more = self._steps, True
+        assert accelerators is not None
         while (more or first < len(times) or steps) and not self._late.is_set():
             now = self.now_ns()
-            while first < len(times) and self._steps.next_begin(times, first) <= now:
-                begin, stop = self._steps.begin(times, first)
-                steps.append((begin + self._steps.step, requests[first:stop]))
+            while first < len(times) and accelerators.next_begin(times, first) <= now:
+                begin, stop = accelerators.begin(times, first)
+                steps.append((begin + accelerators.step, requests[first:stop]))
                 first = stop
             while steps and steps[0][0] <= now:
                 for request in steps.popleft()[1]:
@@ -237,7 +264,7 @@ class Log:
                     self._answered.put(request)
             due = min(steps[0][0] if steps else math.inf, now + _NAP_S * 1e9)
             if first < len(times):
-                due = min(due, self._steps.next_begin(times, first))
+                due = min(due, accelerators.next_begin(times, first))
             if first > _KEPT:
                 del times[:first], requests[:first]
                 first = 0
@@ -255,8 +282,6 @@ class Log:
                     requests.insert(at, found[1])
                     found = self._ready.get_nowait()
                 more = False
-        for _ in self._writers:
-            self._answered.put(None)
 
     def _look(self) -> None:
         """Ask, again and again, how many records of answers a crash would lose now."""
@@ -426,18 +451,6 @@ def log_place(spec: LogSpec, verb: str, *, break_lock: bool) -> Iterator[LogPlac
         LOGS.clean(storage, held=place.held)
 
 
-class _AtOnce:
-    """Steps that have ended when their samples are handed over."""
-
-    step = 0.0
-
-    def next_begin(self, ready: Sequence[float], first: int = 0) -> float:
-        return ready[first]
-
-    def begin(self, ready: Sequence[float], first: int = 0) -> tuple[float, int]:
-        return ready[first], first + 1
-
-
 _NUMBERS = 1 << 18
 """Records whose times are known; those before them have been counted."""
 
@@ -460,7 +473,6 @@ class StepLog:
             self._storage,
             window=window,
             sizes=[record_bytes] * _NUMBERS,
-            steps=_AtOnce(),
             seconds=seconds,
         )
         self._handed = self._backlog = 0
@@ -476,7 +488,7 @@ class StepLog:
         log, now_ns = self._log, self._log.now_ns()
         for number in range(self._handed, self._handed + samples):
             self._ended_ns[number % _NUMBERS] = now_ns
-            log.ready(number % _NUMBERS, now_ns)
+            log.answered(number % _NUMBERS)
         self._handed += samples
         self._backlog = max(self._backlog, self._handed - log.committed)
         while self.spec.waits and log.committed < self._handed and not given_up():

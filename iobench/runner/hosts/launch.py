@@ -331,7 +331,7 @@ def manifest(hosts: int, words: Sequence[str]) -> str:
     return before
 
 
-_RECORDS = ("run", "train", "checkpoint", "sweep", "ab", "check", "advise")
+_RECORDS = ("run", "train", "checkpoint", "load", "sweep", "ab", "check", "advise")
 """Verbs that write results."""
 
 
