@@ -99,6 +99,13 @@ def _no_collection_in_between() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_tree_is_kept() -> Iterator[None]:
+    """The trees have a million objects, at which each later collection would look, in a second."""
+    yield
+    parsed.cache_clear()
+
+
 def imported(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
     """(line, absolute dotted name) of every import below ``tree``; ``from a import b`` yields
     ``a.b``, which may be an attribute.

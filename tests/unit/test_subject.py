@@ -26,7 +26,8 @@ def comparisons(source: str) -> list[int]:
             if name in ("OWN_LOADER", "USER_LOADER"):
                 found.append(node.lineno)
         elif isinstance(node, ast.Compare):
-            sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+            both = (node.left, *node.comparators)
+            sides = [ast.unparse(side) for side in both if isinstance(side, ast.Attribute)]
             if any(side.endswith(("loader.kind", "loading.kind")) for side in sides):
                 found.append(node.lineno)
             if any(side.endswith("job.watched") for side in sides):
