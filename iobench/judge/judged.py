@@ -202,7 +202,7 @@ def cut_by_budget(doc: TrainingRecord) -> bool:
     if CHECKED in (doc.storage.url or ""):
         return True
     job, batch = doc.job, doc.job.workload.batch_size
-    samples = job.dataset.samples
+    samples = job.dataset.in_epoch
     if job.fitted is None or not batch or not samples or not job.repetitions:
         return False
     epoch = math.ceil(samples / job.accelerators / batch)

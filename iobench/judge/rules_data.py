@@ -88,7 +88,7 @@ def data_mismatch(doc: TrainingRecord) -> RuleOutcome | None:
             )
     if doc.job.subject.users:
         return None  # which samples an epoch has is for the user's code to decide
-    samples = doc.job.dataset.samples
+    samples = doc.job.dataset.in_epoch
     if not samples:
         return unknown("the dataset's sample count is not recorded")
     whole = doc.job.workload.max_steps is None and doc.job.workload.reader.tail == "keep"

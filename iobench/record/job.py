@@ -65,6 +65,7 @@ class DatasetFacts(OpenRecord):
     id: str | None = None
     samples: Number | None = None
     shards: Number | None = None
+    held_out: Count = 0  # samples that are evaluated, and in no epoch of the training
     files: Count | None = None  # of a directory without a manifest
     stored_bytes: Count | None = None
     sample_bytes_mean: Figure | None = None
@@ -72,6 +73,11 @@ class DatasetFacts(OpenRecord):
     cheaper_codecs: list[str] | None = None  # that decompress faster; the slowest first
     changed: list[str] | None = None  # keys whose objects changed while the run read them
     changed_unknown: str | None = None  # why ``changed`` is not known
+
+    @property
+    def in_epoch(self) -> int | None:
+        """The samples of an epoch of the training."""
+        return self.samples - self.held_out if self.samples else None
 
     @property
     def asked(self) -> dict[str, Any]:

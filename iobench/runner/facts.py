@@ -137,6 +137,7 @@ def begin_record(
         where = f"the samples were read at {plan.storage.url}, by the manifest at {plan.data}"
         told.append(("data.origin", where))
     requests, ahead = _offer(plan)
+    held = 0 if plan.held_out is None else int(manifest.shards["samples"][plan.held_out].sum())
     return new_record(
         TrainingRecord,
         run_id,
@@ -149,7 +150,9 @@ def begin_record(
             accelerators=plan.accelerators,
             local_cache=_local_cache(plan),
             workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
-            dataset=dataset_facts(manifest, location=location_of(plan), origin=plan.origin),
+            dataset=dataset_facts(
+                manifest, location=location_of(plan), origin=plan.origin
+            ).model_copy(update={"held_out": held}),
             loader=LoaderFacts(
                 direct=plan.direct,
                 access="sequential" if plan.sequential else "random",

@@ -37,6 +37,8 @@ def test_what_is_evaluated_is_counted_apart(tmp_path: Path, make_dataset: Any, r
         4 * 48,
         [ranks * -(-48 // ranks // 5)] * 4,
     )
+    assert (doc.job.dataset.held_out, doc.job.dataset.in_epoch) == (12, 48)
+    assert doc.validity == "valid", doc.findings
     found = one.evaluation
     assert found is not None
     assert (found.passes, found.samples) == (2, 24)

@@ -185,6 +185,7 @@ def test_the_hits_of_each_epoch_of_a_run(tmp_path: Path, make_dataset: Any, evic
     place.mkdir()
     spec = {"directory": str(place), "size": room * PAGE, "eviction": eviction}
     doc, _ = ran(tmp_path, data, local_cache=spec, repetitions=2, **RUN)
+    assert doc.validity == "valid", doc.findings
     for one in doc.job.repetitions:
         held: OrderedDict[int, None] = OrderedDict()
         for epoch in one.epochs:

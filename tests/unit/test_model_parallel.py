@@ -49,6 +49,7 @@ def test_one_of_a_group_reads_and_all_meet_at_each_step(
     step = {"step_time": "1ms"} if kind == "emulated" else {}
     accelerator = {"kind": kind, "model_parallel": group, **step}
     doc, _ = ran(tmp_path, data, accelerators=readers, accelerator=accelerator, **RUN, **more)
+    assert doc.validity == "valid", doc.findings
     (one,) = doc.job.repetitions
     steps = more.get("max_steps", more["epochs"] * 60 // readers // 5)
     assert (one.samples, one.steps) == (steps * readers * 5, steps * readers)

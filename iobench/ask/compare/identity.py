@@ -50,6 +50,9 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("reader.columns", "asked"),
     ("reader.tail", "asked"),
     ("reader.check", "asked"),
+    ("reader.prep_time", "asked"),
+    ("reader.prep_cv", "asked"),
+    ("evaluation.", "asked"),
     # A checkpoint study. Its writer may differ, since it is what is compared.
     ("model", "asked"),
     ("ranks", "asked"),
