@@ -238,17 +238,6 @@ def test_an_interval_that_excludes_nothing_is_not_shown(
     assert ("[" in shown(Estimate(value=3.44, low=low, high=high))) == shows
 
 
-def test_the_first_screen_has_the_figures_of_the_verdict(cut: Cut) -> None:
-    doc = cut(busy=0.80, steps=80, rates={"prep": 1200})
-    screen = answer(doc)
-    utilization, samples = screen.gauges[0], screen.gauges[-1]
-    assert "80.0 % busy" in doc.job.verdict.explanation + doc.job.verdict.sentence
-    assert "80.0 % busy after the first batch" in " ".join(screen.sentences)
-    assert utilization.text.startswith("80.0 % after the first batch, 36.0 %")
-    assert (utilization.share, samples.value) == (pytest.approx(0.8), "800")
-    assert screen.picture.rows[-1].cells[1].value == pytest.approx(800)
-
-
 def test_a_utilization_that_is_not_known_after_the_first_batch_says_so(cut: Cut) -> None:
     """It is far below what is required, beside a sentence that says that no change is needed."""
     doc = cut(busy=0.98, steps=16, rates={"prep": 1200})
