@@ -108,6 +108,21 @@ def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
     assert document(*asked, "--rate", 50)["job"]["rate"] == 50
 
 
+def test_a_second_run_with_the_seed_has_the_same_arrivals_and_hits(
+    asked: tuple[object, ...], tmp_path: Path
+) -> None:
+    planned = ("intended_ns", "tokens", "memory_tokens", "loaded_tokens", "chunks", "lookups")
+
+    def rows(seed: int) -> list[list[int]]:
+        found = document(*asked, "--to", tmp_path / "kv", "--seed", seed)
+        events = tmp_path / "results" / found["run_id"] / "events.parquet"
+        return [read_requests(events, KV_COLUMNS)[name].tolist() for name in planned]
+
+    first = rows(1)
+    assert rows(1) == first
+    assert rows(2)[0] != first[0]
+
+
 def test_a_write_that_fails_is_told_and_so_are_requests_for_it(
     asked: tuple[object, ...], scenario: Path, tmp_path: Path
 ) -> None:
