@@ -23,6 +23,7 @@ RUN: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_is_evaluated_is_counted_apart(tmp_path: Path, make_dataset: Any, ranks: int) -> None:
     """60 samples, of which a fifth is held out: 48 are trained on in each of four epochs, and 12
@@ -55,6 +56,7 @@ def test_what_is_evaluated_is_counted_apart(tmp_path: Path, make_dataset: Any, r
     assert plain.job.repetitions[0].samples == 4 * 60
 
 
+@pytest.mark.slow
 def test_the_shards_that_are_held_out_are_not_trained_on(tmp_path: Path, make_dataset: Any) -> None:
     """Their files are damaged, so that any read of them by the training would fail."""
     import shutil

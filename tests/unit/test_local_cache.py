@@ -176,6 +176,7 @@ RUN: dict[str, Any] = {
 """Reads come one by one, in the order of the epoch."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eviction", ["lru", "none"])
 def test_the_hits_of_each_epoch_of_a_run(tmp_path: Path, make_dataset: Any, eviction: str) -> None:
     """They are those of LRU over the orders of the epochs, and near the law of random orders."""
@@ -218,6 +219,7 @@ def test_the_hits_of_each_epoch_of_a_run(tmp_path: Path, make_dataset: Any, evic
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "findings"), [({}, []), ({"format": "tar", "samples_per_shard": 5}, ["unknown"])]
 )

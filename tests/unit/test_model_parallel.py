@@ -18,6 +18,7 @@ from tests.oracle.plants import ran
 RUN: dict[str, Any] = {"loader": {"workers": 1}, "batch_size": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("readers", "group", "kind", "more"),
     [
@@ -60,6 +61,7 @@ def test_one_of_a_group_reads_and_all_meet_at_each_step(
     assert all(steps <= count <= steps + len(one.epochs) for count in met.values()), met
 
 
+@pytest.mark.slow
 def test_the_demand_is_that_of_the_readers(tmp_path: Path, make_dataset: Any) -> None:
     """And stages that are left out, or measured alone, have no ranks that only wait."""
     _, data = make_dataset(samples=60)
