@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 
 from iobench.base.units import format_count, format_duration, format_percent, format_rate
+from iobench.judge.kv.verdict import factor_text
 from iobench.record.run import KvCacheRecord, load_run
-from iobench.report.figures import interval
 from tools.budget_table import STORAGES, served
 from tools.serving_table import run
 
@@ -57,7 +57,7 @@ def _cells(doc: KvCacheRecord, storage: str) -> tuple[str, ...]:
         job.scenario.name,
         storage,
         {True: "yes", False: "no", None: "inconclusive"}[verdict.worth],
-        f"{interval(verdict.factor)} as fast",
+        f"{factor_text(verdict.factor)} as fast" if verdict.factor else "",
         f"{low:,} to {high:,}" if verdict.crossover else "none up to 131,072",
         format_rate(load.value) if load else "",
         format_rate(even.value) if even else "",

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from iobench.judge.kv.figures import crossover, prefill_begins
+from iobench.judge.kv.verdict import factor_text
 from iobench.judge.validity import KV_RULES, REQUEST_RULES
 from iobench.record.run import CHANGED, KvCacheRecord
 from iobench.record.serving import FoundRate
+from iobench.record.verdict import Estimate
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from tests.kv import BREAK_EVEN, KV, build_kv, build_kv_trial
@@ -211,3 +213,19 @@ def test_the_report_shows_what_was_found() -> None:
     nothing = build_kv([build_kv_trial("find-max", factor=0.01)], found=FoundRate(high=5.0))
     assert nothing.job.verdict is None
     assert "no rate was measured" in render_text(sections(nothing))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.9, 1.1, "0.99 x [0.90, 1.10]"),
+        (0.0001, 0.31, "at most 0.31 x"),
+        (1.2, 900, "at least 1.20 x"),
+        (0.001, 900, "0.95 x (inconclusive)"),
+    ],
+)
+def test_an_answer_is_not_called_inconclusive_where_it_is_known(
+    low: float, high: float, said: str
+) -> None:
+    value = (low * high) ** 0.5
+    assert factor_text(Estimate(value=value, low=low, high=high, n=2)) == said

@@ -55,6 +55,16 @@ def _worth(factor: Estimate | None) -> bool | None:
     return True if factor.low > 1 else False if factor.high < 1 else None
 
 
+def factor_text(factor: Estimate) -> str:
+    """As ``shown``; ``at most 0.31 x`` where the interval is wide, but on one side of 1."""
+    wide = not shown(factor).endswith("]")
+    if wide and _worth(factor) is True:
+        return f"at least {factor.low:.2f} x"
+    if wide and _worth(factor) is False:
+        return f"at most {factor.high:.2f} x"
+    return shown(factor)
+
+
 def _mean(values: Iterable[float | None]) -> Estimate | None:
     known = [value for value in values if value is not None]
     if not known:
@@ -90,7 +100,7 @@ def _sentence(
     if factor is None:
         return "Whether it is worth it is not known: nothing was loaded from this storage."
     answer = {True: "yes", False: "no", None: "inconclusive"}[worth]
-    answer = f"Worth it: {answer}: a load is {shown(factor)} as fast as computing again."
+    answer = f"Worth it: {answer}: a load is {factor_text(factor)} as fast as computing again."
     if crossover is None:
         return f"{answer} At long contexts computing wins, too."
     low, high = crossover
