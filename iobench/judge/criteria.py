@@ -41,6 +41,9 @@ def lost_beside_loading(case: Case) -> Decision | None:
         "fill": shares.fill,
         "sync": shares.sync,
     }
+    workload = case.evidence.job.workload
+    if workload.log.to is not None and workload.accelerator.sync == "none":
+        stages["log"] = stages.pop("sync")  # no rank waits for another one
     known = {stage: share for stage, share in stages.items() if share}
     if not known:
         return None

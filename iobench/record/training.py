@@ -58,7 +58,7 @@ EVENT_COLUMNS = {
     "checkpoint_ns": "int64, after this step: how long the rank stood still for a checkpoint, "
     "waiting for the other ranks included",
     "sync_ns": "int64, after the accelerator's step: how long the rank waited for the other ranks "
-    "at the step's barrier (0 without one)",
+    "at the step's barrier (0 without one), and for the commits of its log, if steps wait for them",
     "lost_ns": "int64, how long the rank stood still: in its wait, which does not hold this time, "
     "or in an emulated step beyond late_ns (nobody makes up for it)",
 }

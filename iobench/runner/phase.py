@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,7 +126,7 @@ class Outcome:
     steps: StepFacts | None = None  # of rank 0
     fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch: ranks' counts
     workers: list[WorkerLoad] = field(default_factory=list)  # of all ranks
-    logs: list[RankLog] = field(default_factory=list)
+    logs: list[Sequence[RankLog]] = field(default_factory=list)  # of each rank
 
     def events(self) -> Columns:
         """The event columns of all ranks in one table, with an additional column ``rank``."""
@@ -148,7 +148,7 @@ class Outcome:
             both = UserFacts.together([before, recorded.loader.user])
             self.loader = recorded.loader.model_copy(update={"user": both})
         self.workers += recorded.workers
-        self.logs += recorded.logs
+        self.logs.append(recorded.logs)
         if rank == 0:
             self.steps = recorded.steps
         self.add_fetched(recorded.fetched)

@@ -480,10 +480,10 @@ class StepLog:
         self._ended_ns = np.zeros(_NUMBERS, np.int64)
         self._log.begin(time.monotonic_ns())
 
-    def step(self, samples: int, given_up: Callable[[], bool]) -> None:
+    def step(self, samples: int, given_up: Callable[[], bool]) -> int:
         """A step has ended. Where answers wait, so does this, unless it is ``given_up``.
 
-        Raises what the log can't be written for.
+        Returns the nanoseconds of the wait. Raises what the log can't be written for.
         """
         log, now_ns = self._log, self._log.now_ns()
         for number in range(self._handed, self._handed + samples):
@@ -495,7 +495,9 @@ class StepLog:
             if log.failure is not None:
                 raise log.failure
             time.sleep(_POLL_S)
-        self._waited_ns += log.now_ns() - now_ns if self.spec.waits else 0
+        waited_ns = log.now_ns() - now_ns if self.spec.waits else 0
+        self._waited_ns += waited_ns
+        return waited_ns
 
     def end(self) -> tuple[RankLog, Floats]:
         """Wait for the rest; also return the mean time to the commit of each step's records.

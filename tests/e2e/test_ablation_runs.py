@@ -306,6 +306,18 @@ def test_a_log_is_written_beside_batches_and_is_left_out_in_turns(
     assert load_training(folder).job.repetitions[0].log == found
 
 
+def test_the_waits_for_a_log_are_what_leaving_it_out_saves(
+    measure: Measure, tmp_path: Path
+) -> None:
+    """A sync of 2 ms for each of 200 records: no step of 1 ms hides that, the last one neither."""
+    log = f"throttled+{tmp_path}/logs?sync=2ms"
+    doc, _ = measure(f"log.to={log}", "log.commit=record", "batch_size=100", ablations_s=60.0)
+    (repetition,) = doc.job.repetitions
+    assert repetition.log.waited_s >= 0.4
+    assert repetition.ranks[0].sync_s == pytest.approx(repetition.log.waited_s, rel=1e-6)
+    assert doc.job.verdict.gains["log"].value > 2
+
+
 def test_a_log_goes_to_an_empty_place_or_nothing_is_measured(
     measure: Measure, tmp_path: Path
 ) -> None:

@@ -256,10 +256,15 @@ def test_a_batch_waits_for_the_syncs_of_its_records(
 def test_a_log_beside_batches_is_complete_at_the_end(tmp_path: Path) -> None:
     found, _, asked = batches(tmp_path, commit="rotation", rotate_bytes=5_000)
     assert (found.records, found.left, found.objects, found.waited_s) == (30, 0, 3, 0)
-    both = joined_log([found, found], asked)
+    both = joined_log([[found], [found]], asked)
     assert (both.records, both.objects, both.keeps_up) == (60, 6, True)
     hourly = 3600 * 15_000 / found.seconds / 5_000
     assert both.objects_per_hour == pytest.approx(2 * hourly)
+    epochs = joined_log([[found, found]], asked)
+    assert (epochs.records, epochs.seconds) == (60, 2 * found.seconds)
+    assert epochs.backlog_max == found.backlog_max
+    assert epochs.objects_per_hour == pytest.approx(hourly)
+    assert epochs.records_per_s == pytest.approx(30 / found.seconds)
 
 
 def test_more_records_than_are_known_at_a_time_are_all_counted(
@@ -280,7 +285,8 @@ def test_whether_a_log_keeps_up(
     found, _, asked = batches(tmp_path)
     first = found.model_copy(update={"grows": False})
     last = found.model_copy(update={"left": left, "grows": grows})
-    assert joined_log([first, last], asked).keeps_up is keeps_up
+    assert joined_log([[first], [last]], asked).keeps_up is keeps_up
+    assert joined_log([[first, last]], asked).keeps_up is keeps_up
 
 
 def test_the_time_to_the_commit_is_told_for_each_step(tmp_path: Path) -> None:

@@ -184,51 +184,64 @@ def objects_per_hour(
     return 3600 * spec.writers * max(full, 1 / spec.rotate_delay)
 
 
-def joined_log(logs: Sequence[RankLog], spec: LogSpec | None) -> RunLog | None:
-    """The logs of all ranks and epochs together; None without any."""
+def joined_log(ranks: Sequence[Sequence[RankLog]], spec: LogSpec | None) -> RunLog | None:
+    """The logs of all ranks together, each of which wrote one in each epoch; None without any."""
+    logs = [_of_epochs(epochs) for epochs in ranks if epochs]
     if not logs or spec is None:
         return None
-    seconds = max(max(each.seconds for each in logs), 1e-9)
-
-    def total(name: str) -> int:
-        return sum(getattr(each, name) for each in logs)
-
-    def largest(name: str) -> float | None:
-        return of_all(max, (getattr(each, name) for each in logs))
-
+    sums = {name: sum(getattr(each, name) for each in logs) for name in (*_SUMS, *_BACKLOGS)}
     grows = {each.grows for each in logs}
     keeps_up: bool | None = None if None in grows else True
     if spec.commit == "rotation":  # the time until a commit is that until the rotation
         keeps_up, grows = True, set()
-    if True in grows or total("left"):
+    if True in grows or sums["left"]:
         keeps_up = False
-    return RunLog(
-        seconds=seconds,
-        records=total("records"),
-        left=total("left"),
-        bytes=total("bytes"),
-        commits=total("commits"),
-        objects=total("objects"),
-        waited_s=max(each.waited_s for each in logs),
-        commit_p50_s=largest("commit_p50_s"),
-        commit_p99_s=largest("commit_p99_s"),
-        backlog_max=total("backlog_max"),
-        backlog_end=total("backlog_end"),
-        at_risk=of_all(sum, (each.at_risk for each in logs)),
-        volatile=of_all(sum, (each.volatile for each in logs)),
-        records_per_s=sum(each.records / max(each.seconds, 1e-9) for each in logs),
-        objects_per_hour=sum(
-            objects_per_hour(
-                spec,
-                objects=each.objects,
-                commits=each.commits,
-                nbytes=each.bytes,
-                seconds=max(each.seconds, 1e-9),
-            )
-            for each in logs
-        ),
-        keeps_up=keeps_up,
-    )
+    hourly = [
+        objects_per_hour(
+            spec,
+            objects=each.objects,
+            commits=each.commits,
+            nbytes=each.bytes,
+            seconds=each.seconds,
+        )
+        for each in logs
+    ]
+    found: dict[str, Any] = {
+        **sums,
+        **{name: of_all(max, (getattr(each, name) for each in logs)) for name in _TIMES},
+        **{name: of_all(sum, (getattr(each, name) for each in logs)) for name in _RISKS},
+        "seconds": max(each.seconds for each in logs),
+        "waited_s": max(each.waited_s for each in logs),
+        "grows": _any_grows([each.grows for each in logs]),
+        "records_per_s": sum(each.records / each.seconds for each in logs),
+        "objects_per_hour": sum(hourly),
+        "keeps_up": keeps_up,
+    }
+    return RunLog.model_validate(found)
+
+
+_SUMS = ("records", "left", "bytes", "commits", "objects")
+_BACKLOGS = ("backlog_max", "backlog_end")
+_TIMES = ("commit_p50_s", "commit_p99_s")
+_RISKS = ("at_risk", "volatile")
+
+
+def _of_epochs(epochs: Sequence[RankLog]) -> RankLog:
+    """The logs of one rank, one after the other."""
+    found: dict[str, Any] = {
+        **{name: sum(getattr(each, name) for each in epochs) for name in _SUMS},
+        **{name: max(getattr(each, name) for each in epochs) for name in _BACKLOGS},
+        "seconds": max(1e-9, sum(each.seconds for each in epochs)),
+        "waited_s": sum(each.waited_s for each in epochs),
+        "grows": _any_grows([each.grows for each in epochs]),
+    }
+    for name in (*_TIMES, *_RISKS):
+        found[name] = of_all(max, (getattr(each, name) for each in epochs))
+    return RankLog.model_validate(found)
+
+
+def _any_grows(known: Sequence[bool | None]) -> bool | None:
+    return True if True in known else None if None in known else False
 
 
 def _means(parts: Mapping[str, npt.NDArray[np.float64]], of: npt.NDArray[np.bool_]) -> LatencyParts:

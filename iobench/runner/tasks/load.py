@@ -571,7 +571,7 @@ class _Stepper:
                 saved = self._checkpoint() if self.saver is not None else 0
                 if phase.log is not None:
                     log = log or self._log(phase.log, epoch)
-                    log.step(stats.samples, lambda: bool(self.stopped.value))
+                    synced += log.step(stats.samples, lambda: bool(self.stopped.value))
                 record(
                     StepEvent(
                         epoch=epoch,
