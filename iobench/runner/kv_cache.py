@@ -160,7 +160,11 @@ def run_kv(
     plan = replace(plan, scenario=plan.scenario.model_copy(update={"duration": seconds}))
     storage = open_storage(plan.to, options=plan.scenario.storage_options())
     with KV_CHUNKS.held(storage, "kv", break_lock=options.break_lock) as lease:
-        reads = _for_reads(plan, storage)
+        try:
+            reads = _for_reads(plan, storage)
+        except UsageError:
+            KV_CHUNKS.clean(storage, held=Held(lease))
+            raise
         run = _KvRun(plan, options, observer or Observer(), reads, lease)
         return run.run(), run.directory
 

@@ -235,7 +235,7 @@ def test_a_mistake_is_one_line(
     monkeypatch.setattr(LocalStorage, "supports_direct", lambda self, key: False)
     monkeypatch.chdir(tmp_path)
     refused("kv", asked or scenario, *(() if "--to" in words else ("--to", "kv")), *QUICK, *words)
-    assert not list((tmp_path / "kv").glob("*.kv"))
+    assert not list((tmp_path / "kv").glob("*"))  # the marker neither
 
 
 def test_a_place_of_somebody_else_is_refused(asked: tuple[object, ...], tmp_path: Path) -> None:
