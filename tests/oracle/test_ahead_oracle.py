@@ -21,8 +21,10 @@ from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.oracle.plants import MB
 from tests.processes import document
 
-LATENCY_S = 0.02
-SAMPLES = 240
+LATENCY_S = 0.06
+"""Long beside the 2 to 3 ms that handing a batch on takes on a slow machine."""
+
+SAMPLES = 120
 
 
 def samples_per_s(path: Any, concurrency: int, **reader: Any) -> float:
@@ -30,7 +32,7 @@ def samples_per_s(path: Any, concurrency: int, **reader: Any) -> float:
     loader = make_loader(
         path,
         batch_size=1,
-        storage=open_storage(f"throttled+{path}?latency=20ms"),
+        storage=open_storage(f"throttled+{path}?latency={LATENCY_S}s"),
         reader={"concurrency": concurrency, **reader},
         loader={"workers": 1},
     )

@@ -13,6 +13,7 @@ from tests.oracle.plants import ran
 ERROR = 0.15
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("eviction", "speed", "batch_size"),
     [("lru", {"bandwidth": "8MB"}, 2), ("none", {"latency": "50ms"}, 10)],

@@ -23,7 +23,8 @@ from iobench.storage.scratch import scratch
 from tests.oracle.plants import throttle_for
 from tests.small_models import small_weights
 
-BANDWIDTH = 25e6
+BANDWIDTH = 10e6
+"""A load takes seconds, beside which the start of its threads is short on a slow machine, too."""
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,7 @@ def as_ready(times: list[float]) -> float:
     return max(free)
 
 
+@pytest.mark.nightly
 def test_what_overtaking_brings(tmp_path: Path, make_dataset: Any) -> None:
     _, data = make_dataset(samples=COUNT, sample_size={"mean": 4096})
     planted = prep_times(ReaderSpec(**READER), COUNT)
