@@ -6,6 +6,8 @@ from pathlib import Path
 
 from iobench.serve.generate import generate_weights
 from iobench.serve.models import find_served_model
+from iobench.serve.share import RankShare, ranges_to_read
+from iobench.serve.weights import Weights
 from iobench.storage import open_storage
 
 MODEL, LAYERS, VOCABULARY = "qwen3-0.6b", 1, 64
@@ -22,3 +24,8 @@ def small_weights(place: Path | str, *, shard_bytes: int = 10_000_000) -> int:
         shard_bytes=shard_bytes,
     )
     return made.nbytes
+
+
+def bytes_to_read(weights: Weights, share: RankShare, *, alignment: int = 1) -> int:
+    """Bytes that a rank of such a share reads."""
+    return sum(piece.nbytes for piece in ranges_to_read(weights, share, alignment=alignment))

@@ -104,10 +104,6 @@ def ranges_to_read(weights: Weights, share: RankShare, *, alignment: int = 1) ->
     return own
 
 
-def bytes_to_read(weights: Weights, share: RankShare, *, alignment: int = 1) -> int:
-    return sum(piece.nbytes for piece in ranges_to_read(weights, share, alignment=alignment))
-
-
 def _merged(weights: Weights, share: RankShare, alignment: int) -> Iterator[FileRange]:
     """What a rank needs, rounded; ranges that touch or overlap after that are one."""
     for shard, tensors in tensors_by_shard(weights):

@@ -30,13 +30,14 @@ from iobench.serve.loaders import MODEL_LOADERS, make_model_loader
 from iobench.serve.loaders.base import Loaded, ModelLoader
 from iobench.serve.loaders.common import TORCH
 from iobench.serve.loaders.exchange import Exchange
-from iobench.serve.share import ALONE, RankShare, bytes_to_read, slice_of
+from iobench.serve.share import ALONE, RankShare, slice_of
 from iobench.serve.weights import Weights, read_weights
 from iobench.storage import open_storage
 from iobench.storage.base import Buffer, Storage, read_object
 from iobench.storage.simulated.memory import Wrapper
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+from tests.small_models import bytes_to_read
 from tests.weights import same_bytes, tiny, write_every_type
 
 __all__ = ["nfs_server", "rclone_s3", "s3_environment"]

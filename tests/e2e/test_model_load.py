@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from iobench.serve.share import RankShare, Sharing, bytes_to_read
+from iobench.serve.share import RankShare, Sharing
 from iobench.serve.weights import SUFFIX, read_weights
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
@@ -27,7 +27,7 @@ from tests.processes import (
     wait_until,
 )
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
-from tests.small_models import small_weights
+from tests.small_models import bytes_to_read, small_weights
 
 __all__ = ["rclone_s3", "s3_environment"]
 
