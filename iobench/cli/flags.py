@@ -2,9 +2,10 @@
 
 A request is a frozen dataclass. cyclopts makes the flags of its fields (``budget_s`` is --budget),
 and their help of the text below each of them.
-"""
 
-from __future__ import annotations
+Here and in ``verbs.py`` annotations are objects and not texts: cyclopts asks for the types of a
+request many times for each command, and would compile each text anew.
+"""
 
 import json
 import re
@@ -469,7 +470,7 @@ class RecordingRequest(Question):
     repeatable"""
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> "Budget":
         """The time that the verb may take, from the start of iobench on."""
         from ..runner.budget import Budget
 

@@ -4,8 +4,6 @@ This imports nothing that a verb works with, so that a help is printed at once. 
 is the help of its verb, and the text below a field that of its flag.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
