@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from iobench.base.units import format_count, format_duration, format_percent, format_rate
+from iobench.base.units import format_count, format_percent, format_rate
 from iobench.judge.kv.verdict import factor_text
+from iobench.record.kv_cache import KvTraffic
 from iobench.record.run import KvCacheRecord, load_run
 from tools.budget_table import STORAGES, served
 from tools.serving_table import run
@@ -27,17 +28,8 @@ BUDGET = "85s"
 
 HEAD = (
     *("scenario", "storage", "worth it", "a load is", "from tokens", "load", "break-even"),
-    *(
-        "repetitions",
-        "of plain reads",
-        "p99",
-        "without it",
-        "in memory",
-        "on storage",
-        "freed",
-        "bottleneck",
-        "rules",
-    ),
+    *("repetitions", "of plain reads", "in memory", "on storage", "accelerators freed"),
+    *("needed without it", "INVALID by"),
 )
 
 
@@ -46,13 +38,11 @@ def _cells(doc: KvCacheRecord, storage: str) -> tuple[str, ...]:
     if verdict is None:
         return (job.scenario.name, storage, doc.error)
 
-    def middle(name: str) -> float:
-        values = [getattr(one, name) for one in job.repetitions]
-        return float(median(value for value in values if value is not None))
+    def of_traffic(of: Callable[[KvTraffic], float]) -> float:
+        return median(of(one.traffic) for one in job.repetitions if one.traffic is not None)
 
     even, load, freed = verdict.break_even_bytes_per_s, verdict.load_bytes_per_s, verdict.freed
     low, high = verdict.crossover or (0, 0)
-    total = job.scenario.prefill.accelerators
     return (
         job.scenario.name,
         storage,
@@ -63,13 +53,11 @@ def _cells(doc: KvCacheRecord, storage: str) -> tuple[str, ...]:
         format_rate(even.value) if even else "",
         str(len(job.repetitions)),
         format_percent(verdict.of_plain.value) if verdict.of_plain else "",
-        format_duration(middle("quantile_s")),
-        format_duration(middle("recomputed_quantile_s")),
-        format_percent(middle("memory_share")),
-        format_percent(middle("storage_share")),
-        f"{format_count(freed.value)} of {total}" if freed else "",
-        verdict.bottleneck,
-        ", ".join(each.rule for each in doc.findings if each.level == "invalid") or doc.validity,
+        format_percent(of_traffic(lambda each: each.memory_tokens / each.prompt_tokens)),
+        format_percent(of_traffic(lambda each: each.loaded_tokens / each.prompt_tokens)),
+        format_count(freed.value) if freed else "",
+        format_count(of_traffic(lambda each: each.accelerators_without_storage)),
+        ", ".join(each.rule for each in doc.findings if each.level == "invalid"),
     )
 
 

@@ -356,7 +356,8 @@ def faster_saves(evidence: Evidence) -> Effect | None:
     basis="{because}",
 )
 def faster_log(evidence: Evidence) -> Effect | None:
-    return _without(evidence, "log", "", None)
+    alone = evidence.job.workload.accelerator.sync == "none"  # no rank waits for another one
+    return _without(evidence, "log", "batches wait for it", evidence.shares.sync if alone else None)
 
 
 def _without(evidence: Evidence, stage: str, what: str, share: float | None) -> Effect:
@@ -365,8 +366,13 @@ def _without(evidence: Evidence, stage: str, what: str, share: float | None) -> 
     gain = tested.value if tested is not None else None
     if tested is None and share is not None and share < 1:
         gain = 1 / (1 - share)
-    because = f"{what} for {format_percent(share)} of the time" if share is not None else ""
-    return bringing(gain, because=because or f"the run without it is {gain:.2f} x as fast")
+    if share is not None:
+        because = f"{what} for {format_percent(share)} of the time"
+    elif gain is not None:
+        because = f"the run without it is {gain:.2f} x as fast"
+    else:
+        because = "what it costs was not measured: no run without it had the time"
+    return bringing(gain, because=because)
 
 
 @advised(

@@ -54,6 +54,26 @@ class KvParts(Record):
     prefill_s: Figure = 0.0
 
 
+class KvTraffic(Record):
+    """What the requests of a window and of the time before it find in both tiers, by their model.
+
+    They arrive in ``seconds``, the last part of the time that fills the tiers. ``accelerators``:
+    how many are busy with what is not found; ``..._without_storage`` and ``..._uncached``: how many
+    would be without the storage, and without both tiers. ``break_even_bytes_per_s``: the bandwidth
+    at which loading takes as long as computing what is found on the storage; None: nothing is.
+    """
+
+    seconds: Figure
+    requests: Count
+    prompt_tokens: Count
+    memory_tokens: Count
+    loaded_tokens: Count
+    accelerators: Figure
+    accelerators_without_storage: Figure
+    accelerators_uncached: Figure
+    break_even_bytes_per_s: Figure | None = None
+
+
 class KvTrial(RequestWindow):
     """One window of requests that use a KV cache.
 
@@ -63,7 +83,6 @@ class KvTrial(RequestWindow):
     all requests with any together;
     ``recomputing_s``: to compute these tokens instead. ``fetch_bytes_per_s``: bandwidth of the
     reads of a load alone; ``plain_bytes_per_s``: of plain reads of such chunks, as many in flight.
-    ``break_even_bytes_per_s``: the bandwidth of a load at which both would be equal.
     ``crossover_tokens``: from this length of a prefix on a load is faster; 0: it never is, up to
     the longest context. ``busy``: share of the time for which the engines compute. Writes:
     ``behind_p99_s`` is how late a write began.
@@ -86,13 +105,12 @@ class KvTrial(RequestWindow):
     load_bytes_per_s: Figure | None = None
     fetch_bytes_per_s: Figure | None = None
     plain_bytes_per_s: Figure | None = None
-    break_even_bytes_per_s: Figure | None = None
     crossover_tokens: Few | None = None
     recomputed_p50_s: Figure | None = None
     recomputed_quantile_s: Figure | None = None
     busy: Figure | None = None
     recomputed_busy: Figure | None = None
-    accelerators_freed: Figure | None = None
+    traffic: KvTraffic | None = None
     read_bytes_per_s: Figure | None = None
     chunks_written: Few = 0
     written_bytes: Count = 0
@@ -110,6 +128,18 @@ class KvTrial(RequestWindow):
     before_bytes: Count = 0  # written before the window
     held_bytes: Count = 0  # of a real tier in memory, of which some are for copies
     stored_share: Share | None = None  # of the tier's capacity, when the window begins
+
+    @property
+    def accelerators_freed(self) -> float | None:
+        """Accelerators that need not compute what is found on the storage."""
+        if self.traffic is None:
+            return None
+        return self.traffic.accelerators_without_storage - self.traffic.accelerators
+
+    @property
+    def break_even_bytes_per_s(self) -> float | None:
+        """The bandwidth at which loads take as long as computing."""
+        return self.traffic.break_even_bytes_per_s if self.traffic is not None else None
 
     @property
     def memory_share(self) -> float | None:

@@ -109,12 +109,11 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
         )
         gauges.append(_ttft(name, tried, verdict, spec.limit_s))
         freed = _estimate(verdict.freed, format_count)
-        total = spec.prefill.accelerators * spec.prefill.engines
-        gauges.append(KeyFigure("accelerators freed", freed, f"of {total}{_dollars(job, verdict)}"))
+        gauges.append(KeyFigure("accelerators freed", freed, _needed(job) + _dollars(job, verdict)))
         gauges.append(
             KeyFigure("largest rate", largest_rate(job.found), why_largest(job.found, held=True))
         )
-        sentences = [verdict.sentence, _hits(tried), _cause(verdict)]
+        sentences = [verdict.sentence, _too_few(job), _hits(tried), _cause(verdict)]
     elif job.found is not None and job.found.low is None:
         sentences = [job.found.bound or "No rate was tried."]
     return FirstScreen(
@@ -149,6 +148,38 @@ def _ttft(name: str, tried: Sequence[KvTrial], verdict: KvVerdict, limit_s: floa
     )
 
 
+def _busy(job: KvCacheRun) -> tuple[float, float, int] | None:
+    """(accelerators that are busy with the storage, and without it, and that there are)."""
+    known = [one.traffic for one in job.repetitions if one.traffic is not None]
+    if not known:
+        return None
+    prefill = job.scenario.prefill
+    return (
+        median(each.accelerators for each in known),
+        median(each.accelerators_without_storage for each in known),
+        prefill.accelerators * prefill.engines,
+    )
+
+
+def _needed(job: KvCacheRun) -> str:
+    busy = _busy(job)
+    if busy is None:
+        return ""
+    with_storage, without, total = busy
+    return (
+        f"this traffic keeps {format_count(with_storage)} of {total} busy, and "
+        f"{format_count(without)} without the storage"
+    )
+
+
+def _too_few(job: KvCacheRun) -> str:
+    busy = _busy(job)
+    if busy is None or busy[1] <= busy[2]:
+        return ""
+    needed, total = map(format_count, busy[1:])
+    return f"Without the storage this traffic needs {needed} accelerators; there are {total}."
+
+
 def _dollars(job: KvCacheRun, verdict: KvVerdict) -> str:
     if job.price_per_hour is None or verdict.freed is None:
         return ""
@@ -156,11 +187,11 @@ def _dollars(job: KvCacheRun, verdict: KvVerdict) -> str:
 
 
 def _hits(tried: Sequence[KvTrial]) -> str:
-    shares = [(one.memory_share, one.storage_share) for one in tried]
-    known = [(one, other) for one, other in shares if one is not None and other is not None]
+    known = [one.traffic for one in tried if one.traffic is not None]
     if not known:
         return ""
-    memory, loaded = (format_percent(median(each)) for each in zip(*known, strict=True))
+    memory = format_percent(median(each.memory_tokens / each.prompt_tokens for each in known))
+    loaded = format_percent(median(each.loaded_tokens / each.prompt_tokens for each in known))
     return f"Of the prompts' tokens {memory} are found in memory and {loaded} on the storage."
 
 

@@ -18,7 +18,7 @@ from ..base.errors import IobenchError, StorageError, UsageError
 from ..base.units import format_bytes, format_count, format_duration
 from ..host.fio import MAX_REPLAYED
 from ..host.requests import RequestColumns, write_requests
-from ..judge.kv.figures import with_kv_figures
+from ..judge.kv.figures import traffic_of, with_kv_figures
 from ..judge.serving.figures import quantile
 from ..judge.serving.search import RateSearch
 from ..load.engines.base import Extent
@@ -327,6 +327,7 @@ class _KvRun:
             plain_bytes_per_s=plain,
             held_bytes=memory_bytes(spec, plan),
             stored_share=min(1.0, plan.stored / spec.capacity_chunks),
+            traffic=traffic_of(spec, plan.passed, plan.passed_s),
         )
         trial = with_kv_figures(_with_writes(trial, written, spec), columns, spec)
         self.doc.job.trials.append(trial)

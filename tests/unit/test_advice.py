@@ -122,6 +122,22 @@ def test_no_promise_exceeds_what_the_accelerators_demand(stage: str, gain: Any) 
         assert each.at_most or (each.predicted_gain or 0) < DEMANDED
 
 
+def test_a_log_that_batches_wait_for_is_blamed_without_a_run_that_lacks_it() -> None:
+    time = {"wall_s": 60.0, "busy_s": 6.0, "fetch_s": 3.0, "sync_s": 48.0, "saves_s": 0.0}
+    found = verdict_on(
+        measured=200,
+        au=0.1,
+        workload={
+            "accelerator": {"kind": "emulated", "step_time": 0.1, "sync": "none"},
+            "log": {"to": "/mnt/log"},
+        },
+        repetition={"ranks": [{"rank": rank, "fill_s": 0.0, **time} for rank in range(2)]},
+    )
+    assert found.bottleneck == "log"
+    [advice] = [each for each in found.advice if each.id == "faster-log"]
+    assert advice.predicted_gain == pytest.approx(5.0, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("spent_by", "smaller"), [(SPENT, False), (run_curve(curve(200, 400, 401, 400)), True)]
 )

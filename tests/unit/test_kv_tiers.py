@@ -208,6 +208,23 @@ def test_a_chunk_is_there_before_it_is_loaded_or_deleted_and_each_number_is_writ
     assert most <= plan.most
 
 
+def test_the_traffic_is_what_the_last_quarter_before_the_window_and_the_window_find() -> None:
+    """A prompt of five chunks a second, each used again 100 s later: memory has forgotten it."""
+    known = spec(dram=20 * spec().whole_chunk_bytes)
+    size, times = known.chunk_tokens, np.arange(-400.0, 60.0)
+    plan = plan_window(
+        known,
+        Prompts(
+            seconds=60.0,
+            times_s=times,
+            tokens=np.full(len(times), 6 * size),
+            chunks=lambda request: [request % 100 * 5 + place for place in range(5)],
+        ),
+    )
+    assert plan.passed_s == 160.0
+    assert plan.passed.tolist() == [[6 * size, 0, 5 * size]] * 160
+
+
 PUBLISHED = {"chat": (0.366, 0.640), "agent": (0.857, 0.958)}
 """Shares of the prompts that an endless cache holds: Mooncake's traces conversation and synthetic;
 GitHub Copilot's and TraceLab's sessions."""
@@ -367,7 +384,11 @@ def test_what_is_found_in_memory_has_stayed_in_a_slot_of_its_own(
     known, before = spec(dram=dram * spec().whole_chunk_bytes), min(before, len(prompts))
     tokens = np.array([known.chunk_tokens * len(prompt) + 1 for prompt in prompts])
     times = np.arange(len(prompts)) - float(before)
-    plan = plan_window(known, Prompts(times_s=times, tokens=tokens, chunks=prompts.__getitem__))
+    seconds = float(len(prompts) - before)
+    plan = plan_window(
+        known,
+        Prompts(seconds=seconds, times_s=times, tokens=tokens, chunks=prompts.__getitem__),
+    )
     tiers = Tiers(dram, 10**6, "always")
     since: dict[int, int] = {}  # the prompt that brought a chunk
     stays: dict[tuple[int, int], tuple[int, int]] = {}  # slot and last use of each that is found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.judge.kv.figures import crossover, prefill_begins
+from iobench.judge.kv.figures import crossover, prefill_begins, traffic_of
 from iobench.judge.kv.verdict import factor_text
 from iobench.judge.validity import KV_RULES, REQUEST_RULES
 from iobench.record.run import CHANGED, KvCacheRecord
@@ -94,6 +94,15 @@ def test_the_first_token_comes_after_load_queue_and_prefill() -> None:
     assert trial.accelerators_freed == pytest.approx(10 * 0.0256 / 0.2)
     assert trial.hit_rate == pytest.approx(2560 / 3172)
     assert (trial.steady, trial.holds) == (True, True)
+
+
+def test_accelerators_are_needed_for_what_is_not_found() -> None:
+    """A request a second of 3,000 tokens at 10,000 tokens/s: 0.3 of an accelerator."""
+    passed = np.array([[3000, 1000, 500]] * 40)
+    found = traffic_of(KV, passed, 40.0)
+    needed = (found.accelerators, found.accelerators_without_storage, found.accelerators_uncached)
+    assert needed == pytest.approx((0.15, 0.2, 0.3))
+    assert found.break_even_bytes_per_s == pytest.approx(BREAK_EVEN)
 
 
 def test_a_failed_load_is_a_failed_request_and_no_hit() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...record.kv_cache import KvParts, KvTrial
+from ...record.kv_cache import KvParts, KvTraffic, KvTrial
 from ...settings.kv_cache import MAX_CONTEXT, KvScenario
 from ..serving.figures import SLOW, Rows, of_latency, quantile
 
@@ -84,8 +84,30 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
     if (loads := chunks > 0).any():
         load, fetch, saved = ready - issued - copies, ready - copied, without - with_storage
         columns = (load, fetch, saved, chunks)
-        update |= _of_loads(spec, trial.seconds, *(each[loads] for each in columns))
+        update |= _of_loads(spec, *(each[loads] for each in columns))
     return trial.model_copy(update=update)
+
+
+def traffic_of(spec: KvScenario, passed: npt.NDArray[np.int64], seconds: float) -> KvTraffic:
+    """What the requests of so many seconds need. ``passed``: see ``WindowPlan``."""
+    tokens, memory, loaded = passed.astype(np.float64).T
+    known = (memory + loaded, memory, np.zeros(len(tokens)))
+    busy_s = [float(_prefills(spec, tokens, each).sum()) for each in known]
+    # Of all layers: of fewer, the prefill takes so much less.
+    needed = [each / spec.share * spec.prefill.accelerators / seconds for each in busy_s]
+    saved_s = busy_s[1] - busy_s[0]
+    moved = float(loaded.sum()) * spec.chunk_bytes / spec.chunk_tokens
+    return KvTraffic(
+        seconds=seconds,
+        requests=len(passed),
+        prompt_tokens=int(tokens.sum()),
+        memory_tokens=int(memory.sum()),
+        loaded_tokens=int(loaded.sum()),
+        accelerators=needed[0],
+        accelerators_without_storage=needed[1],
+        accelerators_uncached=needed[2],
+        break_even_bytes_per_s=moved / saved_s if saved_s > 0 else None,
+    )
 
 
 def _prefills(spec: KvScenario, tokens: Array, cached: Array) -> Array:
@@ -103,7 +125,7 @@ def prefill_begins(ready: Array, seconds: Array, engines: int) -> Array:
 
 
 def _of_loads(
-    spec: KvScenario, seconds: float, load: Array, fetch: Array, saved: Array, chunks: Array
+    spec: KvScenario, load: Array, fetch: Array, saved: Array, chunks: Array
 ) -> dict[str, Any]:
     """The figures of the requests that loaded something, against computing the same again."""
     moved = float(chunks.sum()) * spec.chunk_bytes
@@ -116,10 +138,7 @@ def _of_loads(
         "recomputing_s": saved_s,
         "load_bytes_per_s": moved / load_s if load_s > 0 else None,
         "fetch_bytes_per_s": moved / fetch_s if fetch_s > 0 else None,
-        "break_even_bytes_per_s": moved / saved_s if saved_s > 0 else None,
         "crossover_tokens": crossover(spec, chunks, load),
-        # Of all layers: of fewer, the prefill takes so much less.
-        "accelerators_freed": saved_s / spec.share * spec.prefill.accelerators / seconds,
     }
 
 

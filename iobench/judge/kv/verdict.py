@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import get_args
 
+from ...base.units import format_count
 from ...record.kv_cache import KvStage, KvTrial, KvVerdict
 from ...record.run import KvCacheRecord
 from ...record.verdict import Estimate
@@ -26,6 +27,7 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     stage: KvStage = next(each for each in get_args(KvStage) if each == found)
     lengths = [one.crossover_tokens for one in tried if one.crossover_tokens is not None]
     crossover = (min(lengths), max(lengths)) if all(lengths) and lengths else None
+    freed = _mean(one.accelerators_freed for one in tried)
     worth = _worth(factor)
     return KvVerdict(
         worth=worth,
@@ -36,7 +38,7 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
             [(one.fetch_bytes_per_s or 0.0, one.plain_bytes_per_s or 0.0) for one in tried]
         ),
         crossover=crossover,
-        freed=_mean(one.accelerators_freed for one in tried),
+        freed=freed,
         ttft=ratio_estimate(
             [(one.recomputed_quantile_s or 0.0, one.quantile_s or 0.0) for one in tried]
         ),
@@ -44,7 +46,7 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
         bottleneck=stage,
         gains=gains,
         why=why,
-        sentence=_sentence(worth, factor, crossover),
+        sentence=_sentence(worth, factor, crossover, freed),
     )
 
 
@@ -95,14 +97,21 @@ def _gains(doc: KvCacheRecord) -> dict[str, Estimate]:
 
 
 def _sentence(
-    worth: bool | None, factor: Estimate | None, crossover: tuple[int, int] | None
+    worth: bool | None,
+    factor: Estimate | None,
+    crossover: tuple[int, int] | None,
+    freed: Estimate | None,
 ) -> str:
     if factor is None:
         return "Whether it is worth it is not known: nothing was loaded from this storage."
     answer = {True: "yes", False: "no", None: "inconclusive"}[worth]
     answer = f"Worth it: {answer}: a load is {factor_text(factor)} as fast as computing again."
     if crossover is None:
-        return f"{answer} At long contexts computing wins, too."
-    low, high = crossover
-    length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"{answer} Loads win from {length} tokens of context on."
+        answer += " At long contexts computing wins, too."
+    else:
+        low, high = crossover
+        length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        answer += f" Loads win from {length} tokens of context on."
+    if worth is False and freed is not None and freed.value >= 1:
+        answer += f" They free {format_count(freed.value)} accelerators, for a later first token."
+    return answer

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...settings.kv_cache import KvScenario
 from ..arrivals import Instants
@@ -88,6 +89,10 @@ def _forget(tier: OrderedDict[int, None], room: int) -> list[int]:
     return [tier.popitem(last=False)[0] for _ in range(len(tier) - room)]
 
 
+FILLED = 0.75
+"""After this share of the time before a window the tiers are taken to hold what they usually do."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planned:
     """What one request of a window does. Chunks have numbers of the window, each written once.
@@ -117,6 +122,8 @@ class WindowPlan:
     deleted. ``chunks``: all numbers are below. ``stored``: chunks of the tier at the begin, whether
     or not they are needed. ``most``: chunks that lie there at the same time, of those that are.
     ``slots``: of memory, for as many chunks as lie there at the same time and are found later.
+    ``passed``: a row for each request of the window and of the ``passed_s`` seconds that end with
+    it: the tokens of its prompt, and of these, found in memory and on the storage.
     """
 
     instants: Instants
@@ -126,6 +133,8 @@ class WindowPlan:
     stored: int = 0
     most: int = 0
     slots: int = 0
+    passed: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    passed_s: float = 0.0
 
     @property
     def only_loaded(self) -> list[int]:
@@ -137,8 +146,12 @@ def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
     """Let all prompts pass through the tiers; the plan of those that arrive in the window."""
     tiers = Tiers(spec.dram_chunks, spec.capacity_chunks, spec.admission)
     first = int(np.searchsorted(prompts.times_s, 0))
+    since_s = (1 - FILLED) * min(0.0, float(prompts.times_s[0])) if first else 0.0
+    passed = list[tuple[int, int, int]]()
     for request in range(first):
-        tiers.prompt(prompts.chunks(request))
+        found = tiers.prompt(prompts.chunks(request))
+        if prompts.times_s[request] >= since_s:
+            passed.append(_tokens(spec, int(prompts.tokens[request]), found))
     numbers, stays, plan = _Numbers(), _Stays(), list[Planned]()
     stored = len(tiers.stored)
     for request in range(first, len(prompts.tokens)):
@@ -146,11 +159,8 @@ def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
         held = {chunk for chunk in chunks if chunk in tiers.dram}
         found = tiers.prompt(chunks)
         stays.prompt(chunks, held, found)
-        tokens = int(prompts.tokens[request])
-        # One token at least is computed, which the first one of the answer follows from.
-        most = tokens - 1
-        in_memory = min(most, found.dram * spec.chunk_tokens)
-        loaded = min(most - in_memory, len(found.load) * spec.chunk_tokens)
+        tokens, in_memory, loaded = _tokens(spec, int(prompts.tokens[request]), found)
+        passed.append((tokens, in_memory, loaded))
         plan.append(
             Planned(
                 tokens=tokens,
@@ -175,7 +185,17 @@ def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
         stored=stored,
         most=len(numbers.before) + numbers.grown,
         slots=slots,
+        passed=np.array(passed, np.int64).reshape(-1, 3),
+        passed_s=prompts.seconds - since_s,
     )
+
+
+def _tokens(spec: KvScenario, tokens: int, found: Step) -> tuple[int, int, int]:
+    """The tokens of a prompt, and of these, found in memory and on the storage."""
+    # One token at least is computed, which the first one of the answer follows from.
+    most = tokens - 1
+    in_memory = min(most, found.dram * spec.chunk_tokens)
+    return tokens, in_memory, min(most - in_memory, len(found.load) * spec.chunk_tokens)
 
 
 class _Stays:

@@ -44,9 +44,11 @@ _OF_SESSION = 24
 class Prompts:
     """Requests in the order of arrival; those before the window are at times below 0.
 
-    ``chunks(i)``: the numbers of the whole chunks of prompt ``i``, in their order.
+    ``seconds``: of the window. ``chunks(i)``: the numbers of the whole chunks of prompt ``i``, in
+    their order.
     """
 
+    seconds: float
     times_s: Seconds
     tokens: Tokens
     chunks: Callable[[int], Sequence[int]]
@@ -78,7 +80,9 @@ def draw_prompts(
             *range(own + common, own + whole[request]),
         ]
 
-    return Prompts(times_s=calls.times_s[inside], tokens=tokens[inside], chunks=chunks)
+    return Prompts(
+        seconds=seconds, times_s=calls.times_s[inside], tokens=tokens[inside], chunks=chunks
+    )
 
 
 BLOCK_TOKENS: dict[TraceFormat, int] = {"mooncake": 512, "bailian": 16}
@@ -126,6 +130,7 @@ def _replayed(spec: KvScenario, trace: Trace, rate: float, seconds: float, seed:
         return found
 
     return Prompts(
+        seconds=seconds,
         times_s=times[:until] - begin,
         tokens=tokens[:until],
         chunks=chunks_of_call if sessions else chunks,
