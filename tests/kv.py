@@ -31,6 +31,10 @@ BREAK_EVEN = 10_000 * 131_072
 """In bytes/s."""
 
 
+ENOUGH = KV.model_copy(update={"prefill": KV.prefill.model_copy(update={"engines": 2})})
+"""An engine more, so that the requests can be computed without the storage."""
+
+
 def build_kv_trial(
     kind: KvTrialKind = "repetition",
     *,

@@ -59,8 +59,9 @@ class KvTraffic(Record):
 
     They arrive in ``seconds``, the last part of the time that fills the tiers. ``accelerators``:
     how many are busy with what is not found; ``..._without_storage`` and ``..._uncached``: how many
-    would be without the storage, and without both tiers. ``break_even_bytes_per_s``: the bandwidth
-    at which loading takes as long as computing what is found on the storage; None: nothing is.
+    would be without the storage, and without both tiers. ``loaded_bytes_per_s``: what the storage
+    is asked for, with all layers. ``break_even_bytes_per_s``: the bandwidth at which loading takes
+    as long as computing what is found on the storage; None: nothing is.
     """
 
     seconds: Figure
@@ -71,6 +72,7 @@ class KvTraffic(Record):
     accelerators: Figure
     accelerators_without_storage: Figure
     accelerators_uncached: Figure
+    loaded_bytes_per_s: Figure
     break_even_bytes_per_s: Figure | None = None
 
 
@@ -164,8 +166,9 @@ KvStage = Literal["reads", "writes", "lookups", "prefill", "client", "inconclusi
 class KvVerdict(Record):
     """What the repetitions say together.
 
-    ``worth``: loads are faster than computing again; None: inconclusive, or nothing was loaded.
-    ``factor``: how many times as fast. ``break_even_bytes_per_s`` and ``load_bytes_per_s``: the
+    ``worth``: loads are faster than computing again, or with all layers the first token comes
+    sooner at the quantile of the limit; None: inconclusive, or nothing was loaded. ``factor``: how
+    many times as fast loads are. ``break_even_bytes_per_s`` and ``load_bytes_per_s``: the
     bandwidth at which both are equal, and the one that was measured. ``of_plain``: the bandwidth of
     the reads of loads over that of plain reads. ``crossover``: the shortest
     and the longest length of a prefix, in tokens, from which on loads won in a repetition; None:

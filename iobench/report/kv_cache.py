@@ -13,6 +13,7 @@ from ..base.units import (
     format_percent,
     format_rate,
 )
+from ..judge.kv.verdict import over
 from ..judge.serving.verdict import quantile_text
 from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
 from ..record.run import KvCacheRecord
@@ -69,6 +70,9 @@ _TRIALS = {
 }
 
 
+_SIDES = {True: "above", False: "below", None: "not clearly on one side of"}
+
+
 def bottleneck_text(verdict: KvVerdict) -> str:
     """``loads are the bottleneck``, for a title."""
     return _STAGES[verdict.bottleneck]
@@ -98,7 +102,7 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
     if verdict is not None:
         words = {True: "worth it", False: "not worth it", None: "inconclusive whether worth it"}
         state, tone = words[verdict.worth], tone_of(verdict.worth)
-        side = {True: "above", False: "below", None: "not clearly on one side of"}[verdict.worth]
+        side = _SIDES[over(verdict.factor)]
         even = _estimate(verdict.break_even_bytes_per_s)
         gauges.append(
             KeyFigure(
@@ -113,7 +117,7 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
         gauges.append(
             KeyFigure("largest rate", largest_rate(job.found), why_largest(job.found, held=True))
         )
-        sentences = [verdict.sentence, _too_few(job), _hits(tried), _cause(verdict)]
+        sentences = [verdict.sentence, _hits(tried), _cause(verdict)]
     elif job.found is not None and job.found.low is None:
         sentences = [job.found.bound or "No rate was tried."]
     return FirstScreen(
@@ -148,36 +152,15 @@ def _ttft(name: str, tried: Sequence[KvTrial], verdict: KvVerdict, limit_s: floa
     )
 
 
-def _busy(job: KvCacheRun) -> tuple[float, float, int] | None:
-    """(accelerators that are busy with the storage, and without it, and that there are)."""
+def _needed(job: KvCacheRun) -> str:
+    """How many accelerators there are, and how many the traffic needs without the storage."""
     known = [one.traffic for one in job.repetitions if one.traffic is not None]
     if not known:
-        return None
+        return ""
+    needed = format_count(median(each.accelerators_without_storage for each in known))
     prefill = job.scenario.prefill
-    return (
-        median(each.accelerators for each in known),
-        median(each.accelerators_without_storage for each in known),
-        prefill.accelerators * prefill.engines,
-    )
-
-
-def _needed(job: KvCacheRun) -> str:
-    busy = _busy(job)
-    if busy is None:
-        return ""
-    with_storage, without, total = busy
-    return (
-        f"this traffic keeps {format_count(with_storage)} of {total} busy, and "
-        f"{format_count(without)} without the storage"
-    )
-
-
-def _too_few(job: KvCacheRun) -> str:
-    busy = _busy(job)
-    if busy is None or busy[1] <= busy[2]:
-        return ""
-    needed, total = map(format_count, busy[1:])
-    return f"Without the storage this traffic needs {needed} accelerators; there are {total}."
+    total = prefill.accelerators * prefill.engines
+    return f"of {needed} that compute without the storage; there are {total}"
 
 
 def _dollars(job: KvCacheRun, verdict: KvVerdict) -> str:
@@ -192,7 +175,8 @@ def _hits(tried: Sequence[KvTrial]) -> str:
         return ""
     memory = format_percent(median(each.memory_tokens / each.prompt_tokens for each in known))
     loaded = format_percent(median(each.loaded_tokens / each.prompt_tokens for each in known))
-    return f"Of the prompts' tokens {memory} are found in memory and {loaded} on the storage."
+    asked = format_rate(median(each.loaded_bytes_per_s for each in known))
+    return f"Memory has {memory} of the tokens, the storage {loaded}: loads of {asked}."
 
 
 def _cause(verdict: KvVerdict) -> str:

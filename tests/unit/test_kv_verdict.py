@@ -16,7 +16,7 @@ from iobench.record.serving import FoundRate
 from iobench.record.verdict import Estimate
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
-from tests.kv import BREAK_EVEN, KV, build_kv, build_kv_trial
+from tests.kv import BREAK_EVEN, ENOUGH, KV, build_kv, build_kv_trial
 
 
 def broken(doc: KvCacheRecord) -> dict[str, str]:
@@ -25,7 +25,7 @@ def broken(doc: KvCacheRecord) -> dict[str, str]:
 
 @pytest.mark.parametrize("factor", [0.5, 1 / 1.3, 1.3, 4.0])
 def test_the_verdict_names_the_side_of_the_break_even(factor: float) -> None:
-    doc = build_kv(factor=factor)
+    doc = build_kv(factor=factor, scenario=ENOUGH)
     verdict = doc.job.verdict
     assert verdict is not None
     assert verdict.factor is not None
@@ -38,13 +38,27 @@ def test_the_verdict_names_the_side_of_the_break_even(factor: float) -> None:
     assert load.value == pytest.approx(factor * BREAK_EVEN, rel=0.01)
 
 
+def test_slow_loads_are_worth_it_where_the_accelerators_can_not_compute_it_all() -> None:
+    """1.6 engines are needed without the storage. With fewer layers no queue grows, so none is
+    judged.
+    """
+    verdict = build_kv(factor=0.5).job.verdict
+    assert verdict is not None
+    assert verdict.worth is True
+    assert verdict.factor is not None
+    assert verdict.factor.value == pytest.approx(0.5, rel=0.01)
+    scaled = build_kv(factor=0.5, scenario=KV.model_copy(update={"layers": 4})).job.verdict
+    assert scaled is not None
+    assert scaled.worth is False
+
+
 def test_what_varies_from_one_side_to_the_other_is_inconclusive() -> None:
     trials = [
-        build_kv_trial(kind, seed=seed, factor=factor)
+        build_kv_trial(kind, seed=seed, factor=factor, scenario=ENOUGH)
         for seed, factor in enumerate((0.8, 1.25, 1.0))
         for kind in ("repetition", "without-reads", "without-writes", "without-lookups")
     ]
-    verdict = build_kv(trials).job.verdict
+    verdict = build_kv(trials, scenario=ENOUGH).job.verdict
     assert verdict is not None
     assert verdict.worth is None
 
@@ -102,6 +116,7 @@ def test_accelerators_are_needed_for_what_is_not_found() -> None:
     found = traffic_of(KV, passed, 40.0)
     needed = (found.accelerators, found.accelerators_without_storage, found.accelerators_uncached)
     assert needed == pytest.approx((0.15, 0.2, 0.3))
+    assert found.loaded_bytes_per_s == pytest.approx(500 * 131_072)
     assert found.break_even_bytes_per_s == pytest.approx(BREAK_EVEN)
 
 

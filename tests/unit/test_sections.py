@@ -85,7 +85,7 @@ from iobench.runner.plan_figures import describe_plan
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.instances import find_instance, priced_at
 from iobench.settings.workload import load_workload
-from tests.kv import build_kv, build_kv_trial
+from tests.kv import ENOUGH, build_kv, build_kv_trial
 from tests.requests import build_serving, build_trial
 from tests.snapshots.texts import VERDICTS
 from tests.unit.conftest import build_run, build_sweep
@@ -357,7 +357,8 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
             job={"price_per_hour": 2.5},
         )
     ),
-    "kv not worth it": lambda: record.sections(build_kv(factor=0.5, failed=40)),
+    "kv worth it": lambda: record.sections(build_kv(factor=0.5, failed=40)),
+    "kv not worth it": lambda: record.sections(build_kv(factor=0.5, failed=40, scenario=ENOUGH)),
     "serving too slow": lambda: record.sections(build_serving(read_s=0.018, failed=40)),
     "compare": lambda: compare.sections(
         [_compare(FAST), _compare(FAST[:2]), _compare([])], ["left"]

@@ -106,6 +106,7 @@ def traffic_of(spec: KvScenario, passed: npt.NDArray[np.int64], seconds: float) 
         accelerators=needed[0],
         accelerators_without_storage=needed[1],
         accelerators_uncached=needed[2],
+        loaded_bytes_per_s=moved / spec.share / seconds,
         break_even_bytes_per_s=moved / saved_s if saved_s > 0 else None,
     )
 

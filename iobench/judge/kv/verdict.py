@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import get_args
 
-from ...base.units import format_count
 from ...record.kv_cache import KvStage, KvTrial, KvVerdict
 from ...record.run import KvCacheRecord
 from ...record.verdict import Estimate
@@ -27,8 +26,12 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     stage: KvStage = next(each for each in get_args(KvStage) if each == found)
     lengths = [one.crossover_tokens for one in tried if one.crossover_tokens is not None]
     crossover = (min(lengths), max(lengths)) if all(lengths) and lengths else None
-    freed = _mean(one.accelerators_freed for one in tried)
-    worth = _worth(factor)
+    sooner = ratio_estimate(
+        [(one.recomputed_quantile_s or 0.0, one.quantile_s or 0.0) for one in tried]
+    )
+    worth = over(factor)
+    if doc.job.scenario.share == 1 and worth is not True and over(sooner):
+        worth = True
     return KvVerdict(
         worth=worth,
         factor=factor,
@@ -38,20 +41,18 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
             [(one.fetch_bytes_per_s or 0.0, one.plain_bytes_per_s or 0.0) for one in tried]
         ),
         crossover=crossover,
-        freed=freed,
-        ttft=ratio_estimate(
-            [(one.recomputed_quantile_s or 0.0, one.quantile_s or 0.0) for one in tried]
-        ),
+        freed=_mean(one.accelerators_freed for one in tried),
+        ttft=sooner,
         holds=known.pop() if len(known) == 1 else None,
         bottleneck=stage,
         gains=gains,
         why=why,
-        sentence=_sentence(worth, factor, crossover, freed),
+        sentence=_sentence(worth, factor, sooner, crossover),
     )
 
 
-def _worth(factor: Estimate | None) -> bool | None:
-    """Whether loads are faster than computing again, by more than chance."""
+def over(factor: Estimate | None) -> bool | None:
+    """Whether a ratio is above 1, by more than chance; None: inconclusive."""
     if factor is None or factor.low is None or factor.high is None:
         return None
     return True if factor.low > 1 else False if factor.high < 1 else None
@@ -60,9 +61,9 @@ def _worth(factor: Estimate | None) -> bool | None:
 def factor_text(factor: Estimate) -> str:
     """As ``shown``; ``at most 0.31 x`` where the interval is wide, but on one side of 1."""
     wide = not shown(factor).endswith("]")
-    if wide and _worth(factor) is True:
+    if wide and over(factor) is True:
         return f"at least {factor.low:.2f} x"
-    if wide and _worth(factor) is False:
+    if wide and over(factor) is False:
         return f"at most {factor.high:.2f} x"
     return shown(factor)
 
@@ -99,19 +100,20 @@ def _gains(doc: KvCacheRecord) -> dict[str, Estimate]:
 def _sentence(
     worth: bool | None,
     factor: Estimate | None,
+    sooner: Estimate | None,
     crossover: tuple[int, int] | None,
-    freed: Estimate | None,
 ) -> str:
     if factor is None:
         return "Whether it is worth it is not known: nothing was loaded from this storage."
     answer = {True: "yes", False: "no", None: "inconclusive"}[worth]
-    answer = f"Worth it: {answer}: a load is {factor_text(factor)} as fast as computing again."
-    if crossover is None:
-        answer += " At long contexts computing wins, too."
+    if worth and not over(factor) and sooner is not None:
+        why = f"the first token comes {sooner.value:.3g} x as soon, though a load is"
+        answer = f"Worth it: yes: {why} {factor.value:.2f} x as fast as computing again."
     else:
-        low, high = crossover
-        length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        answer += f" Loads win from {length} tokens of context on."
-    if worth is False and freed is not None and freed.value >= 1:
-        answer += f" They free {format_count(freed.value)} accelerators, for a later first token."
-    return answer
+        loads = f"a load is {factor_text(factor)} as fast as computing again."
+        answer = f"Worth it: {answer}: {loads}"
+    if crossover is None:
+        return f"{answer} At long contexts computing wins, too."
+    low, high = crossover
+    length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{answer} Loads win from {length} tokens of context on."
