@@ -12,9 +12,8 @@ from ..base.errors import UsageError
 from ..host.requests import read_requests
 from ..record.packing import Layout
 from ..record.run import EVENTS_FILE, ModelLoadRecord, ServingRecord, load_run, load_training
-from ..report.size import sections
+from ..report.size import sections, together_sections
 from ..report.size_loads import load_sections
-from ..report.size_rates import together_sections
 from ..report.size_requests import request_sections
 from ..settings.dataset import DatasetSpec, expected_stored_bytes, load_dataset_spec, resized
 from ..settings.instances import Instance, find_instance

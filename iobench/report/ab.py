@@ -66,16 +66,13 @@ def sections(record: AbRecord) -> list[Section]:
 def _first(record: AbRecord, claim: Claim) -> FirstScreen:
     """Both variants as bars, and the ratio."""
     metric, answered = BY_NAME[claim.metric], verdict(claim)
-    show = format_of(metric)
     bars = [
-        (": ".join([variant.name, *variant.settings]), middle, show(middle), "")
+        (": ".join([variant.name, *variant.settings]), _median(record, claim.metric, at), "")
         for variant, at in zip(record.variants, ("a", "b"), strict=True)
-        if (middle := _median(record, claim.metric, at)) is not None
     ]
     gauges = [KeyFigure("measured", counted(len(record.rounds), "round"), "of A and B")]
     if claim.ratio is not None:
-        ratio = KeyFigure(f"{metric.short}, B / A", interval(claim.ratio))
-        gauges.insert(0, ratio)
+        gauges.insert(0, KeyFigure(f"{metric.short}, B / A", interval(claim.ratio)))
     return FirstScreen(
         job=f"A/B of {record.a.workload} on {record.a.data}",
         state=answered if answered in ("equal", "inconclusive") else f"B is {answered}",
@@ -83,7 +80,7 @@ def _first(record: AbRecord, claim: Claim) -> FirstScreen:
         tone=TONES.get(answered, "plain"),
         sentences=(sentence(answer(record)), *_sentences(record, claim)),
         gauges=tuple(gauges),
-        picture=picture(f"{metric.label}: the median over the rounds", bars),
+        picture=picture(f"{metric.label}: the median over the rounds", bars, format_of(metric)),
     )
 
 
@@ -92,16 +89,12 @@ def answer(record: AbRecord) -> str:
     claim = primary(record)
     rounds = f"{counted(len(record.rounds), 'round')} of 2 repetitions"
     if claim.ratio is None:
-        return (
-            f"inconclusive: {claim.why}" if record.rounds else "inconclusive: no round is complete"
-        )
-    if claim.answer == "equal":
-        shown = interval(claim.ratio)
-        within = format_share(record.threshold)
-        return f"equal within {within}: {_is(claim, shown)}, after {rounds}"
-    if claim.answer == "different":
-        return f"{_is(claim, interval(claim.ratio))}, after {rounds}"
-    return f"inconclusive after {rounds}: {_is(claim, interval(claim.ratio))}"
+        return f"inconclusive: {claim.why if record.rounds else 'no round is complete'}"
+    told = _is(claim, interval(claim.ratio))
+    if claim.answer == "inconclusive":
+        return f"inconclusive after {rounds}: {told}"
+    equal = f"equal within {format_share(record.threshold)}: " * (claim.answer == "equal")
+    return f"{equal}{told}, after {rounds}"
 
 
 def _is(claim: Claim, ratio: str) -> str:
@@ -139,16 +132,14 @@ def _may_be_small(claim: Claim) -> bool:
 
 
 def _inconclusive(record: AbRecord, claim: Claim) -> str:
-    parts = [claim.why] if claim.why else []
-    if _ENDED[record.ended]:
-        parts.append(_ENDED[record.ended])
+    parts = [claim.why, _ENDED[record.ended]]
     if claim.more is not None:
         total = len(record.rounds) + claim.more
         would = f"about {counted(claim.more, 'more round')} would tell"
-        parts.append(f"{would}: --max-rounds {total}" if total <= MAX_ROUNDS else would)
-        if total > MAX_ROUNDS:
-            parts.append("longer repetitions would tell earlier, such as with --set epochs=N")
-    return " ".join(map(sentence, parts))
+        longer = "longer repetitions would tell earlier, such as with --set epochs=N"
+        more = [f"{would}: --max-rounds {total}"] if total <= MAX_ROUNDS else [would, longer]
+        parts += more
+    return " ".join(map(sentence, filter(None, parts)))
 
 
 def _variant(variant: AbVariant) -> tuple[str, str]:
@@ -210,14 +201,12 @@ def round_line(record: AbRecord) -> str:
     test, logs = sequential_of(record), logs_of(record.rounds, record.metric)
     unit = " samples/s" if metric.unit == "samples/s" else ""
     order = "A B" if last.first == "A" else "B A"
-    parts = [
-        f"round {last.round + 1} ({order}): A {show(one)}, B {show(other)}{unit}",
-        f"B is {other / one:.2f} x A",
-    ]
-    if len(logs) >= MIN_ROUNDS:
-        parts.append(f"so far {interval(test.estimate(logs))}")
-    line = ", ".join(parts)
-    needed = test.rounds_for_threshold(logs) if len(logs) >= MIN_ROUNDS else None
+    line = f"round {last.round + 1} ({order}): A {show(one)}, B {show(other)}{unit}, "
+    line += f"B is {other / one:.2f} x A"
+    if len(logs) < MIN_ROUNDS:
+        return line
+    line += f", so far {interval(test.estimate(logs))}"
+    needed = test.rounds_for_threshold(logs)
     if needed is not None and not test.ends(logs):
         change = format_share(record.threshold)
         line += f"; to tell {change} takes about {counted(needed, 'round')}"
@@ -258,20 +247,16 @@ def _narrowing(record: AbRecord) -> Table | None:
     rows.add("ratio", "B / A", "ratio", lambda number: ratios[number - 1], show=format_factor)
     known = dict(enumerate(so_far[MIN_ROUNDS - 1 :], start=MIN_ROUNDS))
     rows.add("so_far", "so far", "ratio", lambda number: known.get(number, BLANK))
-    noise = format_share(record.threshold)
+    noise, least = format_share(record.threshold), min([*ratios, 1 / most, *lows])
+    limits = {"the same": 1.0, f"{noise} more": most, f"{noise} less": 1 / most}
     chart = Chart(
         kind="lines",
         x="round",
         y=("so_far", "ratio"),
         dots=("ratio",),
-        x_label="rounds",
         y_label="B / A",
-        limits=(
-            Mark(at=1.0, label="the same"),
-            Mark(at=most, label=f"{noise} more"),
-            Mark(at=1 / most, label=f"{noise} less"),
-        ),
-        start=min([*ratios, 1 / most, *lows]) * (1 - MARGIN),
+        limits=tuple(Mark(at=at, label=label) for label, at in limits.items()),
+        start=least * (1 - MARGIN),
     )
     title = f"{metric.short} of B over A, round by round, and the interval as it narrowed"
     return rows.made("round-by-round", title, charts=[chart], where="pages")

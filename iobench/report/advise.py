@@ -70,21 +70,17 @@ def confirmed_sections(doc: TrainingRecord) -> list[Section]:
 
 def _answer(tried: Confirmation) -> str:
     """A smaller gain does not break an upper bound: what counts is whether there is one."""
-    if not tried.at_most:
-        return ANSWERS[tried.answer]
-    return BOUNDED[tried.answer]
+    return (BOUNDED if tried.at_most else ANSWERS)[tried.answer]
 
 
 def _told(tried: Confirmation) -> str:
     found = f"found {interval(tried.found)}" if tried.found else tried.not_measured
-    return (
-        f"{', '.join(tried.settings)}: promised {_promised(tried).text}, {found}: {_answer(tried)}."
-    )
+    what = f"{', '.join(tried.settings)}: promised {_promised(tried).text}"
+    return f"{what}, {found}: {_answer(tried)}."
 
 
 def _promised(tried: Confirmation) -> Cell:
-    promised = tried.promised
-    return estimated(promised, shown(promised, bound=tried.at_most) if promised else "")
+    return estimated(tried.promised, shown(tried.promised, bound=tried.at_most))
 
 
 def _table(tried: list[Confirmation]) -> Table:
@@ -166,17 +162,16 @@ def _recommended(found: Recommendation) -> FirstScreen:
     keep = found.gain == 1.0 and not found.changes
     what = "keep today's settings" if keep else f"take {_settings(found.changes)}"
     kept = {key: value for key, value in found.settings.items() if key not in found.changes}
-    told = []
-    if found.untested is not None:
-        best = _settings(found.untested)
-        told.append(f"Worth a run: the best of each axis together, which nobody measured: {best}.")
-    if found.payback is not None:
-        told.append(f"{sentence(found.payback.told)}")
+    best = _settings(found.untested or {})
     return FirstScreen(
         id="advice",
         job=f"Settings for {found.workload}",
         state=f"{what}; leave {_settings(kept)}" if kept and not keep else what,
-        sentences=tuple(told),
+        sentences=told(
+            found.untested is not None
+            and f"Worth a run: the best of each axis together, which nobody measured: {best}.",
+            found.payback is not None and sentence(found.payback.told),
+        ),
         gauges=(
             _gain(found, keep=keep),
             KeyFigure("confidence", found.confidence),

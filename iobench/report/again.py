@@ -12,9 +12,9 @@ import yaml
 from ..base.text import quoted
 from ..record.run import CheckpointRecord, RequestsRecord, RunRecord, TrainingRecord
 from ..settings.base import OpenRecord, RecordHead, Strict
-from .figures import facts, facts_of
+from .figures import facts
 from .labels import tags_text
-from .sections import Fact, Facts, Section, SourceLines, joined
+from .sections import Facts, Section, SourceLines, joined
 
 MAX_HOSTS = 16
 """Hosts whose fingerprints are shown; the record has all of them."""
@@ -27,8 +27,7 @@ TITLE = "To do it again"
 
 def again_sections(doc: RunRecord) -> list[Section]:
     """The command of the run, its specifications as YAML, and what host and storage were."""
-    found = command_sections(doc.command)
-    found.append(Facts(id="versions", facts=tuple(_versions(doc)), where="pages"))
+    found = [*command_sections(doc.command), _versions(doc)]
     if isinstance(doc, TrainingRecord):
         found += _training(doc)
     elif isinstance(doc, CheckpointRecord) and doc.job.spec.recorded:
@@ -38,9 +37,8 @@ def again_sections(doc: RunRecord) -> list[Section]:
     hosts = [_plain(host) for host in doc.hosts[:MAX_HOSTS]]
     more = f" (the first {MAX_HOSTS} of {len(doc.hosts)})" if len(doc.hosts) > MAX_HOSTS else ""
     if any(hosts):
-        found.append(
-            _file("hosts", f"Fingerprint of the host{'s' * (len(doc.hosts) > 1)}{more}", hosts)
-        )
+        title = f"Fingerprint of the host{'s' * (len(doc.hosts) > 1)}{more}"
+        found.append(_file("hosts", title, hosts))
     if doc.storage.recorded:
         found.append(_file("storage-facts", "Fingerprint of the storage", _plain(doc.storage)))
     return found
@@ -100,18 +98,18 @@ def _training(doc: TrainingRecord) -> list[Section]:
     return found
 
 
-def _versions(doc: RunRecord) -> tuple[Fact, ...]:
+def _versions(doc: RunRecord) -> Facts:
     host = doc.host
     commit = f", commit {host.iobench_commit}" if host.iobench_commit else ""
     packages = ", ".join(f"{name} {each}" for name, each in (host.packages or {}).items() if each)
-    facts = [
+    told = [
         ("iobench", f"{doc.iobench_version}{commit}"),
         ("Python", host.python or ""),
         ("kernel", host.kernel or ""),
         ("packages", packages),
         ("seeds", _seeds(doc)),
     ]
-    return facts_of(facts)
+    return facts("versions", "", told, where="pages")
 
 
 def _seeds(doc: RunRecord) -> str:

@@ -13,13 +13,14 @@ from ..base.units import counted, format_count, format_rate, percent_beside
 from ..judge.evidence import Evidence
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.judged import judge
-from ..judge.promise import promised, tells_nothing
+from ..judge.promise import gain_of, tells_nothing
 from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
-from .figures import NO_REASON, Format, ends, interval, picture, tone_of
+from .figures import NO_REASON, Format, capital, ends, interval, listed, picture, tone_of
 from .glance import STAGES, UTILIZATION, cold_reads
 from .sections import FirstScreen, Item, Items, KeyFigure, Table
+from .serving import lost_in_a_crash
 from .stages import bottleneck_stage, stage_rates
 
 WHY = {
@@ -98,12 +99,8 @@ def _log(doc: TrainingRecord, verdict: Verdict) -> Iterator[str]:
     if not logs:
         return
     rate = median(each.records_per_s or 0.0 for each in logs)
-    gain = verdict.gains.get("log")
+    gain, lost = verdict.gains.get("log"), lost_in_a_crash([each.at_risk for each in logs])
     costs = "" if gain is None else f"; without it, samples/s are {interval(gain)} as many"
-    risks = [each.at_risk for each in logs if each.at_risk is not None]
-    lost = "an unknown number of records"
-    if len(risks) == len(logs):
-        lost = f"at most {counted(max(risks), 'record')}"
     takes = f"The log takes {format_count(rate)} records/s"
     yield f"{takes}, of which a crash would lose {lost}{costs}."
 
@@ -127,16 +124,14 @@ def _what(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> str:
     busy = f"{show(used)} busy{_since(whole, used, evidence, show)}"
     required = f"{limit * 100:.4g} % is required"
     names = [STAGES[stage] for stage in (verdict.bottleneck, *verdict.also)]
-    subject = " and ".join(names)
-    subject = subject[:1].upper() + subject[1:]
     tested = "" if verdict.basis == "tested" else " This is inferred from the ceilings, not tested."
     if verdict.bottleneck == "accelerator":
         is_are = "is" if doc.job.accelerators == 1 else "are"
         state = "fed" if verdict.starved is False else "the bottleneck"
         return f"{ranks} {is_are} {state}: {busy}, {required}.{tested}"
-    they = "it keeps" if len(names) == 1 else "they keep"
-    is_are = "is" if len(names) == 1 else "are together"
-    return f"{subject} {is_are} the bottleneck: {they} {ranks} {busy}, {required}.{tested}"
+    they = "is the bottleneck: it keeps"
+    they = they if len(names) == 1 else "are together the bottleneck: they keep"
+    return f"{capital(' and '.join(names))} {they} {ranks} {busy}, {required}.{tested}"
 
 
 def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
@@ -150,24 +145,21 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
         return None
 
     def told(rate: float) -> str:
+        if not rate:
+            return "not measured"
         return format_rate(rate * size) if size else f"{format_count(rate)} samples/s"
 
     bound = bottleneck_stage(doc, stages)
-    rows = [
-        (
-            CEILINGS[each.name],
-            known.get(each.name, 0.0),
-            told(known[each.name]) if each.name in known else "not measured",
-            "bottleneck" if each.name == bound else "",
-        )
-        for each in stages
-        if each.name in (*known, bound)
+    bars = [
+        (CEILINGS[name], known.get(name, 0.0), "bottleneck" if name == bound else "")
+        for name in CEILINGS
+        if name in (*known, bound)
     ]
-    rows.append(("all together", evidence.measured, told(evidence.measured), ""))
+    bars.append(("all together", evidence.measured, ""))
     line = f"; the line is the demand, {told(demand)}" if demand else ""
     longest = WIDEST * demand if demand else max(known.values())
     title = f"What each stage delivers alone{line}"
-    return picture(title, rows, line=demand, full=longest)
+    return picture(title, bars, told, line=demand, full=longest)
 
 
 def _since(whole: Summary | None, lasting: float, evidence: Evidence, show: Format) -> str:
@@ -247,24 +239,17 @@ def _changes(doc: TrainingRecord) -> Items | None:
     verdict = doc.job.verdict
     if verdict is None or not verdict.advice or verdict.advice[0].id == "none":
         return None
-    items = tuple(
-        Item(
-            text=advice.change,
-            lead=_gain(advice),
-            basis=" ".join(f"--set {setting}" for setting in advice.settings),
-        )
-        for advice in verdict.advice[:MAX_ADVICE]
-    )
-    return Items(id="help", title="What would help: the factor on samples/s", items=items)
+    items = [_advised(advice) for advice in verdict.advice[:MAX_ADVICE]]
+    return listed("help", "What would help: the factor on samples/s", items)
 
 
-def _gain(advice: Advice) -> str:
-    """``5.67 x tried``, ``at most 1.92 x``, ``inconclusive``; empty without a figure."""
-    gain = advice.found if advice.found is not None else promised(advice)
-    if gain is None:
-        return ""
-    if tells_nothing(gain):
-        return "inconclusive"
-    if advice.found is not None:
-        return f"{gain.value:.2f} x, tried"
-    return f"{'at most ' if advice.at_most else ''}{gain.value:.2f} x"
+def _advised(advice: Advice) -> Item:
+    """``5.67 x, tried``, ``at most 1.92 x`` or ``inconclusive``: without its interval."""
+    gain, tried, lead = gain_of(advice), advice.found is not None, ""
+    if gain is not None and tells_nothing(gain):
+        lead = "inconclusive"
+    elif gain is not None:
+        bound = "at most " * (advice.at_most and not tried)
+        lead = f"{bound}{gain.value:.2f} x{', tried' * tried}"
+    settings = " ".join(f"--set {setting}" for setting in advice.settings)
+    return Item(text=advice.change, lead=lead, basis=settings)

@@ -15,13 +15,7 @@ from ..base.units import (
     format_share,
 )
 from ..judge.checkpoint.meaning import not_told, upper_word
-from ..judge.checkpoint.study import (
-    cpu_s_per_gb,
-    host_saves,
-    slowdown,
-    value_of,
-    with_figures,
-)
+from ..judge.checkpoint.study import cpu_s_per_gb, host_saves, slowdown, value_of, with_figures
 from ..judge.rules_ranks import host_name
 from ..record.checkpoint import Meaning, Restore, Save, Spread, Study
 from ..record.metrics import metrics_of
@@ -41,12 +35,13 @@ from .figures import (
     picture,
     raw,
     summary,
+    together,
     word,
 )
 from .glance import whole_report
 from .labels import data_table
 from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
-from .time import MAX_HOSTS
+from .time import MAX_HOSTS, hosts_text
 
 SAVE_METRICS = tuple(
     metric
@@ -79,11 +74,8 @@ def saves_section(doc: TrainingRecord) -> Table | None:
     rows.add("metric", of=lambda each: word(each.label, each.name))
     rows.add("median", of=lambda each: _with_p95(study.figures[each.name], format_of(each)))
     rows.data(*_DATA, each=lambda one, key: getattr(study.figures[one.name], key))
-    medians = {
-        each: figure(alone[each.name].median, format_of(each))
-        for each in rows.records
-        if each.name in alone
-    }
+    known = [each for each in rows.records if each.name in alone]
+    medians = {each: figure(alone[each.name].median, format_of(each)) for each in known}
     rows.add("alone", "alone", of=medians.get, missing="")
     quiet = doc.job.quiet.samples_per_s if doc.job.quiet is not None else None
     many = counted(len(study.saves), "save")
@@ -109,6 +101,9 @@ def sections(doc: CheckpointRecord) -> list[Section]:
     return whole_report(doc, _first(study), evidence, _about(doc, study), _operations(doc, study))
 
 
+_CURVE = "Time lost, over the interval between saves"
+
+
 def _first(study: Study) -> FirstScreen:
     """What a save costs, and the time lost over the interval."""
     gauges, bars, meaning = [], [], study.meaning
@@ -116,7 +111,7 @@ def _first(study: Study) -> FirstScreen:
         advised = meaning.interval_s
         kept = evenly(meaning.curve, MAX_BARS)
         bars = [
-            (f"every {format_duration(at)}", lost, format_share(lost), _advised(at, advised))
+            (f"every {format_duration(at)}", lost, _advised(at, advised))
             for at, lost in meaning.curve
             if (at, lost) in kept or _advised(at, advised)
         ]
@@ -134,7 +129,7 @@ def _first(study: Study) -> FirstScreen:
         state=f"{counted(len(study.saves), 'save')} measured",
         sentences=(meaning.sentence,) if meaning.sentence else (),
         gauges=tuple(gauges),
-        picture=picture("Time lost, over the interval between saves", bars),
+        picture=picture(_CURVE, bars, format_share),
     )
 
 
@@ -163,16 +158,8 @@ def _figures(study: Study) -> Table | None:
     if slower is not None:
         cell = Cell(value=slower, text=f"{slower:.3f} x as long as without one")
         table.add("steps during a save", "slowdown", cell)
-    many = counted(len(study.saves), "save")
-    title = f"Measured on {_where(study)}: median [min, max] of {many}"
-    return table.table("metrics", title)
-
-
-def _where(study: Study) -> str:
-    if len(study.hosts) < 2:
-        return "one host"
-    by = f", started by {study.started_by}" if study.started_by else ""
-    return counted(len(study.hosts), "host") + by
+    many, where = counted(len(study.saves), "save"), hosts_text(study) or "one host"
+    return table.table("metrics", f"Measured on {where}: median [min, max] of {many}")
 
 
 def _hosts(study: Study) -> Table | None:
@@ -230,7 +217,8 @@ def meaning_sections(study: Study) -> list[Section]:
     if not isinstance(found, Meaning):
         return []
     many, every = counted(found.accelerators, "accelerator"), format_duration(found.mtbf_s)
-    overhead, waste = format_share(found.overhead), format_share(found.waste)
+    costs = f"{format_share(found.overhead)} of the time to save, {format_share(found.waste)} with "
+    costs += "what interruptions cost, by the mean of the saves"
     told = [
         ("training", f"{many}, interrupted every {every} ({found.mtbf_how})"),
         ("hosts", _writers(study, found)),
@@ -238,11 +226,7 @@ def meaning_sections(study: Study) -> list[Section]:
         ("slower steps", _slower(found)),
         ("restart", f"{format_duration(found.restart_s)}, of it {_restore(found)}"),
         ("save every", _every(found)),
-        (
-            "costs",
-            f"{overhead} of the time to save, {waste} with what interruptions cost, by the mean of "
-            "the saves",
-        ),
+        ("costs", costs),
         ("lost a day", _lost(found)),
         ("today", _today(found)),
         ("to buy", _to_buy(found)),
@@ -334,9 +318,11 @@ def _notice(found: Meaning) -> str:
 
 def _lost(found: Meaning) -> str:
     samples, usd = found.lost_samples_per_day, found.lost_usd_per_day
-    parts = [f"{format_duration(found.lost_s_per_day)} of training"]
-    parts += [f"{format_count(samples)} samples"] if samples is not None else []
-    return ", ".join([*parts, *([f"{usd:,.2f} USD"] if usd is not None else [])])
+    return together(
+        f"{format_duration(found.lost_s_per_day)} of training",
+        samples is not None and f"{format_count(samples)} samples",
+        usd is not None and f"{usd:,.2f} USD",
+    )
 
 
 def _today(found: Meaning) -> str:
@@ -349,21 +335,14 @@ def _today(found: Meaning) -> str:
 
 def _chart(found: Meaning) -> Table:
     advised, rows = found.interval_s, TableOf(found.curve)
-    rows.add("interval_s", "interval", "s", lambda each: each[0])
+    rows.add("interval_s", "interval", of=lambda each: each[0])
     rows.add("waste", "lost", "share", lambda each: each[1], show=format_share)
-    chart = Chart(
-        kind="lines",
-        x="interval_s",
-        y=("waste",),
-        x_label="interval between saves",
-        y_label="share of the time that is lost",
-        marks=(Mark(at=advised, label=f"advised: {format_duration(advised)}"),),
-        log="x",
-    )
+    mark = Mark(at=advised, label=f"advised: {format_duration(advised)}")
+    chart = Chart(kind="lines", x="interval_s", y=("waste",), marks=(mark,), log="x")
     return rows.made(
         "interval",
-        "Time lost, over the interval between saves",
-        mark=lambda each: "advised" if math.isclose(each[0], advised) else "",
+        _CURVE,
+        mark=lambda each: _advised(each[0], advised),
         bars=Bars(column="waste", full=max((share for _, share in found.curve), default=0.0)),
         charts=[chart],
     )

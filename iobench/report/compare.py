@@ -92,11 +92,9 @@ def _first(each: Comparison, name: str) -> FirstScreen:
     row, drawn, gauges = each.primary, None, list[KeyFigure]()
     if row is not None:
         metric = COMPARED[row.metric]
-        show = format_of(metric)
         sides = ((each.baseline, row.baseline), (each.candidate, row.candidate))
-        middles = [(side, median(run.median for run in runs)) for side, runs in sides if runs]
-        bars = [(side, middle, show(middle), "") for side, middle in middles]
-        drawn = picture(f"{metric.label}: the median of the runs", bars)
+        bars = [(side, median(run.median for run in runs), "") for side, runs in sides if runs]
+        drawn = picture(f"{metric.label}: the median of the runs", bars, format_of(metric))
         if row.claim.ratio is not None:
             gauges.append(KeyFigure(f"{metric.short}, ratio", shown(row)))
     gauges += [

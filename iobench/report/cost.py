@@ -13,6 +13,7 @@ from .cost_words import (
     bases,
     break_even,
     details,
+    in_usd,
     plain_usd,
     samples_per_usd,
     sentences,
@@ -31,7 +32,7 @@ _DATA = (
 )
 """Figures of an option that only data shows."""
 
-_TITLE = "What a million samples cost, in USD"
+_MILLION, _TITLE = "usd_per_million_samples", "What a million samples cost, in USD"
 
 
 def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]:
@@ -46,11 +47,8 @@ def _ranking(one: Ranking, name: str) -> Iterator[Section]:
     if one.options:
         yield _options(one, name)
     notes = dict.fromkeys(note for option in one.options for note in option.figures.notes)
-    told = [
-        (f"option {number}", text)
-        for number in range(1, len(one.options) + 1)
-        for text in details(one, number)
-    ]
+    numbers = range(1, len(one.options) + 1)
+    told = [(f"option {number}", text) for number in numbers for text in details(one, number)]
     told += [("break-even", break_even(each)) for each in one.break_evens]
     told += [("interval", text) for text in bases(one)]
     told += [("note", note) for note in notes]
@@ -62,6 +60,12 @@ def _ranking(one: Ranking, name: str) -> Iterator[Section]:
 def _first(one: Ranking, name: str) -> FirstScreen:
     """What a sample costs with the best option, and with others."""
     gauges = []
+    best = [each for each in one.options[:1] if not each.figures.never_interrupted]
+    bars = [
+        (f"{each.figures.kind}, {each.machine}", _million(each), "best known" * (each in best))
+        for each in one.options
+        if each.figures.usd_per_million_samples
+    ]
     if one.options:
         paid = one.options[0].figures
         if paid.usd_per_million_samples:
@@ -69,14 +73,14 @@ def _first(one: Ranking, name: str) -> FirstScreen:
             gauges.append(KeyFigure("a million samples", cheapest))
         if paid.job_usd is not None and paid.job_s is not None:
             took = f"in {format_duration(paid.job_s)}"
-            gauges.append(KeyFigure("the job", f"{plain_usd(paid.job_usd)} USD", took))
+            gauges.append(KeyFigure("the job", in_usd(paid.job_usd), took))
     return FirstScreen(
         id=name,
         job=title(one),
         state=f"{counted(len(one.options), 'way')} to pay" if one.options else "no price",
         sentences=sentences(one),
         gauges=tuple(gauges),
-        picture=picture(_TITLE, [*_bars(one)][:MAX_BARS]),
+        picture=picture(_TITLE, bars[:MAX_BARS]),
     )
 
 
@@ -90,9 +94,8 @@ def _options(one: Ranking, name: str) -> Table:
     rows.add("kind", "pay", of=lambda option: option.figures.kind)
     rows.add("usd_per_hour", "USD/h", of=lambda each: each.figures.usd_per_hour, show=_four)
     rows.add("samples_per_usd", "samples per USD", of=_samples)
-    million = "usd_per_million_samples"
-    rows.add(million, "USD/million", of=lambda each: getattr(each.figures, million), show=_four)
-    job_usd = partial(_of_figures, key="job_usd")
+    million, job_usd = (partial(_of_figures, key=key) for key in (_MILLION, "job_usd"))
+    rows.add(_MILLION, "USD/million", of=million, show=_four)
     rows.add("job_usd", "job, USD", of=job_usd, show=plain_usd, where=of_job)
     rows.add("job_s", "job, time", of=lambda each: each.figures.job_s, where=of_job)
     rows.add("answer", "a sample costs", of=_answer)
@@ -185,29 +188,11 @@ def cost_charts(one: Ranking) -> Iterator[Chart]:
     known = tuple(at for at in paid if not one.options[at].figures.never_interrupted)
     left_out = ", without spot: its interruptions are not known" if len(known) < len(paid) else ""
     title = f"Pareto front of the cost and the time of %s{left_out}"
-    over = Chart(kind="front", y=(usd,), label=names, rows=known)
     if len(known) < 2:
         return
+    over = Chart(kind="front", y=(usd,), x="samples_per_s", label=names, rows=known)
     if all(one.options[at].figures.job_s and one.options[at].figures.job_usd for at in known):
-        yield replace(
-            over,
-            x="job_s",
-            y=("job_usd",),
-            title=title % "the job",
-            x_label="time of the job",
-            y_label="USD of the job",
-            better=("less", "less"),
-        )
+        of_job = replace(over, x="job_s", y=("job_usd",), better=("less", "less"))
+        yield replace(of_job, title=title % "the job")
     else:
-        over = replace(over, title=title % "a million samples", better=("more", "less"))
-        yield replace(over, x="samples_per_s")
-
-
-def _bars(one: Ranking) -> Iterator[tuple[str, float | None, str, str]]:
-    """The bars of the first screen."""
-    for number, option in enumerate(one.options):
-        paid = option.figures
-        if paid.usd_per_million_samples:
-            mark = "best known" if not number and not paid.never_interrupted else ""
-            cell = _million(option)
-            yield f"{paid.kind}, {option.machine}", paid.usd_per_million_samples, cell.text, mark
+        yield replace(over, title=title % "a million samples", better=("more", "less"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ..ask.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS, Against, Option, Price, PricedHosts
 from ..ask.compare.pace import SaveTimes
@@ -17,7 +17,7 @@ from ..base.units import (
 )
 from ..record.run import ServingRecord
 from ..settings.instances import STATED
-from .figures import ends, spread, told
+from .figures import some, spread, told, with_interval
 
 MAX_DIFFERENCES = 4
 """Largest number of differences between runs that are shown for an option."""
@@ -31,11 +31,8 @@ def title(one: Ranking) -> str:
         return f"{one.workload} on {_named(best)}"
     if not best.figures.samples_per_usd:
         return f"{one.workload}: nothing is trained with any option"
-    inconclusive = any(
-        option.against is not None and option.against.answer == "inconclusive"
-        for option in one.options
-        if not option.figures.never_interrupted
-    )
+    known = [each.against for each in one.options if not each.figures.never_interrupted]
+    inconclusive = any(each is not None and each.answer == "inconclusive" for each in known)
     came_out = "came out cheapest" if inconclusive else "is cheapest"
     return f"{one.workload} {came_out} on {_named(best)}"
 
@@ -81,13 +78,8 @@ def samples_per_usd(option: Option) -> str:
     def show(value: float) -> str:
         return format_count(value) if size == 1 else f"{value / size:.4g}"
 
-    text, low, high = (
-        show(paid.samples_per_usd),
-        paid.samples_per_usd_low,
-        paid.samples_per_usd_high,
-    )
-    if low is not None and high is not None:
-        text += f" {ends(low, high, show)}"
+    low, high = paid.samples_per_usd_low, paid.samples_per_usd_high
+    text = with_interval(paid.samples_per_usd, low, high, show).text
     most = "at most " if paid.never_interrupted else ""
     return f"{most}{text} {name}".strip()
 
@@ -105,7 +97,7 @@ def _job(one: Ranking, option: Option) -> str:
     kept = ["in time"] * bool(paid.within_deadline)
     kept += ["within the budget"] * bool(paid.within_budget)
     fits = f", {' and '.join(kept)}" if kept else ""
-    epochs, usd = counted(one.terms.epochs or 1, "epoch"), _usd(paid.job_usd)
+    epochs, usd = counted(one.terms.epochs or 1, "epoch"), in_usd(paid.job_usd)
     return f"{epochs} cost {least}{usd} and take {least}{format_duration(paid.job_s)}{fits}."
 
 
@@ -142,27 +134,16 @@ def _next_best(one: Ranking) -> Iterator[str]:
     if against.ratio is None:
         yield f"With {named}, nothing is trained."
     elif against.answer == "different":
-        yield f"With {named}, a sample costs {_said(against)}."
+        yield f"With {named}, a sample costs {times(against)} as much."
     elif against.answer == "equal":
         yield f"With {named}, it costs as much, within 5 %."
     else:
-        yield f"With {named}, a sample cost {_said(against)} in these runs."
+        yield f"With {named}, a sample cost {times(against)} as much in these runs."
         why = against.why or "the interval holds both"
         yield f"Whether that holds on another day is inconclusive: {why}."
     if other.machine == best.machine and (lines := other.differs):
-        keys = [line.partition(":")[0] for line in lines[:MAX_DIFFERENCES]]
-        more = " and others" if len(lines) > len(keys) else ""
-        yield f"Their runs differ in {', '.join(keys)}{more}."
-
-
-def _said(against: Against) -> str:
-    """``1.63 times as much, 1.5 to 1.7``, as people say it."""
-    if against.ratio is None:
-        return "more than can be said"
-    text = f"{against.ratio:.3g} times as much"
-    if against.low is None or against.high is None or against.low == against.high:
-        return text
-    return f"{text} (95 % interval: {against.low:.3g} to {against.high:.3g})"
+        keys = [line.partition(":")[0] for line in lines]
+        yield f"Their runs differ in {some(keys, MAX_DIFFERENCES, ', ')}."
 
 
 def _of_spot(one: Ranking) -> str:
@@ -190,7 +171,7 @@ def _often(rate: float) -> str:
     return f"one interruption of a host every {format_duration(3600 / rate)}"
 
 
-def _usd(value: float) -> str:
+def in_usd(value: float) -> str:
     return f"{plain_usd(value)} USD"
 
 
@@ -213,7 +194,7 @@ def details(one: Ranking, number: int) -> tuple[str, ...]:
         len(option.parts) > 1
         and f"hosts that train together wait for the slowest at each step: {slow}",
         number > 1 and _of_storage(option),  # the first one's is among the sentences
-        waiting is not None and f"{_usd(waiting)} an hour are paid while accelerators wait",
+        waiting is not None and f"{in_usd(waiting)} an hour are paid while accelerators wait",
         paid.never_interrupted
         and "how often it is interrupted is not known: these figures hold if it never is",
         paid.lost_share and f"{format_percent(paid.lost_share)} of the time is lost to {lost_to}",
@@ -226,7 +207,8 @@ def details(one: Ranking, number: int) -> tuple[str, ...]:
         paid.within_budget is False
         and ("OVER the budget" if paid.job_usd is not None else "the job never ends"),
         buys is not None and f"the budget buys {format_count(buys)} samples",
-        option.differs and _differs(option.differs),
+        option.differs
+        and f"its runs differ from those of option 1: {some(option.differs, MAX_DIFFERENCES)}",
     )
 
 
@@ -265,14 +247,8 @@ def _late(option: Option) -> str:
             return "TOO LATE"
         why = ", since the storage delivers no more" if paid.storage_samples_per_s else ""
         return f"TOO LATE, and so are up to {MAX_HOSTS} hosts{why}"
-    hosts, usd = format_count(paid.hosts_in_time), _usd(paid.in_time_usd)
+    hosts, usd = format_count(paid.hosts_in_time), in_usd(paid.in_time_usd)
     return f"TOO LATE: {hosts} hosts would be in time, for {usd}"
-
-
-def _differs(lines: Sequence[str]) -> str:
-    more = len(lines) - MAX_DIFFERENCES
-    rest = f"; and {more} more" if more > 0 else ""
-    return f"its runs differ from those of option 1: {'; '.join(lines[:MAX_DIFFERENCES])}{rest}"
 
 
 def break_even(found: BreakEven) -> str:
@@ -287,10 +263,8 @@ def bases(one: Ranking) -> tuple[str, ...]:
     found = {option.slowest.pace.basis for option in one.options}
     return told(
         "repetitions" in found
-        and (
-            "with fewer than 4 runs and no earlier ones like them (--history), [ ] has the slowest "
-            "and the fastest repetition, which tell nothing about another day"
-        ),
+        and "with fewer than 4 runs and no earlier ones like them (--history), [ ] has the slowest "
+        "and the fastest repetition, which tell nothing about another day",
         found & {"runs", "drift"} and "[ ] is the 95 % interval of the rate of such runs",
     )
 

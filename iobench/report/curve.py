@@ -7,20 +7,13 @@ from dataclasses import replace
 
 from ..base.units import counted, format_bytes, format_count, format_rate
 from ..judge.figures.curve import FLATTENED, highest, is_known, is_near, spent
-from ..record.curve import (
-    CurvePoint,
-    Operation,
-    ProbeHost,
-    Rate,
-    Spent,
-    StorageCurve,
-    StorageProbe,
-)
+from ..record.curve import CurvePoint, Operation, ProbeHost, Rate, Spent, StorageCurve, StorageProbe
 from ..record.run import TrainingRecord
 from .figures import (
     ENDS,
     MAX_BARS,
     TableOf,
+    capital,
     evenly,
     lacking,
     listed,
@@ -44,9 +37,7 @@ def sections(probe: StorageProbe) -> list[Section]:
     named = [(f"curve-{at}", each) for at, each in enumerate(probe.curves, 1)]
     named += [("curve-large", each) for each in large]
     told += _metadata_sentences(probe)
-    notes = list(probe.notes)
-    for note in dict.fromkeys(note for each in probe.metadata for note in each.notes):
-        notes.append(note)
+    notes = [*probe.notes, *dict.fromkeys(note for each in probe.metadata for note in each.notes)]
     for curve in (*probe.curves, *large):
         told_above = curve.plateau_reads_per_s is None or curve.stopped == FLATTENED
         ended = [] if told_above else [f"ended, since {curve.stopped}"]
@@ -67,15 +58,11 @@ def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
     """Reads/s over the reads in flight, and the plateau."""
     curve = probe.curves[0]
     few = evenly(curve.points, MAX_BARS)
+    knees = {curve.knee_in_flight: "knee"}
     bars = [
-        (
-            f"{point.in_flight:,} in flight",
-            point.reads_per_s.value,
-            f"{format_count(point.reads_per_s.value)} reads/s",
-            "knee" if point.in_flight == curve.knee_in_flight else "",
-        )
-        for point in curve.points
-        if point in few or point.in_flight == curve.knee_in_flight
+        (f"{each.in_flight:,} in flight", each.reads_per_s.value, knees.get(each.in_flight, ""))
+        for each in curve.points
+        if each in few or each.in_flight in knees
     ]
     reads, there = curve.plateau_reads_per_s, curve.plateau_bytes_per_s
     gauges: tuple[KeyFigure, ...] = ()
@@ -91,15 +78,15 @@ def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
         state="a plateau was reached" if reads else "no plateau was reached",
         sentences=tuple(told),
         gauges=gauges,
-        picture=picture(f"Throughput: {_requests(curve)}", bars),
+        picture=picture(f"Throughput: {_requests(curve)}", bars, _told),
     )
 
 
-ASKED: dict[Operation, str] = {
-    "open": "opens",
-    "stat": "stats",
-    "list": "listings",
-}
+def _told(reads_per_s: float) -> str:
+    return f"{format_count(reads_per_s)} reads/s"
+
+
+ASKED: dict[Operation, str] = {"open": "opens", "stat": "stats", "list": "listings"}
 
 
 def _metadata_sentences(probe: StorageProbe) -> list[str]:
@@ -134,9 +121,8 @@ def _metadata(probe: StorageProbe) -> Table:
     rows.add("most_per_s", "most/s, 95 % interval", "count", most)
     rows.add("in_flight", "in flight", "count", _best_in_flight)
     rows.add("entries_per_s", "entries/s", "count", entries, missing="")
-    return rows.made(
-        "metadata", "Opens, stats and listings without reads, by threads of this process"
-    )
+    title = "Opens, stats and listings without reads, by threads of this process"
+    return rows.made("metadata", title)
 
 
 def _best_in_flight(curve: StorageCurve) -> int | None:
@@ -205,14 +191,9 @@ def _charts(curve: StorageCurve, in_flight: float | None) -> tuple[Chart, ...]:
         marks=tuple(marks),
         log="x",
     )
-    latency = replace(
-        rate,
-        y=("latency_p50_s", "latency_p99_s", "latency_p999_s"),
-        title=f"Latency of a read: {requests}",
-        y_label="time of one read",
-        log="xy",
-    )
-    return (rate, latency)
+    times = ("latency_p50_s", "latency_p99_s", "latency_p999_s")
+    title = f"Latency of a read: {requests}"
+    return rate, replace(rate, y=times, title=title, y_label="time of one read", log="xy")
 
 
 def _requests(curve: StorageCurve) -> str:
@@ -229,8 +210,7 @@ def _sentence(curve: StorageCurve, which: Spent, larger: str = PACKED) -> str:
 
     ``larger``: how larger requests are made.
     """
-    requests = _requests(curve)
-    requests = requests[0].upper() + requests[1:]
+    requests = capital(_requests(curve))
     reads, there, knee = curve.plateau_reads_per_s, curve.plateau_bytes_per_s, curve.knee_in_flight
     if reads is None or there is None or knee is None:
         none, best = f"no plateau was reached, since {curve.not_measured}.", highest(curve.points)
@@ -253,7 +233,7 @@ def _sentence(curve: StorageCurve, which: Spent, larger: str = PACKED) -> str:
 
 
 def _both(reads: Rate, there: Rate) -> str:
-    return f"{format_count(reads.value)} reads/s and {format_rate(there.value)}"
+    return f"{_told(reads.value)} and {format_rate(there.value)}"
 
 
 def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None) -> str:
@@ -295,10 +275,9 @@ def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Ta
     rows.data("reads", "seconds", "disjoint", "client_cpu_share", "throttled")
     rows.add("bound", "bound by", of=lambda each: bound[id(each)], where="pages")
     rows.data("mark", of=lambda each: _mark(curve, each))
-    requests = _requests(curve)
     return rows.made(
         name,
-        f"{requests[0].upper()}{requests[1:]}, by {curve.how}",
+        f"{capital(_requests(curve))}, by {curve.how}",
         mark=lambda each: _mark(curve, each, in_flight),
         bars=Bars(column="reads_per_s", full=max(each.reads_per_s.value for each in curve.points)),
         charts=_charts(curve, in_flight),

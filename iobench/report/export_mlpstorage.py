@@ -104,6 +104,7 @@ def training_lines(
     by_steps = MIN_STEPS * workload.batch_size * accelerators
     why = f"{MIN_STEPS} steps" if by_steps >= samples else f"{MEMORY_MULTIPLE} x all memory"
     place = "object" if (data or "").startswith("s3://") else "file"
+    apart = ["#   3.4.2  $RESULTS is on another file system than $DATA."] * (place == "file")
     training = f"mlpstorage {mode} training {model}"
     results = '--results-dir "$RESULTS" --systemname "$SYSTEM"'
     params = " ".join(_params(overrides, model))
@@ -127,11 +128,7 @@ def training_lines(
             *_tail(mode),
             f"#   3.1.2  the runs have exactly the number of files of datasize; if that is not "
             f"{files}, take it.",
-            *(
-                ["#   3.4.2  $RESULTS is on another file system than $DATA."]
-                if place == "file"
-                else []
-            ),
+            *apart,
             f"#   3.3.2  utilization is at least {workload.required_accelerator_utilization:.0%} "
             "in each run.",
             f"#   3.3.6  each host has equally many accelerators: {accelerators // clients.hosts}.",
@@ -175,6 +172,9 @@ def checkpoint_lines(plan: CheckpointPlanFigures, *, clients: Clients) -> str:
         name for name, memory in ACCELERATOR_MEMORY_BYTES.items() if memory >= needed
     )
     place = "object" if (plan.target or "").startswith("s3://") else "file"
+    apart = ["#   4.4.2  $RESULTS is on another file system than $CHECKPOINTS."]
+    apart *= place == "file"
+    kept = "the cache is cleared between saves and restores." if cached else "that is enough."
     run = (
         f"mlpstorage closed checkpointing {plan.model} run {place} --accelerator-type "
         f"{accelerator} --num-processes {plan.ranks} {clients.flags} "
@@ -201,16 +201,11 @@ def checkpoint_lines(plan: CheckpointPlanFigures, *, clients: Clients) -> str:
             *parts,
             *_tail("closed"),
             f"#   4.3.1  {size}:",
-            "#          "
-            + ("the cache is cleared between saves and restores." if cached else "that is enough."),
+            f"#          {kept}",
             f"#   4.3.4  {counted(plan.ranks, 'accelerator')} hold {format_bytes(plan.bytes)}: "
             f"{accelerator} has {format_bytes(ACCELERATOR_MEMORY_BYTES[accelerator])} each.",
             f"#   4.3.5  {plan.model} is saved by {format_count(plan.ranks)} processes.",
-            *(
-                ["#   4.4.2  $RESULTS is on another file system than $CHECKPOINTS."]
-                if place == "file"
-                else []
-            ),
+            *apart,
             f"#   4.7.1  {SAVES} saves and {SAVES} restores, at most 30 s apart.",
             "",
         ]

@@ -16,12 +16,7 @@ from statistics import median
 from ..base.text import MAX_SHOWN, printable
 from ..judge.checkpoint.study import values_of_study
 from ..record.metrics import METRICS, Metric, Unit
-from ..record.run import (
-    CheckpointRecord,
-    ModelLoadRecord,
-    RunRecord,
-    TrainingRecord,
-)
+from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
 from ..record.verdict import Estimate
 from .labels import labels_of
 from .sections import TAG

@@ -35,7 +35,7 @@ def fed_sections(doc: TrainingRecord, *, of_stored: str = "") -> Iterator[Table]
         yield _more_ranks(fed, doc.job.workload.required_accelerator_utilization)
 
 
-def number_text(fed: Fed) -> str:
+def number_text(fed: Fed | FindMax) -> str:
     """``11 [10, 11]``; ``8 or more`` where the storage may feed more than was tried."""
     if fed.accelerators is None:
         return "not known"
@@ -71,20 +71,19 @@ def _more_ranks(fed: Fed, required: float) -> Table:
     return rows.made("fed", f"{title}jobs with a barrier at each step", notes=notes)
 
 
-def _drawn(found: FindMax) -> Iterator[Chart]:
+def _drawn(found: FindMax) -> Chart:
     """The utilization of each try."""
     required, answer = found.required_accelerator_utilization, found.accelerators
-    known = [point.accelerators for point in found.points if utilization_of(point) is not None]
-    if known:
-        yield Chart(
-            kind="lines",
-            x="accelerators",
-            y=(UTILIZATION,),
-            dots=(UTILIZATION,),
-            marks=(Mark(at=answer, label=f"{format_count(answer)} fed"),) if answer else (),
-            limits=(Mark(at=required, label=f"required: {format_percent(required)}"),),
-            log="x" if max(known) >= 4 * min(known) > 0 else "",
-        )
+    tried = [point.accelerators for point in found.points if utilization_of(point) is not None]
+    return Chart(
+        kind="lines",
+        x="accelerators",
+        y=(UTILIZATION,),
+        dots=(UTILIZATION,),
+        marks=(Mark(at=answer, label=f"{format_count(answer)} fed"),) if answer else (),
+        limits=(Mark(at=required, label=f"required: {format_percent(required)}"),),
+        log="x" if tried and max(tried) >= 4 * min(tried) > 0 else "",
+    )
 
 
 def _search(found: FindMax, of_stored: str) -> Table:
@@ -92,9 +91,7 @@ def _search(found: FindMax, of_stored: str) -> Table:
     required = format_percent(found.required_accelerator_utilization)
     beside = partial(percent_beside, limit=found.required_accelerator_utilization)
     none = "none of those tried" if found.bound else "not even one"
-    answer = none if found.accelerators is None else format_count(found.accelerators)
-    if found.low is not None and found.high is not None and found.accelerators is not None:
-        answer += f" {ends(found.low, found.high, str)}"
+    answer = none if found.accelerators is None else number_text(found)
     rows = TableOf(point for tries in trials_of(found.points).values() for point in tries)
     rows.add("accelerators", "accelerators", "count")
     rows.add(UTILIZATION, "utilization", "share", lambda each: _utilization(each, beside))
@@ -115,7 +112,7 @@ def _search(found: FindMax, of_stored: str) -> Table:
         "find-max",
         f"Accelerators fed at {required} utilization or more: {answer}",
         bars=Bars(column=UTILIZATION, full=1.0),
-        charts=[*_drawn(found)],
+        charts=[_drawn(found)],
         notes=notes,
     )
 

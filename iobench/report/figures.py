@@ -70,11 +70,6 @@ def interval_of(found: Ranged, show: Format) -> str:
     return "" if found.low is None or found.high is None else ends(found.low, found.high, show)
 
 
-def spread_of(values: Sequence[float], show: Format) -> str:
-    """The ``spread`` of one value or more."""
-    return spread(median(values), min(values), max(values), show)
-
-
 def with_interval(rate: float, low: float | None, high: float | None, show: Format) -> Cell:
     """The cell of a figure with its interval, which charts draw: ``1,900 [1,880, 1,910]``."""
     if low is None or high is None:
@@ -116,11 +111,9 @@ def estimated(gain: Estimate | None, text: str = "") -> Cell:
     return Cell(value=gain.value, text=text or shown(gain), low=gain.low, high=gain.high)
 
 
-def figure(value: float | None, show: Format, *, missing: str = "-", why: str = "") -> Cell:
-    """The cell of a figure. A missing one shows ``why``, or ``missing`` if there is no reason."""
-    if value is None:
-        return Cell(value=None, text="" if why else missing, why=why)
-    return Cell(value=value, text=show(value))
+def figure(value: float | None, show: Format) -> Cell:
+    """The cell of a figure; ``-`` for a missing one."""
+    return Cell(value=value, text="-" if value is None else show(value))
 
 
 def lacking(why: str) -> Cell:
@@ -153,19 +146,29 @@ def told(*facts: object) -> tuple[str, ...]:
     return tuple(fact for fact in facts if fact and isinstance(fact, str))
 
 
+def together(*facts: object) -> str:
+    """The texts that ``told`` takes, with commas between them."""
+    return ", ".join(told(*facts))
+
+
+def some(texts: Sequence[str], most: int, between: str = "; ") -> str:
+    """So many of the texts, and how many more there are."""
+    more = len(texts) - most
+    rest = f"{between.strip(', ')} and {more} more" if more > 0 else ""
+    return f"{between.join(texts[:most])}{rest}"
+
+
 def raw(value: Value) -> Cell:
     """The cell of a value that only data shows."""
     return Cell(value=value, text="" if value is None else str(value))
 
 
-def facts_of(told: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
-    """A fact for each label with a text."""
-    return tuple(Fact(label=label, text=text) for label, text in told if text)
-
-
-def facts(name: str, title: str, found: Iterable[tuple[str, str]]) -> Facts:
+def facts(
+    name: str, title: str, found: Iterable[tuple[str, str]], where: Where = "everywhere"
+) -> Facts:
     """Facts of labels and texts, without those that have no text."""
-    return Facts(id=name, title=title, facts=facts_of(found))
+    shown = tuple(Fact(label=label, text=text) for label, text in found if text)
+    return Facts(id=name, title=title, facts=shown, where=where)
 
 
 def tone_of(good: bool | None) -> Tone:
@@ -173,9 +176,14 @@ def tone_of(good: bool | None) -> Tone:
     return "plain" if good is None else "good" if good else "bad"
 
 
+def capital(text: str) -> str:
+    """The text with a capital letter at its beginning, and no other change."""
+    return text[:1].upper() + text[1:]
+
+
 def sentence(text: str) -> str:
     """The text as a sentence: with a capital letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{capital(text)}." if text else ""
 
 
 class Medians:
@@ -231,6 +239,7 @@ _ENDINGS = {
     "_per_s": "",
     "bytes": "bytes",
     "cpu_s_per_gb": "s/GB",
+    "_share": "share",
     "_s": "s",
 }
 """The units of columns, by how their names end: keys of a record carry their unit."""
@@ -361,29 +370,30 @@ def _is_figure(value: Given) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+Bar = tuple[str, float | Cell | None, str]
+"""What a bar of a picture is of, its value, and what sets it apart, if anything does."""
+
+
 def picture(
     title: str,
-    rows: Sequence[tuple[str, float | None, str, str]],
+    found: Iterable[Bar],
+    show: Format = format_count,
     *,
     line: float | None = None,
     full: float | None = None,
 ) -> Table | None:
-    """Bars for a first screen: of each row its name, value, text and mark.
-
-    None without a value. ``line`` is a value that is marked across all bars.
-    """
-    known = [(name, value, text, mark) for name, value, text, mark in rows if value is not None]
-    longest = full or max([*(value for _, value, _, _ in known), line or 0.0], default=0.0)
+    """Bars for a first screen; None without a value. ``line`` is marked across all bars."""
+    bars = [(name, _cell(value, show, ""), mark) for name, value, mark in found]
+    known = [(name, cell, mark) for name, cell, mark in bars if cell.value is not None]
+    values = [cell.value for _, cell, _ in known if isinstance(cell.value, int | float)]
+    longest = full or max([*values, line or 0.0], default=0.0)
     if not known or longest <= 0:
         return None
     return Table(
         id="picture",
         title=title,
         columns=(Column(name="name"), Column(name="value", align="right")),
-        rows=tuple(
-            Row(cells=(word(name), Cell(value=value, text=text)), mark=mark)
-            for name, value, text, mark in known
-        ),
+        rows=tuple(Row(cells=(word(name), cell), mark=mark) for name, cell, mark in known),
         bars=Bars(column="value", full=longest, line=line),
     )
 

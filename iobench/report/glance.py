@@ -11,7 +11,7 @@ from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
 from ..record.run import RunRecord, TrainingRecord
 from ..record.verdict import Verdict
 from .again import again_sections
-from .figures import facts, sentence
+from .figures import facts, sentence, some
 from .labels import tags_text
 from .sections import Findings, FirstScreen, Headline, Section, Table, joined
 
@@ -104,8 +104,7 @@ def _with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
     failed = tuple(each for each in doc.findings if each.level == "invalid")[:MAX_FINDINGS]
     if doc.validity == "unknown":
         unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
-    more = f" and {len(unjudged) - MAX_FINDINGS} more" if len(unjudged) > MAX_FINDINGS else ""
-    told = f"Not judged: {', '.join(unjudged[:MAX_FINDINGS])}{more}." if unjudged else ""
+    told = f"Not judged: {some(unjudged, MAX_FINDINGS, ', ')}." if unjudged else ""
     when = f"{doc.created[:16].replace('T', ' ')} UTC, " if doc.created else ""
     return replace(
         answer,

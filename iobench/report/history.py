@@ -20,6 +20,7 @@ from .figures import (
     listed,
     median_cell,
     picture,
+    some,
     word,
 )
 from .sections import Bars, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
@@ -29,7 +30,7 @@ MAX_CHANGED = 6
 
 
 def sections(found: Sequence[History], left_out: Sequence[str]) -> list[Section]:
-    """For each history its trend and drift, its runs (the oldest first), days and changes."""
+    """For each history its trend and drift, its changes, and its runs (the oldest first)."""
     named = [(f"history-{number}", one) for number, one in enumerate(found, start=1)]
     parts = [part for name, one in named for part in _history(one, name)]
     return joined(parts, listed("left-out", "Left out", left_out))
@@ -39,22 +40,14 @@ def _history(one: History, name: str) -> Iterator[Section]:
     points = {point.at: point for point in (*one.points, *([one.possible] if one.possible else []))}
     yield _first(one, name, points)
     yield _runs(one, name, points)
-    if one.days:
-        yield _days(one, f"{name}-days")
 
 
 def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstScreen:
     """The newest runs, and whether the figure changed."""
-    metric = COMPARED[one.metric]
-    show = format_of(metric)
-    start = max(0, len(one.entries) - MAX_BARS)
+    metric, start = COMPARED[one.metric], max(0, len(one.entries) - MAX_BARS)
+    words = {at: _word(point) for at, point in points.items()}
     bars = [
-        (
-            entry.created[:16].replace("T", " "),
-            entry.median,
-            show(entry.median),
-            _word(points[at]) if at in points else "",
-        )
+        (entry.created[:16].replace("T", " "), entry.median, words.get(at, ""))
         for at, entry in enumerate(one.entries[start:], start)
     ]
     gauges = [KeyFigure("runs", str(len(one.entries)))]
@@ -71,7 +64,7 @@ def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstS
         tone="bad" if worse else "plain",
         sentences=tuple(_sentences(one)),
         gauges=tuple(gauges),
-        picture=picture(f"{metric.label} of the newest runs", bars),
+        picture=picture(f"{metric.label} of the newest runs", bars, format_of(metric)),
         changes=listed(f"{name}-changes", "Changes", told),
         trust=_answer(one),
     )
@@ -89,8 +82,7 @@ def _runs(one: History, name: str, points: Mapping[int, ChangePoint]) -> Table:
         return "; ".join(marks)
 
     rows = TableOf(one.entries)
-    rows.data("workload", of=lambda _: one.workload)
-    rows.data("metric", of=lambda _: one.metric)
+    rows.data("workload", "metric", each=lambda _, key: getattr(one, key))
     rows.add("run_id", "run", where="pages")
     rows.add("created", "recorded", of=lambda each: word(each.created[:16], each.created))
     label = f"{metric.short}, median [min, max]"
@@ -145,10 +137,8 @@ def _drift(drift: Drift | None) -> str:
             "How much equal runs differ here is not known: "
             f"it takes {MIN_DRIFT_RUNS} runs with the same settings."
         )
-    text = (
-        f"Equal runs of this workload here differ by {format_percent(drift.sd)} (standard "
-        f"deviation of {counted(drift.runs, 'run')}"
-    )
+    runs = f"standard deviation of {counted(drift.runs, 'run')}"
+    text = f"Equal runs of this workload here differ by {format_percent(drift.sd)} ({runs}"
     span = _seconds(drift.first, drift.last)
     if span is None:
         return f"{text})."
@@ -172,21 +162,6 @@ def _answer(one: History) -> str:
     return ""
 
 
-def _days(one: History, name: str) -> Table:
-    """The calendar. It says nothing that the runs do not if each day has one run."""
-    metric, rows = COMPARED[one.metric], TableOf(one.days)
-    show = format_of(metric)
-    rows.data("workload", of=lambda _: one.workload)
-    rows.data("metric", of=lambda _: one.metric)
-    rows.add("day", "day", of=lambda each: each.date)
-    rows.add("runs", "runs")
-    rows.add("median", "median", metric.unit, show=show)
-    rows.add("lowest", "lowest run", metric.unit, lambda each: each.low, show=show)
-    rows.add("highest", "highest run", metric.unit, lambda each: each.high, show=show)
-    told = 1 < len(one.days) < sum(day.runs for day in one.days)
-    return rows.made(name, "Days", where="everywhere" if told else "pages")
-
-
 def _word(point: ChangePoint) -> str:
     if point.why:
         return "inconclusive"
@@ -200,10 +175,6 @@ def _change(point: ChangePoint, entry: RunEntry) -> str:
     if point.p is not None:
         told = f", p {point.p:.2g}"
     when, before = (each[:16].replace("T", " ") for each in (entry.created, point.after))
-    text = f"{when}: {_word(point)}: {gain}{told}; "
-    text += f"since the run of {before}"
-    more = len(point.changed) - MAX_CHANGED
-    rest = f"; and {more} more" if more > 0 else ""
-    why = "; ".join(point.changed[:MAX_CHANGED])
+    text = f"{when}: {_word(point)}: {gain}{told}; since the run of {before}"
     nothing = "nothing in the settings, the host, the storage or the versions changed"
-    return f"{text} changed: {why}{rest}" if why else f"{text} {nothing}"
+    return f"{text} {f'changed: {some(point.changed, MAX_CHANGED)}' if point.changed else nothing}"

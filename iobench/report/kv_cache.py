@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ..base.units import (
@@ -18,73 +18,40 @@ from ..judge.serving.verdict import quantile_text
 from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
 from ..record.run import KvCacheRecord
 from ..record.verdict import Estimate
-from .figures import (
-    BY_UNIT,
-    Format,
-    Medians,
-    TableOf,
-    interval,
-    interval_of,
-    median_cell,
-    sentence,
-    tone_of,
-    unit_of,
-)
+from .figures import BY_UNIT, Format, Medians, TableOf, interval_of, median_cell, unit_of
 from .glance import whole_report
 from .sections import FirstScreen, KeyFigure, Section, Table
 from .serving import (
+    HOLDS,
+    cause,
     figures_table,
     largest_rate,
-    parts_picture,
     parts_table,
     rates_table,
-    why_largest,
+    requests_screen,
     windows_table,
 )
 
-_PARTS = (
-    ("reader_wait_s", "waiting for a reader"),
-    ("write_wait_s", "waiting for writes of its chunks"),
-    ("lookup_s", "look-ups"),
-    ("memory_s", "copies from memory"),
-    ("load_s", "loads"),
-    ("engine_wait_s", "waiting for an engine"),
-    ("prefill_s", "prefill (computed)"),
-)
-
-_STAGES = {
-    "reads": "loads are the bottleneck",
-    "writes": "writes are the bottleneck",
-    "lookups": "look-ups are the bottleneck",
-    "prefill": "the prefill is the bottleneck",
-    "client": "the client is the bottleneck, iobench itself",
-    "inconclusive": "the bottleneck is inconclusive",
+_PARTS = {
+    "reader_wait_s": "waiting for a reader",
+    "write_wait_s": "waiting for writes of its chunks",
+    "lookup_s": "look-ups",
+    "memory_s": "copies from memory",
+    "load_s": "loads",
+    "engine_wait_s": "waiting for an engine",
+    "prefill_s": "prefill (computed)",
 }
 
-_TRIALS = {
-    "repetition": "repetition",
-    "without-reads": "without loads",
-    "without-writes": "without writes",
-    "without-lookups": "without look-ups",
-    "find-max": "tried rate",
-}
-
-
+_WORTH = {True: "worth it", False: "not worth it", None: "inconclusive whether worth it"}
 _SIDES = {True: "above", False: "below", None: "not clearly on one side of"}
-
-
-def bottleneck_text(verdict: KvVerdict) -> str:
-    """``loads are the bottleneck``, for a title."""
-    return _STAGES[verdict.bottleneck]
 
 
 def sections(doc: KvCacheRecord) -> list[Section]:
     """All sections for which the run has data."""
     job = doc.job
     parts = parts_table(job.repetitions, _PARTS, "the time to the first token")
-    rates = rates_table(job.of("find-max"), job.limit_s, job.scenario.quantile)
-    evidence = [figures_table(doc), _tiers(job), parts, _behind(job), _windows(job), rates]
-    data = windows_table(doc, KvTrial, KvParts, _TRIALS)
+    evidence = [figures_table(doc), _tiers(job), parts, _behind(job), _gains(job), rates_table(job)]
+    data = windows_table(doc, KvTrial, KvParts)
     return whole_report(doc, _first(doc), evidence, _about(doc), data)
 
 
@@ -96,60 +63,35 @@ def _estimate(found: Estimate | None, show: Format = format_rate) -> str:
 
 def _first(doc: KvCacheRecord) -> FirstScreen:
     job, verdict = doc.job, doc.job.verdict
-    spec, tried = job.scenario, job.repetitions
-    name, gauges, sentences = quantile_text(spec.quantile), list[KeyFigure](), list[str]()
-    state, tone = "no rate was measured", tone_of(None)
-    if verdict is not None:
-        words = {True: "worth it", False: "not worth it", None: "inconclusive whether worth it"}
-        state, tone = words[verdict.worth], tone_of(verdict.worth)
-        side = _SIDES[over(verdict.factor)]
-        even = _estimate(verdict.break_even_bytes_per_s)
-        gauges.append(
-            KeyFigure(
-                "bandwidth of a load",
-                _estimate(verdict.load_bytes_per_s),
-                f"{side} the break-even of {even}{_beside_plain(verdict)}",
-            )
-        )
-        gauges.append(_ttft(name, tried, verdict, spec.limit_s))
-        freed = _estimate(verdict.freed, format_count)
-        gauges.append(KeyFigure("accelerators freed", freed, _needed(job) + _dollars(job, verdict)))
-        gauges.append(
-            KeyFigure("largest rate", largest_rate(job.found), why_largest(job.found, held=True))
-        )
-        sentences = [verdict.sentence, _hits(tried), _cause(verdict)]
-    elif job.found is not None and job.found.low is None:
-        sentences = [job.found.bound or "No rate was tried."]
-    return FirstScreen(
-        job=f"{spec.name} at {format_count(job.rate)} requests/s" if job.rate else spec.name,
-        state=state,
-        tone=tone,
-        sentences=tuple(filter(None, sentences)),
-        gauges=tuple(gauges),
-        picture=parts_picture(job.repetitions, _PARTS),
-    )
+    if verdict is None:
+        return requests_screen(job, "no rate was measured", [], None, (), _PARTS)
+    told = [verdict.sentence, _hits(job.repetitions), cause(verdict)]
+    gauges = tuple(_gauges(job, verdict))
+    return requests_screen(job, _WORTH[verdict.worth], told, verdict.worth, gauges, _PARTS)
 
 
-def _beside_plain(verdict: KvVerdict) -> str:
-    found = verdict.of_plain
-    if found is None:
-        return ""
-    return f"; its reads get {format_percent(found.value)} of what plain reads do"
+def _gauges(job: KvCacheRun, verdict: KvVerdict) -> Iterator[KeyFigure]:
+    side, plain = _SIDES[over(verdict.factor)], verdict.of_plain
+    even = f"{side} the break-even of {_estimate(verdict.break_even_bytes_per_s)}"
+    if plain is not None:
+        even += f"; its reads get {format_percent(plain.value)} of what plain reads do"
+    yield KeyFigure("bandwidth of a load", _estimate(verdict.load_bytes_per_s), even)
+    yield _ttft(job, verdict)
+    freed = _estimate(verdict.freed, format_count)
+    yield KeyFigure("accelerators freed", freed, _needed(job) + _dollars(job, verdict))
+    yield largest_rate(job.found)
 
 
-def _ttft(name: str, tried: Sequence[KvTrial], verdict: KvVerdict, limit_s: float) -> KeyFigure:
-    both = [(one.quantile_s, one.recomputed_quantile_s) for one in tried]
-    known = [one for one, _ in both if one is not None]
-    again = [other for _, other in both if other is not None]
+def _ttft(job: KvCacheRun, verdict: KvVerdict) -> KeyFigure:
+    """The time to the first token, with the storage and without it."""
+    label, tried = f"{quantile_text(job.scenario.quantile)} to the first token", job.repetitions
+    known = [one.quantile_s for one in tried if one.quantile_s is not None]
+    again = [one.recomputed_quantile_s for one in tried if one.recomputed_quantile_s is not None]
     if not known or not again:
-        return KeyFigure(f"{name} to the first token", "not measured")
-    held_text = {True: "holds", False: "does not hold", None: "inconclusive whether it holds"}
-    return KeyFigure(
-        f"{name} to the first token",
-        format_duration(median(known)),
-        f"{format_duration(median(again))} without the storage; {held_text[verdict.holds]} "
-        f"{format_duration(limit_s)}",
-    )
+        return KeyFigure(label, "not measured")
+    without = f"{format_duration(median(again))} without the storage"
+    note = f"{without}; {HOLDS[verdict.holds]} {format_duration(job.limit_s)}"
+    return KeyFigure(label, format_duration(median(known)), note)
 
 
 def _needed(job: KvCacheRun) -> str:
@@ -179,16 +121,6 @@ def _hits(tried: Sequence[KvTrial]) -> str:
     return f"Memory has {memory} of the tokens, the storage {loaded}: loads of {asked}."
 
 
-def _cause(verdict: KvVerdict) -> str:
-    """The bottleneck, and what leaving it out brings."""
-    text, gain = bottleneck_text(verdict), verdict.gains.get(verdict.bottleneck)
-    if verdict.why:
-        return sentence(f"{text}: {verdict.why}")
-    if gain is None:
-        return sentence(text)
-    return sentence(f"{text}: without it the slow requests are {interval(gain)} as fast")
-
-
 def _spreads(job: KvCacheRun, name: str, title: str, labels: dict[str, str]) -> Table | None:
     """The median of the repetitions for each of these figures."""
     table = Medians()
@@ -201,14 +133,8 @@ def _spreads(job: KvCacheRun, name: str, title: str, labels: dict[str, str]) -> 
     return table.table(name, title) if table.rows else None
 
 
-_UNITS = {
-    "memory_share": "share",
-    "storage_share": "share",
-    "busy": "share",
-    "recomputed_busy": "share",
-    "stored_share": "share",
-    "drive_writes_per_day": "ratio",
-}
+_UNITS = {"busy": "share", "recomputed_busy": "share", "drive_writes_per_day": "ratio"}
+"""The units of figures whose names do not end with one."""
 
 
 def _tiers(job: KvCacheRun) -> Table | None:
@@ -249,11 +175,11 @@ def _behind(job: KvCacheRun) -> Table | None:
     return _spreads(job, "behind", "Written and deleted behind the requests", labels)
 
 
-def _windows(job: KvCacheRun) -> Table | None:
+def _gains(job: KvCacheRun) -> Table | None:
     """What leaving out each stage brings."""
     if job.verdict is None or not job.verdict.gains:
         return None
-    rows = TableOf(list(job.verdict.gains.items()))
+    rows = TableOf(job.verdict.gains.items())
     rows.add("stage", "left out", of=lambda each: _LEFT_OUT[each[0]])
     rows.add("gain", "times as fast", "ratio", lambda each: each[1], ends=("{}_low", "{}_high"))
     name = quantile_text(job.scenario.quantile)
@@ -274,42 +200,26 @@ def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
     rank = f" in {counted(spec.pieces, 'object')}" if spec.pieces > 1 else ""
     chunk = f"{spec.chunk_tokens:,} tokens, {format_bytes(spec.chunk_bytes)}{rank}"
     layers = f", {spec.measured_layers} of {spec.model.layers} layers" if spec.share < 1 else ""
-    speed = (
-        f"{format_count(prefill.tokens_per_s)} tokens/s"
-        if prefill.tokens_per_s is not None
-        else f"{format_count(prefill.flops / 1e12)} Tflop/s, MFU {prefill.mfu:g}"
-    )
+    speed = f"{format_count(prefill.flops / 1e12)} Tflop/s, MFU {prefill.mfu:g}"
+    if prefill.tokens_per_s is not None:
+        speed = f"{format_count(prefill.tokens_per_s)} tokens/s"
     engines = counted(prefill.engines, "engine")
+    accelerators = counted(prefill.accelerators, "accelerator")
     direct = ", past the page cache" if job.direct else ""
-    reader = spec.reader
+    at_once = f"{counted(spec.reader.concurrency, 'request')} at a time, {spec.reader.depth} reads"
+    shared = f"{prompts.shared_tokens:,} shared tokens, then a median of {prompts.new_tokens:,} new"
+    threads, kept = counted(spec.writers, "thread"), "durable" if spec.durable else "flushed"
+    memory, storage = format_bytes(spec.dram), format_bytes(spec.capacity)
     return [
         ("model", f"{spec.model.name}{layers}, KV cache in {spec.dtype}"),
         ("chunk", chunk + (", an extent of one file" if spec.layout == "extents" else "")),
-        (
-            "tiers",
-            f"{format_bytes(spec.dram)} of {spec.memory} memory, {format_bytes(spec.capacity)} of "
-            "storage",
-        ),
+        ("tiers", f"{memory} of {spec.memory} memory, {storage} of storage"),
         ("admission", spec.admission),
-        (
-            "prefill",
-            f"computed: {engines} of {counted(prefill.accelerators, 'accelerator')}, {speed}",
-        ),
+        ("prefill", f"computed: {engines} of {accelerators}, {speed}"),
         ("arrivals", str(spec.arrivals.kind)),
-        (
-            "prompts",
-            f"{prompts.shared_tokens:,} shared tokens, then a median of {prompts.new_tokens:,} new "
-            f"ones a turn, at most {prompts.max_tokens:,}",
-        ),
-        (
-            "loads",
-            f"{counted(reader.concurrency, 'request')} at a time, {reader.depth} reads each by "
-            f"{job.engine.replace('_', ' ')}{direct}",
-        ),
+        ("prompts", f"{shared} ones a turn, at most {prompts.max_tokens:,}"),
+        ("loads", f"{at_once} each by {job.engine.replace('_', ' ')}{direct}"),
         ("plain reads", job.plain_how or "not measured"),
-        (
-            "writes",
-            f"{counted(spec.writers, 'thread')}, {'durable' if spec.durable else 'flushed'}",
-        ),
+        ("writes", f"{threads}, {kept}"),
         ("storage", doc.storage.url or ""),
     ]

@@ -86,22 +86,22 @@ def user_section(doc: TrainingRecord) -> Facts | None:
     user = doc.job.loader.user
     if user is None:
         return None
-    watched = doc.job.subject.watched
+    watched, ready_s = doc.job.subject.watched, user.worker_ready_s
+    ranks = _shared(user.shared_samples, user.compared_samples)
+    of_workers = (user.worker_shared_samples, user.worker_compared_samples)
     told = (
         ("loader", _what(user)),
         ("batches", _batches(user, "in all" if watched else "in the last repetition")),
-        (_MADE if _is_made_here(user) else _CAME, _fetch(user)),
+        (f"{'making' if _is_made_here(user) else 'waiting for'} a batch", _fetch(user)),
         ("waits for batches", _waits(user)),
         ("bytes", _bytes(user)),
         ("files opened", _files(user, doc)),
-        ("start of workers", _start(user)),
-        ("samples of several ranks", "" if watched else _overlap(user)),
-        ("samples of several workers", _of_workers(user)),
+        ("start of workers", "" if ready_s is None else format_duration(ready_s)),
+        ("samples of several ranks", "" if watched else ranks or _unknown(user, "shared_samples")),
+        # Nothing is told where a sampler hands the samples out.
+        ("samples of several workers", _shared(*of_workers)),
     )
     return facts("loader", f"Your loader {user.factory or ''}".rstrip(), told)
-
-
-_MADE, _CAME = "making a batch", "waiting for a batch"
 
 
 def _is_made_here(user: UserFacts) -> bool:
@@ -122,16 +122,14 @@ def _what(user: UserFacts) -> str:
 def _batches(user: UserFacts, when: str) -> str:
     if not user.batches:
         return ""
-    samples, size = user.samples / user.batches, user.delivered_bytes / user.batches
-    return (
-        f"{format_count(user.batches)} {when}, {samples:.4g} samples and {format_bytes(size)} each"
-    )
+    samples, size = user.samples / user.batches, format_bytes(user.delivered_bytes / user.batches)
+    return f"{format_count(user.batches)} {when}, {samples:.4g} samples and {size} each"
 
 
 def _fetch(user: UserFacts) -> str:
     share = user.cpu_share
     if share is None or not user.fetches or user.fetch_wall_s is None:
-        return f"not measured: {user.not_measured.get('fetch_wall_s', 'not recorded')}"
+        return _unknown(user, "fetch_wall_s")
     each = format_duration(user.fetch_wall_s / user.fetches)
     text = f"{each}: {format_percent(share)} computing, {format_percent(1 - share)} waiting"
     queued = (user.fetch_queued_s or 0.0) / user.fetch_wall_s if user.fetch_wall_s else 0.0
@@ -147,10 +145,8 @@ def _waits(user: UserFacts) -> str:
     """How the waits divide; nothing where that is not known."""
     if not user.wait_s or user.out_of_order_s is None or user.hand_over_s is None:
         return ""
-    held_back, handed_over = (
-        format_percent(min(1.0, part / user.wait_s))
-        for part in (user.out_of_order_s, user.hand_over_s)
-    )
+    held_back = format_percent(min(1.0, user.out_of_order_s / user.wait_s))
+    handed_over = format_percent(min(1.0, user.hand_over_s / user.wait_s))
     waited = f"{format_duration(user.wait_s)} of all ranks"
     made = f"in {handed_over} the batch was made, but not handed over yet"
     return f"{waited}: in {held_back} of it a later batch was ready, and {made}"
@@ -166,7 +162,7 @@ def _bytes(user: UserFacts) -> str:
     return "; ".join(
         f"{format_bytes(value)} {label}"
         if (value := getattr(user, name)) is not None
-        else f"{label}: not measured: {user.not_measured.get(name, 'not recorded')}"
+        else f"{label}: {_unknown(user, name)}"
         for label, name in figures
     )
 
@@ -182,18 +178,8 @@ def _files(user: UserFacts, doc: TrainingRecord) -> str:
     return f"{files}, in each process anew ({seen})"
 
 
-def _start(user: UserFacts) -> str:
-    return format_duration(user.worker_ready_s) if user.worker_ready_s is not None else ""
-
-
-def _overlap(user: UserFacts) -> str:
-    known = _shared(user.shared_samples, user.compared_samples)
-    return known or f"not measured: {user.not_measured.get('shared_samples', 'not recorded')}"
-
-
-def _of_workers(user: UserFacts) -> str:
-    """Nothing where a sampler hands the samples out."""
-    return _shared(user.worker_shared_samples, user.worker_compared_samples)
+def _unknown(user: UserFacts, name: str) -> str:
+    return f"not measured: {user.not_measured.get(name, 'not recorded')}"
 
 
 def _shared(shared: int | None, compared: int | None) -> str:

@@ -41,6 +41,8 @@ class Medium:
     kinds: tuple[Kind, ...] = tuple(KINDS)
 
 
+_RUNS: tuple[Kind, ...] = ("training", "checkpoint", "model-load", "serving", "kv-cache")
+
 MEDIA: dict[str, Medium] = {
     medium.name: medium
     for medium in (
@@ -50,23 +52,9 @@ MEDIA: dict[str, Medium] = {
         Medium(name="markdown"),
         Medium(name="html"),
         Medium(name="github"),
-        Medium(
-            name="openmetrics",
-            of="record",
-            kinds=("training", "checkpoint", "model-load", "serving", "kv-cache"),
-        ),
-        Medium(
-            name="mlperf",
-            of="record",
-            several=False,
-            kinds=("training", "checkpoint"),
-        ),
-        Medium(
-            name="trace",
-            of="record",
-            several=False,
-            kinds=("training",),
-        ),
+        Medium(name="openmetrics", of="record", kinds=_RUNS),
+        Medium(name="mlperf", of="record", several=False, kinds=("training", "checkpoint")),
+        Medium(name="trace", of="record", several=False, kinds=("training",)),
     )
 }
 

@@ -33,6 +33,7 @@ from ..record.run import ModelLoadRecord
 from .figures import (
     MAX_BARS,
     TableOf,
+    capital,
     ends,
     evenly,
     figure,
@@ -40,6 +41,7 @@ from .figures import (
     listed,
     median_cell,
     picture,
+    together,
     told,
     with_interval,
     word,
@@ -47,7 +49,7 @@ from .figures import (
 from .glance import whole_report
 from .labels import data_table
 from .sections import Cell, FirstScreen, Item, KeyFigure, Section, Table, joined
-from .time import MAX_HOSTS
+from .time import MAX_HOSTS, hosts_text
 
 STAGES = {"storage": "storage", "assembly": "assembly of tensors", "device": "copy to the device"}
 STATES = {
@@ -73,21 +75,28 @@ def sections(doc: ModelLoadRecord) -> list[Section]:
     return whole_report(doc, _first(doc, job), evidence, _about(doc, job), _trials(doc, job))
 
 
+def _alone(job: ModelLoadRun) -> list[LoadFigures]:
+    """The loaders with the fewest replicas."""
+    return [each for each in job.figures if each.replicas == least(job) and not each.one_read]
+
+
 def _best(job: ModelLoadRun) -> LoadFigures | None:
-    few = (each for each in job.figures if each.replicas == least(job) and not each.one_read)
-    return next((each for each in few if each.loader == job.best), None)
+    return next((each for each in _alone(job) if each.loader == job.best), None)
 
 
 def _first(doc: ModelLoadRecord, job: ModelLoadRun) -> FirstScreen:
     best = _best(job)
     where = f" on {doc.storage.url}" if doc.storage.url else ""
+    what = f"Load of {job.model}{where}, {_many(job, least(job))}"
+    if best is None:
+        return FirstScreen(job=what, state="nothing was measured", picture=_picture(job))
     return FirstScreen(
-        job=f"Load of {job.model}{where}, {_many(job, least(job))}",
-        state="nothing was measured" if best is None else f"{format_duration(best.ready_s)}",
-        sentences=() if best is None else tuple(_sentences(job, best)),
+        job=what,
+        state=format_duration(best.ready_s),
+        sentences=tuple(_sentences(job, best)),
         picture=_picture(job),
-        gauges=() if best is None else tuple(_gauges(job, best)),
-        changes=None if best is None else listed("help", HELP, [*_advice(job, best)][:MAX_ITEMS]),
+        gauges=tuple(_gauges(job, best)),
+        changes=listed("help", HELP, [*_advice(job, best)][:MAX_ITEMS]),
     )
 
 
@@ -121,14 +130,11 @@ def _slowest(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
     if not hosts:
         return
     others = median(each.ready_s for each in hosts[1:]) if hosts[1:] else hosts[0].ready_s
-    clear = "" if slow_ones(job) else ", by no clear margin"
-    alone = ""
+    name = host_name(job.hosts, hosts[0].host) + ", by no clear margin" * (not slow_ones(job))
+    ready = f"it takes {format_duration(hosts[0].ready_s)}, the others {format_duration(others)}"
     if best.alone_s is not None:
-        alone = f"; {host_name(job.hosts, 0)} alone {format_duration(best.alone_s)}"
-    yield (
-        f"The slowest host is {host_name(job.hosts, hosts[0].host)}{clear}: it takes "
-        f"{format_duration(hosts[0].ready_s)}, the others {format_duration(others)}{alone}."
-    )
+        ready += f"; {host_name(job.hosts, 0)} alone {format_duration(best.alone_s)}"
+    yield f"The slowest host is {name}: {ready}."
 
 
 def bottleneck_sentence(job: ModelLoadRun, found: LoadFigures) -> str:
@@ -141,7 +147,7 @@ def bottleneck_sentence(job: ModelLoadRun, found: LoadFigures) -> str:
     left = _left_s(found, found.gains[found.bottleneck[0]].value)
     if len(found.bottleneck) > 1:
         return f"The bottleneck is {names}: which of them costs more is inconclusive."
-    name = f"{names[:1].upper()}{names[1:]}"
+    name = capital(names)
     if found.bottleneck == ["assembly"]:
         each = (found.ready_s - left) / max(1, job.tensors)
         return (
@@ -158,12 +164,12 @@ def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
     rate = storage_rate(job)
     warm = job.spec.state == "warm"
     beside = "from the page cache" if warm else "(plain reads were not measured)"
-    together = read_rate(job, best)
+    got = read_rate(job, best)
     if rate is not None and rate.value > 0 and not warm:
-        part = together / rate.value
+        part = got / rate.value
         share_of_plain = f"{format_percent(part)} of what" if part <= SAME else "more than"
         beside = f"{share_of_plain} plain reads get, {format_rate(rate.value)}"
-    yield KeyFigure("bandwidth", format_rate(together), beside)
+    yield KeyFigure("bandwidth", format_rate(got), beside)
     if (share := storage_share(best)) is not None and not warm:
         note = f"of the time {interval_of(share, format_percent)}".strip()
         yield KeyFigure("storage takes", format_percent(share.value), note, share=share.value)
@@ -189,15 +195,12 @@ def state_sentence(job: ModelLoadRun) -> str:
 
 def _picture(job: ModelLoadRun) -> Table | None:
     """A bar for each loader with the fewest replicas, and for the best one with more of them."""
-    one = [each for each in job.figures if each.replicas == least(job) and not each.one_read]
+    one = _alone(job)
     more = [each for each in job.figures if each.loader == job.best and each not in one]
     first = one[: max(MAX_ONE, MAX_BARS - len(more))]
-    shown_ones = [*first, *evenly(more, MAX_BARS - len(first))]
-    rows: list[tuple[str, float | None, str, str]] = [
-        (_name(each), each.ready_s, format_duration(each.ready_s), _predicted(each))
-        for each in shown_ones
-    ]
-    return picture("Seconds until the slowest replica has its weights", rows)
+    drawn = [*first, *evenly(more, MAX_BARS - len(first))]
+    bars = [(_name(each), each.ready_s, _predicted(each)) for each in drawn]
+    return picture("Seconds until the slowest replica has its weights", bars, format_duration)
 
 
 def _name(each: LoadFigures) -> str:
@@ -214,11 +217,7 @@ def _predicted(each: LoadFigures) -> str:
 def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
     """What would make replicas ready earlier."""
     yield from _copy(job)
-    others = [
-        each
-        for each in job.figures
-        if each.replicas == best.replicas and each.loader != best.loader and not each.one_read
-    ]
+    others = [each for each in _alone(job) if each.loader != best.loader]
     if job.gain is not None and others:
         slower = min(others, key=lambda each: each.ready_s)
         lead = shown(job.gain) if job.significant else "inconclusive"
@@ -395,7 +394,7 @@ def _tensors(job: ModelLoadRun) -> Table | None:
 
 def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> list[tuple[str, str]]:
     spec, trials = job.spec, first_trials(job)
-    asked = told(
+    asked = together(
         spec.tensor_parallel > 1 and f"{spec.tensor_parallel} tensor-parallel ranks, {spec.share}",
         spec.block_size is not None and f"blocks of {format_bytes(spec.block_size or 0)}",
         spec.concurrency is not None and f"{spec.concurrency} reads in flight",
@@ -404,9 +403,9 @@ def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> list[tuple[str, str]]:
     files = f"{format_bytes(job.bytes)} in {counted(job.shards, 'shard')}"
     return [
         ("weights", f"{files}, {counted(job.tensors, 'tensor')}"),
-        ("asked", ", ".join(asked)),
+        ("asked", asked),
         ("storage", doc.storage.url or ""),
-        ("hosts", f"{len(job.hosts)}, started by {job.started_by}" if job.hosts else ""),
+        ("hosts", hosts_text(job)),
         ("bytes fetched", trials[0].fetched_how if trials else ""),
         ("page cache", trials[0].residency_how if trials else ""),
     ]

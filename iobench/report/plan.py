@@ -83,8 +83,7 @@ def _space(plan: PlanFigures) -> str:
 
 def _demand(plan: PlanFigures) -> KeyFigure:
     if plan.demanded_bytes_per_s is None or plan.demanded_samples_per_s is None:
-        note = "the accelerator takes whatever comes"
-        return KeyFigure("demand", "none:", note)
+        return KeyFigure("demand", "none:", "the accelerator takes whatever comes")
     note = f"({format_count(plan.demanded_samples_per_s)} samples/s) if accelerators never wait"
     return KeyFigure("demand", format_rate(plan.demanded_bytes_per_s), note)
 
@@ -105,9 +104,8 @@ def known(size: int | None) -> str:
 def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
     """The bytes of a model's checkpoint, and the write rates that save it in time."""
     layout, size = plan.parallelism, format_bytes(plan.bytes)
-    each = " to ".join(
-        dict.fromkeys(format_bytes(size) for size in (plan.rank_bytes_min, plan.rank_bytes_max))
-    )
+    least, most = format_bytes(plan.rank_bytes_min), format_bytes(plan.rank_bytes_max)
+    each = least if least == most else f"{least} to {most}"
     cut = f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
     cut += f"ZeRO {layout['zero']}"
     scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan.scaling.changed.items())
@@ -115,15 +113,11 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
     ranks, files = counted(plan.ranks, "rank"), counted(plan.files, "file")
     restore = ""
     if plan.restore_s is not None:
-        least, read = format_duration(plan.restore_s), format_bytes(plan.restored_bytes)
-        restore = f"{least} at least: {read} at the storage's stated limit"
-    rates = [
-        (f"to stall {one.stall_budget * 100:g} %", one.write_bytes_per_s, _budget(plan, one))
-        for one in plan.budgets
-    ]
+        took, read = format_duration(plan.restore_s), format_bytes(plan.restored_bytes)
+        restore = f"{took} at least: {read} at the storage's stated limit"
     gauges = (
         KeyFigure("checkpoint", size, f"in {files}, {each} by each rank"),
-        *(KeyFigure(label, format_rate(rate), told) for label, rate, told in rates),
+        *(_budget(plan, one) for one in plan.budgets),
         KeyFigure("free space", _room(plan)),
     )
     first = FirstScreen(job=f"Checkpoint of {plan.model}, {ranks}", state=size, gauges=gauges)
@@ -142,8 +136,8 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
     return [first, facts("checkpoint-plan", "In detail", told)]
 
 
-def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> str:
-    """What the write rate of one budget is, of the storage and of each host, and what is lost."""
+def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> KeyFigure:
+    """The write rate of one budget, of the storage and of each host, and what is lost."""
     each = limit = ""
     if budget.write_bytes_per_s_of_host is not None and plan.hosts_writing is not None:
         of_host = format_rate(budget.write_bytes_per_s_of_host)
@@ -154,11 +148,11 @@ def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> str:
         limit = f" ({against} the storage's stated limit of {rate})"
     without = "the restart" if plan.restore_s is not None else "restart and restore"
     save, every = format_duration(budget.longest_save_s), format_duration(budget.interval_s)
-    lost = f"{format_share(budget.waste)} of the time is lost"
-    return (
-        f"of durable writes by all hosts together{limit}{each}: a save takes {save}, one every "
-        f"{every}. {lost}, interruptions included, without {without}"
-    )
+    lost = f"{format_share(budget.waste)} of the time is lost, interruptions included"
+    told = f"of durable writes by all hosts together{limit}{each}: a save takes {save}, one every "
+    told += f"{every}. {lost}, without {without}"
+    label = f"to stall {budget.stall_budget * 100:g} %"
+    return KeyFigure(label, format_rate(budget.write_bytes_per_s), told)
 
 
 def _room(plan: CheckpointPlanFigures) -> str:

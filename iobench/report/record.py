@@ -20,7 +20,7 @@ from . import checkpoint, kv_cache, model_load, run, serving
 from .figures import TableOf, word
 from .glance import UTILIZATION, bottleneck_text
 from .labels import labels_of, tags_text
-from .sections import Cell, FirstScreen, Headline, Prose, Section, Table, Where
+from .sections import Cell, FirstScreen, Prose, Section, Table, Value
 
 
 def sections(
@@ -42,15 +42,6 @@ def sections(
     return run.sections(doc, events, samples)
 
 
-RATE = "samples_per_s"
-
-_ABOUT: dict[Where, dict[str, str]] = {
-    "everywhere": {"storage": "storage", "host": "host"},
-    "pages": {"cores": "cores", "instance": "instance"},
-}
-"""What the overview has of each run's labels, by the media that show it."""
-
-
 def several_sections(runs: Sequence[tuple[RunRecord, Sequence[Section]]]) -> list[Section]:
     """An overview of the runs, and the sections of each with its number in ids and titles."""
     told = "Each run is shown by itself. iobench compare tells whether runs differ."
@@ -68,17 +59,15 @@ def numbered(section: Section, number: int, what: str = "run") -> Section:
 
     ``what``: what is numbered, in one word.
     """
-    name, before = f"{what}-{number}-{section.id}", f"{what.capitalize()} {number}: "
+    name = f"{what}-{number}-{section.id}"
 
     def after(title: str) -> str:
         return f"{title} ({what} {number})" if title else ""
 
     if isinstance(section, Prose):
         return replace(section, id=name)
-    if isinstance(section, Headline):
-        return replace(section, id=name, title=before + section.title)
     if isinstance(section, FirstScreen):
-        return replace(section, id=name, job=before + section.job)
+        return replace(section, id=name, job=f"{what.capitalize()} {number}: {section.job}")
     if isinstance(section, Table):
         charts = tuple(replace(each, title=after(each.title)) for each in section.charts)
         section = replace(section, charts=charts)
@@ -91,15 +80,19 @@ def _overview(docs: Sequence[RunRecord]) -> Table:
     rows.add("run_id", "id")
     rows.add("job", "job", of=_job)
     about = {id(doc): labels_of(doc) for doc in docs}
-    for where, names in _ABOUT.items():
-        rows.add_each(names, "", lambda doc, key: about[id(doc)][key], where=where)
+
+    def label(doc: RunRecord, key: str) -> Value:
+        return about[id(doc)][key]
+
+    rows.add_each({"storage": "storage", "host": "host"}, "", label)
+    rows.add_each({"cores": "cores", "instance": "instance"}, "", label, where="pages")
     if any(doc.tags for doc in docs):
         rows.add("tags", "labels", of=lambda doc: tags_text(doc) or None)
     rows.add("created", "when", of=_when)
     rows.add("status", "ended")
     rows.add("bottleneck", "the bottleneck", of=_bottleneck)
     rows.add(UTILIZATION, "utilization", "share", lambda doc: doc.metrics.get(UTILIZATION))
-    rows.add(RATE, "samples/s", of=lambda doc: doc.metrics.get(RATE))
+    rows.add("samples_per_s", "samples/s", of=lambda doc: doc.metrics.get("samples_per_s"))
     rows.add("validity", "validity")
     return rows.made("overview", "Overview: median [min, max] of the repetitions of each run")
 
@@ -121,10 +114,8 @@ def _when(doc: RunRecord) -> Cell:
 
 
 def _bottleneck(doc: RunRecord) -> str:
-    if isinstance(doc, ServingRecord) and doc.job.verdict is not None:
-        return serving.bottleneck_text(doc.job.verdict)
-    if isinstance(doc, KvCacheRecord) and doc.job.verdict is not None:
-        return kv_cache.bottleneck_text(doc.job.verdict)
+    if isinstance(doc, RequestsRecord):
+        return serving.bottleneck_text(doc.job.verdict) if doc.job.verdict else "-"
     if not isinstance(doc, TrainingRecord):
         return "-"
     return bottleneck_text(doc.job.verdict) if doc.job.verdict else "no verdict"

@@ -16,7 +16,7 @@ from .answer import answer
 from .checkpoint import saves_section
 from .curve import curve_section
 from .fed import fed_sections
-from .figures import NO_REASON, Given, Medians, TableOf, lacking, listed, word
+from .figures import NO_REASON, Given, Medians, TableOf, lacking, listed, together, word
 from .glance import UTILIZATION, cold_reads, whole_report
 from .labels import data_table
 from .loader import library_section, user_section
@@ -179,16 +179,19 @@ def _advice(doc: TrainingRecord) -> Items | None:
 def _about(doc: TrainingRecord) -> list[tuple[str, str]]:
     """What was run, and where the data is."""
     data, host = doc.job.dataset, doc.host
-    size = [f"{format_count(data.samples)} samples"] if data.samples else []
-    size += [format_bytes(data.stored_bytes)] if data.stored_bytes else []
-    memory = [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
+    dataset = together(
+        data.name,
+        data.samples and f"{format_count(data.samples)} samples",
+        data.stored_bytes and format_bytes(data.stored_bytes),
+    )
+    memory = host.memory_bytes and f"{format_bytes(host.memory_bytes)} memory"
     return [
         ("workload", _workload(doc)),
         ("model", _trained(doc)),
-        ("dataset", ", ".join([data.name, *size])),
+        ("dataset", dataset),
         ("storage", doc.storage.url or ""),
-        ("hosts", hosts_text(doc)),
-        ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
+        ("hosts", hosts_text(doc.job)),
+        ("host", together(host.cores and f"{host.cores} cores", memory)),
         ("time", time_spent(doc)),
     ]
 
@@ -206,22 +209,23 @@ def _trained(doc: TrainingRecord) -> str:
     facts = doc.job.trained
     if facts is None:
         return ""
-    parts = [f"{facts.model} on {facts.device}" if facts.device else facts.model, facts.precision]
-    if facts.parameters:
-        parts.append(f"{facts.parameters:,} parameters")
-    if facts.threads:
-        set_before = facts.environment.get("OMP_NUM_THREADS", "")
-        other = set_before not in ("", str(facts.threads))
-        started = f" (started with OMP_NUM_THREADS={set_before})" if other else ""
-        parts.append(f"{counted(facts.threads, 'thread')}{started}")
-    if facts.allocator:
-        parts.append(f"allocator {facts.allocator}")
-    if facts.gradient_bytes:
-        takes = f" in {format_duration(facts.exchange_s)}" if facts.exchange_s else ""
-        parts.append(f"{format_bytes(facts.gradient_bytes)} of gradients exchanged{takes}")
+    set_before = facts.environment.get("OMP_NUM_THREADS", "")
+    other = set_before not in ("", str(facts.threads))
+    started = f" (started with OMP_NUM_THREADS={set_before})" if other else ""
+    takes = f" in {format_duration(facts.exchange_s)}" if facts.exchange_s else ""
+    loss = ""
     if facts.first_loss is not None and facts.last_loss is not None:
-        parts.append(f"loss {facts.first_loss:.3g} at first, {facts.last_loss:.3g} at last")
-    return ", ".join(parts)
+        loss = f"loss {facts.first_loss:.3g} at first, {facts.last_loss:.3g} at last"
+    return together(
+        f"{facts.model} on {facts.device}" if facts.device else facts.model,
+        facts.precision,
+        facts.parameters and f"{facts.parameters:,} parameters",
+        facts.threads and f"{counted(facts.threads, 'thread')}{started}",
+        facts.allocator and f"allocator {facts.allocator}",
+        facts.gradient_bytes
+        and f"{format_bytes(facts.gradient_bytes)} of gradients exchanged{takes}",
+        loss,
+    )
 
 
 _STALLS_OF_USER = {"fetch_stall": "loader waits", "prep_stall": "loader computes"}

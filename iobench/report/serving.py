@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
-from typing import TypeVar
 
 from ..ask.capacity.requests import ServedPrediction
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.serving.figures import SLOW
 from ..judge.serving.verdict import quantile_text
-from ..record.kv_cache import KvParts, KvTrial
+from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
 from ..record.metrics import metrics_of
 from ..record.run import KvCacheRecord, ServingRecord
 from ..record.serving import (
@@ -25,6 +25,7 @@ from ..settings.workload import LogSpec
 from .figures import (
     Given,
     Medians,
+    T,
     TableOf,
     ends,
     interval,
@@ -39,7 +40,8 @@ from .glance import whole_report
 from .labels import data_table
 from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 
-T = TypeVar("T")
+Parts = Mapping[str, str]
+"""The parts of the time of a request, by their names, and how they are called."""
 
 _PARTS = {
     "reader_wait_s": "waiting for a reader",
@@ -53,21 +55,21 @@ _BOTTLENECKS = {
     "storage": "storage is the bottleneck",
     "accelerator": "the accelerator is the bottleneck",
     "log": "the log is the bottleneck",
+    "reads": "loads are the bottleneck",
+    "writes": "writes are the bottleneck",
+    "lookups": "look-ups are the bottleneck",
+    "prefill": "the prefill is the bottleneck",
     "client": "the client is the bottleneck, iobench itself",
     "inconclusive": "the bottleneck is inconclusive",
 }
 
+_WITHOUT = {"storage": "with the bytes in memory", "accelerator": "with steps that take no time"}
+"""How a stage is left out, where it is not simply left out."""
 
-_TRIALS = {
-    "repetition": "repetition",
-    "without-storage": "without storage",
-    "without-log": "without the log",
-    "find-max": "tried rate",
-    "recall": "recall",
-}
+HOLDS = {True: "holds", False: "does not hold", None: "inconclusive whether it holds"}
 
 
-def bottleneck_text(verdict: ServingVerdict) -> str:
+def bottleneck_text(verdict: ServingVerdict | KvVerdict) -> str:
     """``storage is the bottleneck``, for a title."""
     return _BOTTLENECKS[verdict.bottleneck]
 
@@ -75,9 +77,8 @@ def bottleneck_text(verdict: ServingVerdict) -> str:
 def sections(doc: ServingRecord) -> list[Section]:
     """All sections for which the run has data."""
     job = doc.job
-    rates = rates_table(job.of("find-max"), job.limit_s, job.scenario.quantile)
-    evidence = [_curve(job), figures_table(doc), _parts(job), _log(job), rates]
-    data = windows_table(doc, ServedTrial, LatencyParts, _TRIALS)
+    evidence = [_curve(job), figures_table(doc), _parts(job), _log(job), rates_table(job)]
+    data = windows_table(doc, ServedTrial, LatencyParts)
     return whole_report(doc, _first(doc), evidence, _about(doc), data)
 
 
@@ -90,14 +91,12 @@ def what_if_sections(found: ServedPrediction) -> list[Section]:
     if known:
         gauges.append(KeyFigure("was measured", format_duration(median(known))))
     gauges.append(KeyFigure("error of the model", error, "on the recorded run"))
-    told = FirstScreen(
+    told = replace(
+        first,
         id="what-if",
         job=f"Run {found.run_id} with {'; '.join(found.changes)}",
         state=f"predicted, {first.state}",
-        tone=first.tone,
-        sentences=first.sentences,
         gauges=tuple(gauges),
-        picture=first.picture,
     )
     bases = listed("bases", "What it rests on", found.bases)
     return joined(told, _parts(found.what_if.job), bases)
@@ -105,54 +104,64 @@ def what_if_sections(found: ServedPrediction) -> list[Section]:
 
 def _first(doc: ServingRecord) -> FirstScreen:
     job, verdict = doc.job, doc.job.verdict
-    spec, tried = job.scenario, job.repetitions
+    spec = job.scenario
     limit = f"{format_duration(spec.limit)} at {quantile_text(spec.quantile)}"
-    gauges = []
-    known = [one.quantile_s for one in tried if one.quantile_s is not None]
+    state, found = "no rate was measured", list[str]()
+    if verdict is not None:
+        state = f"{HOLDS[verdict.holds]} {limit}"
+        found = [verdict.sentence, cause(verdict), _log_sentence(job)]
+    elif job.found is not None and job.found.low is None:
+        state = f"no rate holds {limit}"
+    good, gauges = verdict.holds if verdict else None, tuple(_gauges(doc))
+    return requests_screen(job, state, found, good, gauges, _parts_of(job))
+
+
+def requests_screen(
+    job: ServingRun | KvCacheRun,
+    state: str,
+    told: Sequence[str],
+    good: bool | None,
+    gauges: tuple[KeyFigure, ...],
+    parts: Parts,
+) -> FirstScreen:
+    """The first screen of a run of requests. ``told`` what its verdict says, if there is one."""
+    if not told and job.found is not None and job.found.low is None:
+        told = [sentence(job.found.bound or "no rate was tried")]
+    name = job.scenario.name
+    slow = [(label, _mean(job.repetitions, key, slow=True), "") for key, label in parts.items()]
+    title = f"Where the slowest {format_percent(SLOW)} of the requests spend their time"
+    return FirstScreen(
+        job=f"{name} at {format_count(job.rate)} requests/s" if job.rate else name,
+        state=state,
+        tone=tone_of(good),
+        sentences=tuple(filter(None, told)),
+        gauges=gauges,
+        picture=picture(title, slow, format_duration),
+    )
+
+
+def _gauges(doc: ServingRecord) -> Iterator[KeyFigure]:
+    job, spec, verdict = doc.job, doc.job.scenario, doc.job.verdict
+    known = [one.quantile_s for one in job.repetitions if one.quantile_s is not None]
     if known:
         spread = ends(min(known), max(known), format_duration) if len(known) > 1 else ""
         label = f"{quantile_text(spec.quantile)} of the latency"
         allowed = f"{spread} of {format_duration(spec.limit)} allowed".strip()
-        gauges.append(KeyFigure(label, format_duration(median(known)), allowed))
+        yield KeyFigure(label, format_duration(median(known)), allowed)
     for name, label in (("latency_p50_s", "p50"), ("latency_max_s", "longest")):
         if name in doc.metrics:
-            found = doc.metrics[name]
-            gauges.append(KeyFigure(label, summary(found, format_duration).text))
+            yield KeyFigure(label, summary(doc.metrics[name], format_duration).text)
     if spec.walk is not None:
         read = doc.metrics.get("reads_per_s")
         rate = summary(read, lambda each: f"{format_count(each)}/s").text if read else ""
         rounds = counted(spec.walk.rounds, "round")
-        gauges.append(KeyFigure("nodes read", rate, f"{spec.walk.reads} a query, in {rounds}"))
-        gauges.append(KeyFigure("recall", "not measured:", job.not_measured.get("recall", "")))
+        yield KeyFigure("nodes read", rate, f"{spec.walk.reads} a query, in {rounds}")
+        yield KeyFigure("recall", "not measured:", job.not_measured.get("recall", ""))
     shares = [one.recall for one in job.of("recall") if one.recall is not None]
     if shares:
-        among = ends(min(shares), max(shares), format_percent)
         points = f"over {counted(len(shares), 'setting')} (--details has the curve)"
-        gauges.append(KeyFigure("recall", among, points))
-    held = verdict is None or verdict.holds is not False
-    gauges.append(
-        KeyFigure("largest rate", largest_rate(job.found), why_largest(job.found, held=held))
-    )
-    state = "no rate was measured"
-    sentences: list[str] = []
-    if verdict is not None:
-        words = {True: "holds", False: "does not hold", None: "inconclusive whether it holds"}
-        state = f"{words[verdict.holds]} {limit}"
-
-        sentences = [verdict.sentence, _cause(verdict), _log_sentence(job)]
-    elif job.found is not None and job.found.low is None:
-        state, sentences = (
-            f"no rate holds {limit}",
-            [sentence(job.found.bound or "no rate was tried")],
-        )
-    return FirstScreen(
-        job=f"{spec.name} at {format_count(job.rate)} requests/s" if job.rate else spec.name,
-        state=state,
-        tone=tone_of(verdict.holds if verdict else None),
-        sentences=tuple(filter(None, sentences)),
-        gauges=tuple(gauges),
-        picture=parts_picture(job.repetitions, _parts_of(job)),
-    )
+        yield KeyFigure("recall", ends(min(shares), max(shares), format_percent), points)
+    yield largest_rate(job.found, held=verdict is None or verdict.holds is not False)
 
 
 def _curve(job: ServingRun) -> Table | None:
@@ -180,40 +189,30 @@ def _curve(job: ServingRun) -> Table | None:
     return rows.made("recall", title, charts=charts)
 
 
-def largest_rate(found: FoundRate | None) -> str:
-    """``400 requests/s``, or that there is none."""
-    if found is None or found.low is None:
-        return "not measured" if found is None else "none"
-    return f"{format_count(found.low)} requests/s"
+def largest_rate(found: FoundRate | None, *, held: bool = True) -> KeyFigure:
+    """The largest rate that holds the limit, and why it is that one.
 
-
-def why_largest(found: FoundRate | None, *, held: bool) -> str:
-    """Why this is the largest rate. ``held``: the repetitions at it did not break the limit."""
+    ``held``: the repetitions at it did not break the limit.
+    """
+    label = "largest rate"
     if found is None:
-        return "(--find-max looks for it)"
-    if found.low is not None and not held:
-        return "held the limit in the search, and not when it was repeated"
-    if found.high is not None and found.low is not None:
-        return f"hold the limit, {format_count(found.high)} do not"
-    return found.bound
-
-
-def _cause(verdict: ServingVerdict) -> str:
-    """The bottleneck, and what leaving it out brings."""
-    text = bottleneck_text(verdict)
-    if verdict.why:
-        return sentence(f"{text}: {verdict.why}")
-    gain = verdict.gains.get(verdict.bottleneck)
-    stage = {
-        "storage": "with the bytes in memory",
-        "accelerator": "with steps that take no time",
-        "log": "without it",
-    }
-    if gain is None or verdict.bottleneck not in stage:
-        return sentence(text)
-    return sentence(
-        f"{text}: {stage[verdict.bottleneck]} the slow requests are {interval(gain)} as fast"
+        return KeyFigure(label, "not measured", "(--find-max looks for it)")
+    if found.low is None:
+        return KeyFigure(label, "none", found.bound)
+    why = (
+        found.bound if found.high is None else f"hold the limit, {format_count(found.high)} do not"
     )
+    repeated = "held the limit in the search, and not when it was repeated"
+    return KeyFigure(label, f"{format_count(found.low)} requests/s", why if held else repeated)
+
+
+def cause(verdict: ServingVerdict | KvVerdict) -> str:
+    """The bottleneck, and what leaving it out brings."""
+    why, gain = verdict.why, verdict.gains.get(verdict.bottleneck)
+    if not why and gain is not None:
+        without = _WITHOUT.get(verdict.bottleneck, "without it")
+        why = f"{without} the slow requests are {interval(gain)} as fast"
+    return sentence(f"{bottleneck_text(verdict)}{why and ': '}{why}")
 
 
 def _log_sentence(job: ServingRun) -> str:
@@ -226,10 +225,15 @@ def _log_sentence(job: ServingRun) -> str:
     text = f"The log adds {format_duration(added.value)} to {name} {interval}".strip()
     if added.low is not None and added.high is not None and added.low <= 0 <= added.high:
         text = f"What the log adds to {name} is inconclusive {interval}"
-    risks = [one.log_at_risk for one in tried if one.log_at_risk is not None]
-    if len(risks) < len(tried):
-        return f"{text}; what a crash would lose is unknown."
-    return f"{text}; a crash of the host would have lost at most {counted(max(risks), 'record')}."
+    lost = lost_in_a_crash([one.log_at_risk for one in tried])
+    return f"{text}; a crash of the host would have lost {lost}."
+
+
+def lost_in_a_crash(risks: Sequence[int | None]) -> str:
+    """The records that were at risk, by those of each repetition."""
+    known = [each for each in risks if each is not None]
+    whole = known and len(known) == len(risks)
+    return f"at most {counted(max(known), 'record')}" if whole else "an unknown number of records"
 
 
 def _log(job: ServingRun) -> Table | None:
@@ -274,44 +278,28 @@ def _parts(job: ServingRun) -> Table | None:
     return parts_table(job.repetitions, _parts_of(job), "the latency")
 
 
-def _parts_of(job: ServingRun) -> list[tuple[str, str]]:
+def _parts_of(job: ServingRun) -> Parts:
     """The parts of the latency, that of the log only where answers wait for one."""
     waits = job.log is not None and job.scenario.log.waits
-    labels = (
-        _PARTS if job.scenario.engine is None else {**_PARTS, "storage_s": "the engine's search"}
-    )
-    return [each for each in labels.items() if waits or each[0] != "log_wait_s"]
+    searched = {} if job.scenario.engine is None else {"storage_s": "the engine's search"}
+    labels = {**_PARTS, **searched}
+    return {name: label for name, label in labels.items() if waits or name != "log_wait_s"}
 
 
-def _means(tried: Sequence[ServedTrial | KvTrial], name: str, *, slow: bool) -> float:
+def _mean(tried: Sequence[ServedTrial | KvTrial], name: str, *, slow: bool) -> float:
     parts = [one.slow_parts if slow else one.parts for one in tried]
     return median(getattr(each, name) for each in parts) if parts else 0.0
 
 
-def parts_picture(
-    tried: Sequence[ServedTrial | KvTrial], parts: Sequence[tuple[str, str]]
-) -> Table | None:
-    """A bar for each part of the time of the slowest requests. ``parts``: names and labels."""
-    rows = [
-        (label, value := _means(tried, name, slow=True), format_duration(value), "")
-        for name, label in parts
-    ]
-    return picture(
-        f"Where the slowest {format_percent(SLOW)} of the requests spend their time", rows
-    )
-
-
-def parts_table(
-    tried: Sequence[ServedTrial | KvTrial], parts: Sequence[tuple[str, str]], of: str
-) -> Table | None:
+def parts_table(tried: Sequence[ServedTrial | KvTrial], parts: Parts, of: str) -> Table | None:
     """Where all requests, and the slowest of them, spend their time. ``of``: what has the parts."""
     if not tried:
         return None
     rows = TableOf(parts)
-    rows.add("part", f"part of {of}", of=lambda each: each[1])
-    rows.add("mean_s", "all requests", "s", lambda each: _means(tried, each[0], slow=False))
+    rows.add("part", f"part of {of}", of=parts.__getitem__)
+    rows.add("mean_s", "all requests", of=lambda name: _mean(tried, name, slow=False))
     slow = f"slowest {format_percent(SLOW)}"
-    rows.add("slow_mean_s", slow, "s", lambda each: _means(tried, each[0], slow=True))
+    rows.add("slow_mean_s", slow, of=lambda name: _mean(tried, name, slow=True))
     return rows.made("parts", "Where the time goes: means, median of the repetitions")
 
 
@@ -326,19 +314,19 @@ def figures_table(doc: ServingRecord | KvCacheRecord) -> Table | None:
     return table.table("metrics", title) if table.rows else None
 
 
-def rates_table(windows: Iterable[RequestWindow], limit_s: float, at: float) -> Table | None:
-    """The rates that were tried, in ascending order; ``at``: the quantile of the limit."""
-    tried = sorted(windows, key=lambda one: one.rate)
-    if not tried:
+def rates_table(job: ServingRun | KvCacheRun) -> Table | None:
+    """The rates that were tried, in ascending order."""
+    windows: Iterable[RequestWindow] = job.of("find-max")
+    rows = TableOf(sorted(windows, key=lambda one: one.rate))
+    if not rows.records:
         return None
-    rows = TableOf(tried)
     rows.add("rate", "requests/s asked", "requests/s")
     rows.add("requests_per_s", "answered/s")
-    rows.add("quantile_s", quantile_text(at))
+    rows.add("quantile_s", quantile_text(job.scenario.quantile))
     rows.add("over", "over the limit", "share")
     rows.add("growth", "latency grew", "ratio")
     rows.add("holds", "holds", of=_held)
-    limit = Mark(at=limit_s, label="limit")
+    limit = Mark(at=job.limit_s, label="limit")
     chart = Chart(kind="lines", x="rate", y=("quantile_s",), dots=("quantile_s",), limits=(limit,))
     return rows.made("rates", "The rates that were tried", charts=[chart])
 
@@ -378,14 +366,12 @@ def windows_table(
     doc: ServingRecord | KvCacheRecord,
     trial: type[ServedTrial | KvTrial],
     parts: type[LatencyParts | KvParts],
-    kinds: Mapping[str, str],
 ) -> Table:
     """One row for each window of requests, which is a ``trial`` with the ``parts`` of its time."""
     trials: Sequence[ServedTrial | KvTrial] = doc.job.trials
     rows = TableOf(trials)
     rows.data("run_id", of=lambda _: doc.run_id)
-    rows.data("kind", of=lambda one: kinds[one.kind])
-    rows.data(*(name for name in trial.model_fields if name not in _NO_COLUMNS))
+    rows.data("kind", *(name for name in trial.model_fields if name not in _NO_COLUMNS))
     rows.data(*parts.model_fields, each=lambda one, name: getattr(one.parts, name))
     return data_table(rows, doc, "windows", "Windows of requests")
 

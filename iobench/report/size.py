@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..ask.capacity import sizing
 from ..ask.capacity.measured import MeasuredStorage
-from ..ask.capacity.requirement import Requirement
+from ..ask.capacity.requirement import JointDemand, Requirement
 from ..base.units import (
     counted,
     format_bytes,
@@ -17,9 +17,9 @@ from ..base.units import (
     format_rate,
 )
 from ..settings.instances import Instance
-from .figures import facts, sentence, told
-from .sections import FirstScreen, KeyFigure, Section
-from .size_rates import rate_picture, rate_table
+from .figures import TableOf, facts, picture, sentence, told
+from .record import numbered
+from .sections import Bars, Cell, FirstScreen, KeyFigure, Section, Table
 
 SOME = 1.02
 """A read amplification below this is not worth a word."""
@@ -41,7 +41,7 @@ def sections(need: Requirement) -> list[Section]:
     rows |= {**_cache(need), **_checkpoints(need), **_cores(need)}
     rows |= _measured(need, need.measured) if need.measured else {}
     texts = [(label, words) for label, each in rows.items() for words in told(*each)]
-    return [_first(need), facts("requirement", "How it was computed", texts), rate_table(need)]
+    return [_first(need), facts("requirement", "How it was computed", texts)]
 
 
 def _first(need: Requirement) -> FirstScreen:
@@ -67,8 +67,26 @@ def _first(need: Requirement) -> FirstScreen:
         state=f"{_rate(need.buy_bytes_per_s)} to buy" if known else "no rate is enough",
         sentences=tuple(map(sentence, headline(need))),
         gauges=tuple(gauges),
-        picture=rate_picture(need),
+        picture=_rates(need),
     )
+
+
+def _rates(need: Requirement) -> Table | None:
+    """The rates that the job demands and the storage delivers, and what it must sustain."""
+    found = need.measured
+    rates = {
+        "reads, mean": need.read_bytes_per_s,
+        "reads, to buy": need.buy_bytes_per_s,
+        "reads, at the most": need.peak_read_bytes_per_s,
+        "writes of a save": need.write_bytes_per_s,
+        "reads of a restore": need.restore_bytes_per_s,
+    }
+    bars = [(name, rate, "") for name, rate in rates.items()]
+    title, needed = "What the job demands", need.buy_bytes_per_s
+    if found is not None:
+        bars.append(("measured", found.read_bytes_per_s, "delivered"))
+        title, needed = f"{title}, and what the storage delivers", found.needed_bytes_per_s
+    return picture(title, bars, format_rate, line=needed)
 
 
 def headline(need: Requirement) -> Iterator[str]:
@@ -182,7 +200,7 @@ def _concurrency(need: Requirement) -> Told:
             f"a storage whose reads take {format_duration(SLOWER * latency)} needs "
             f"{format_count(max(slower, enough))}",
             readers + (few if enough > asked else ""),
-        ],
+        ]
     }
 
 
@@ -235,7 +253,7 @@ def _instance(need: Requirement, instance: Instance) -> Told:
             peak > (kept or math.inf) and f"its bursts to {peak:g} Gb/s do not last",
             instance.nvme_gb and f"{instance.nvme_gb:g} GB of local drives",
             need.accelerators > slots * need.hosts and holds,
-        ],
+        ]
     }
 
 
@@ -268,30 +286,25 @@ def _cache(need: Requirement) -> Told:
 
 def _checkpoints(need: Requirement) -> Told:
     """Saves, and restores: all ranks read the checkpoint at once, after an interruption."""
-    saves, missing = need.saves, need.not_measured
-    write, restore, hosts = need.write_bytes_per_s, need.restore_bytes_per_s, need.hosts
+    saves, hosts = need.saves, need.hosts
+    write, restore = need.write_bytes_per_s, need.restore_bytes_per_s
     size, mean = format_bytes(saves.checkpoint_bytes or 0), saves.mean_write_bytes_per_s
     copies = "" if saves.restore_copies == 1 else f" {format_count(saves.restore_copies)} times"
-    saved, restored = [f"not sized: {missing.get('write_bytes_per_s')}"], []
+    saved = f"not sized: {need.not_measured.get('write_bytes_per_s')}"
     if write:
         each = f", {_rate(write / hosts)} from each host" if hosts > 1 else ""
         within = format_duration(saves.budget_s or 0.0)
-        saved = [
-            f"{size} durable within {within}: {_rate(write)} of writes{each}, beside the reads"
-        ]
-    if mean:
-        saved.append(
-            f"one every {format_duration(saves.every_s or 0.0)} is a mean of {_rate(mean)}"
-        )
-    restored = [f"not sized: {missing.get('restore_bytes_per_s')}"]
+        saved = f"{size} durable within {within}: {_rate(write)} of writes{each}, beside the reads"
+    every = f"one every {format_duration(saves.every_s or 0.0)} is a mean of {_rate(mean)}"
+    restored = f"not sized: {need.not_measured.get('restore_bytes_per_s')}"
     if restore:
         each = f", {_rate(restore / hosts)} to each host" if hosts > 1 else ""
         within = format_duration(saves.restore_budget_s or 0.0)
-        restored = [
+        restored = (
             f"{size} read{copies} by all ranks together within {within}: {_rate(restore)} of "
-            f"reads{each}, while nobody trains"
-        ]
-    return {"checkpoints": saved, "restore": restored}
+        )
+        restored += f"reads{each}, while nobody trains"
+    return {"checkpoints": [saved, mean and every], "restore": [restored]}
 
 
 def _cores(need: Requirement) -> Told:
@@ -331,15 +344,68 @@ def _measured(need: Requirement, found: MeasuredStorage) -> Told:
             missing == 0 and f"{rate / needed:.2f} x what is needed",
             missing
             and f"{_rate(missing)} are missing: {needed / rate:.3g} x the measured rate is needed",
-            "this counts on "
-            + (
-                "a rate whose interval is not known"
-                if low is None
-                else "the low end of its interval"
-            ),
+            "this counts on the low end of its interval"
+            if low is not None
+            else "this counts on a rate whose interval is not known",
             not found.with_margin and "no margin: a whole job was measured, with its waits",
             need.hosts > 1 and "this holds if all hosts together get what one got",
             need.hosts > 1 and f"if each host has such a storage of its own: {local}",
         ],
         "but": found.notes,
     }
+
+
+def together_sections(
+    whole: JointDemand, jobs: Sequence[tuple[Requirement, Sequence[Section]]]
+) -> list[Section]:
+    """The sum, a row for each job, and the sections of each with its number."""
+    needs = [job for job, _ in jobs]
+    shown = [
+        numbered(section, number, "job")
+        for number, (_, sections) in enumerate(jobs, start=1)
+        for section in sections
+    ]
+    return [_sum(whole, needs), _jobs(whole, needs), *shown]
+
+
+def _sum(whole: JointDemand, jobs: Sequence[Requirement]) -> FirstScreen:
+    many = counted(len(jobs), "job")
+    named = " and ".join(
+        f"{job.workload} on {counted(job.accelerators, 'accelerator')}" for job in jobs
+    )
+    if whole.buy_bytes_per_s is None or whole.buy_reads_per_s is None:
+        why = "; ".join(whole.not_measured.values())
+        return FirstScreen(id="together", job=many, state="no rate is enough", sentences=(why,))
+    rate = format_rate(whole.buy_bytes_per_s)
+    reads = format_count(whole.buy_reads_per_s)
+    told = (
+        f"To run {named} at the same time, buy {rate} of uncached reads, in {reads} reads/s.",
+        "This is the sum of what each needs alone, margins included, as if all needed theirs at "
+        "the same moment.",
+        "How much their reads slow one another down on a storage is not in it.",
+    )
+    job = f"{many} on one storage"
+    return FirstScreen(id="together", job=job, state=f"{rate} to buy", sentences=told)
+
+
+def _jobs(whole: JointDemand, jobs: Sequence[Requirement]) -> Table:
+    """A row for each job, and one for all of them."""
+    rows = TableOf[Requirement | JointDemand]([*jobs, whole])
+    number = {id(job): at for at, job in enumerate(jobs, start=1)}
+    rows.add("number", "job", of=lambda job: number.get(id(job)), missing="")
+    rows.add("workload", "workload", of=lambda job: getattr(job, "workload", "together"))
+    rows.add("accelerators", "accelerators")
+    rows.add("hosts", "hosts", of=lambda job: getattr(job, "hosts", None), missing="")
+    rows.add_each({"dataset_bytes": "dataset", "read_bytes_per_s": "mean"})
+    unknown = Cell(value=None, why="no rate is enough")
+    rows.add("buy_bytes_per_s", "to buy", of=lambda job: job.buy_bytes_per_s or unknown)
+    rows.add("buy_reads_per_s", "reads/s", of=lambda job: job.buy_reads_per_s or unknown)
+    rows.add("peak_read_bytes_per_s", "peak")
+    full = max([whole.buy_bytes_per_s or 0.0, *(job.buy_bytes_per_s or 0.0 for job in jobs)])
+    several = len({job.dataset for job in jobs}) < len(jobs)
+    return rows.made(
+        "jobs",
+        "What each job needs, and all of them together",
+        bars=Bars(column="buy_bytes_per_s", full=full) if full > 0 else None,
+        notes=["A dataset that several jobs read counts once."] if several else [],
+    )

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ..ask.capacity.loads import LoadCost, LoadGuess, LoadNeed, LoadWhatIf
 from ..base.units import counted, format_bytes, format_duration, format_percent, format_rate
-from .cost_words import plain_usd
-from .figures import MAX_BARS, TableOf, facts, figure, picture, with_interval, word
+from .cost_words import in_usd, plain_usd
+from .figures import ENDS, MAX_BARS, TableOf, facts, picture, with_interval, word
 from .sections import Cell, FirstScreen, KeyFigure, Section
 
 
@@ -27,7 +27,7 @@ def load_sections(need: LoadNeed) -> list[Section]:
         ("without storage", f"{format_duration(need.rest_s)} of a load, by the run of --from"),
         ("rate", "replicas x weights / (ready - engine start - without storage)"),
     ]
-    shown = [row for row in rows if not row[1].startswith(format_duration(0.0))]
+    shown = [row for row in rows if not row[1].startswith("0 s")]
     return [first, facts("requirement", "How it was computed", shown)]
 
 
@@ -56,7 +56,7 @@ def _gauges(need: LoadNeed) -> Iterator[KeyFigure]:
         yield KeyFigure("each host", format_rate(host), beside)
     if need.loading_usd is not None:
         hosts = f"{counted(need.replicas, 'host')} at {need.host_usd_per_hour:.2f} USD an hour"
-        yield KeyFigure("while loading", f"{plain_usd(need.loading_usd)} USD", f"a start, {hosts}")
+        yield KeyFigure("while loading", in_usd(need.loading_usd), f"a start, {hosts}")
     if need.measured_bytes_per_s is not None and need.measured_ready_s is not None:
         by = f"all ready after {format_duration(need.measured_ready_s)}"
         if need.storage_bytes_per_s:
@@ -68,8 +68,8 @@ def _gauges(need: LoadNeed) -> Iterator[KeyFigure]:
 def loads_at_sections(found: LoadWhatIf) -> list[Section]:
     """The loads of a run on a storage with another bandwidth."""
     best = min(found.loads, key=lambda each: each.predicted_s)
-    rows = [
-        (_name(each), each.predicted_s, format_duration(each.predicted_s), _was(each))
+    bars = [
+        (_name(each), each.predicted_s, f"{format_duration(each.ready_s)} recorded")
         for each in found.loads
     ]
     to = format_rate(found.bandwidth)
@@ -81,15 +81,14 @@ def loads_at_sections(found: LoadWhatIf) -> list[Section]:
             f"{format_duration(best.predicted_s)} by the loader {best.loader}, not after "
             f"{format_duration(best.ready_s)}.",
         ),
-        picture=picture("Seconds until the slowest replica has its weights", rows),
+        picture=picture("Seconds until the slowest replica has its weights", bars, format_duration),
     )
-    table = TableOf(found.loads)
-    table.add("loader", "loader")
-    table.add("replicas", "replicas", of=_replicas)
-    table.add("ready_s", "recorded", "s", lambda each: figure(each.ready_s, format_duration))
-    table.add("predicted_s", "predicted", "s", _predicted)
+    rows = TableOf(found.loads)
+    rows.add("loader", "loader")
+    rows.add("replicas", "replicas", of=_replicas)
+    rows.add_each({"ready_s": "recorded", "predicted_s": "predicted"})
     note = "what a load takes without the storage stays; the rest changes with the bandwidth"
-    return [first, table.made("loads", "Loads", notes=[note])]
+    return [first, rows.made("loads", "Loads", notes=[note])]
 
 
 def load_cost_sections(costs: Sequence[LoadCost]) -> list[Section]:
@@ -100,24 +99,21 @@ def load_cost_sections(costs: Sequence[LoadCost]) -> list[Section]:
     best, worst = ranked[0], ranked[-1]
     sentences = [
         f"A start of {counted(best.replicas, 'replica')} of {best.model} costs "
-        f"{plain_usd(best.usd)} USD on {best.machine}, {best.kind}, by the loader {best.loader}; "
+        f"{in_usd(best.usd)} on {best.machine}, {best.kind}, by the loader {best.loader}; "
         f"the files before: {best.retained or 'not known'}."
     ]
     if worst.usd > best.usd:
         sentences.append(
-            f"The dearest way here costs {plain_usd(worst.usd)} USD: {_name(worst)} on "
+            f"The dearest way here costs {in_usd(worst.usd)}: {_name(worst)} on "
             f"{worst.machine}, {worst.kind}."
         )
-    bars = [
-        (f"{_name(each)}, {each.machine} {each.kind}", each.usd, f"{plain_usd(each.usd)} USD", "")
-        for each in ranked[:MAX_BARS]
-    ]
+    bars = [(f"{_name(each)}, {each.machine} {each.kind}", each.usd, "") for each in ranked]
     first = FirstScreen(
         job=f"Loads of {best.model}",
-        state=f"{plain_usd(best.usd)} USD a start",
+        state=f"{in_usd(best.usd)} a start",
         sentences=tuple(sentences),
-        gauges=(KeyFigure("1,000 starts", f"{plain_usd(1000 * best.usd)} USD"),),
-        picture=picture("USD until the slowest replica is ready", bars),
+        gauges=(KeyFigure("1,000 starts", in_usd(1000 * best.usd)),),
+        picture=picture("USD until the slowest replica is ready", bars[:MAX_BARS], in_usd),
     )
     rows = TableOf(ranked)
     rows.add("loader", "loader")
@@ -125,16 +121,15 @@ def load_cost_sections(costs: Sequence[LoadCost]) -> list[Section]:
     rows.add("machine", "hosts")
     rows.add("kind", "paid")
     rows.add("usd_per_hour", "USD/hour", show=plain_usd)
-    rows.add("seconds", "ready", "s", lambda each: figure(each.seconds, format_duration))
-    rows.add("usd", "USD a start [min, max]", of=_usd, ends=("usd_low", "usd_high"))
+    rows.add("seconds", "ready", "s")
+    rows.add("usd", "USD a start [min, max]", of=_usd, ends=ENDS)
     rows.add("retained", "files before", of=lambda each: each.retained or "-")
     notes = ["All hosts are paid for until the slowest replica of the run was ready."]
     return [first, rows.made("load-costs", "What a start costs", notes=notes)]
 
 
 def _usd(each: LoadCost) -> Cell:
-    low, high = each.usd_low, each.usd_high
-    return with_interval(each.usd, low, high, plain_usd)
+    return with_interval(each.usd, each.usd_low, each.usd_high, plain_usd)
 
 
 def _name(each: LoadGuess | LoadCost) -> str:
@@ -144,11 +139,3 @@ def _name(each: LoadGuess | LoadCost) -> str:
 def _replicas(each: LoadGuess | LoadCost) -> Cell:
     text = f"{counted(each.replicas, 'replica')}{', one read' if each.one_read else ''}"
     return word(text, each.replicas)
-
-
-def _was(each: LoadGuess) -> str:
-    return f"{format_duration(each.ready_s)} recorded"
-
-
-def _predicted(each: LoadGuess) -> Cell:
-    return figure(each.predicted_s, format_duration)

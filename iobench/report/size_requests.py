@@ -27,18 +27,14 @@ def request_sections(need: ServedNeed) -> list[Section]:
         sentences=tuple(_sentences(need, limit)),
         gauges=tuple(_gauges(need)),
     )
+    how = f"{counted(need.simulated, 'request')} in virtual time, with the arrivals and the "
+    how += "accelerators of the scenario; reads alone vary"
+    size = format_bytes(need.sample_bytes)
     rows = [
-        (
-            "reads",
-            f"{format_count(need.rate)}/s of {format_bytes(need.sample_bytes)}, one a request",
-        ),
+        ("reads", f"{format_count(need.rate)}/s of {size}, one a request"),
         ("readers", f"{counted(need.readers, 'read')} in flight at most (reader.concurrency)"),
         ("accelerators", f"busy for {format_percent(need.busy)} of the time"),
-        (
-            "how",
-            f"{counted(need.simulated, 'request')} in virtual time, with the arrivals and the "
-            "accelerators of the scenario; reads alone vary",
-        ),
+        ("how", how),
     ]
     return [first, facts("requirement", "How it was computed", rows)]
 

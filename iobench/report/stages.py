@@ -24,6 +24,7 @@ from ..record.run import TrainingRecord
 from ..record.training import CachedEpoch, Ceiling
 from ..record.verdict import AblatedStage, Ablation, Estimate
 from .figures import BLANK, NO_REASON, TableOf, ends, figure, lacking, told, with_interval, word
+from .glance import STAGES
 from .sections import Bars, Cell, Chart, Mark, Prose, Table, Value
 from .time import cpu_s_per_gb
 
@@ -57,10 +58,8 @@ def rate_over_time(doc: TrainingRecord) -> str:
     if len(known) < len(starts):
         return f"no steady state in {len(starts) - len(known)} of {repetitions}"
     begin = max(known)
-    when = (
-        f"reached after {format_duration(begin)} at the latest" if begin else "from the beginning"
-    )
-    return f"steady state {when}, in {repetitions}"
+    when = f"reached after {format_duration(begin)} at the latest"
+    return f"steady state {when if begin else 'from the beginning'}, in {repetitions}"
 
 
 LABELS = {
@@ -83,17 +82,13 @@ OPENS = "storage_opens"
 """A row of the ceilings that no stage has: opening the files is a part of reading them."""
 
 LONGEST = 8
-"""Longest bar, as a multiple of the lowest rate.
+"""Longest bar, as a multiple of the lowest rate, or of the rate as it is.
 
 Without this limit a loader of 12 GB/s would make the other bars too short to compare.
 """
 
 
-_OF_CEILINGS = {
-    "bytes_per_s": "bandwidth, as measured",
-    "cpu_s_per_gb": "CPU s/GB",
-    "how": "how",
-}
+_OF_CEILINGS = {"bytes_per_s": "bandwidth, as measured", "cpu_s_per_gb": "CPU s/GB", "how": "how"}
 
 
 class StageRate(NamedTuple):
@@ -150,23 +145,11 @@ def ceiling_section(doc: TrainingRecord) -> Table | None:
     rows.add("samples_per_s", "samples/s", "samples/s", partial(_rate, None, why=not size))
     rows.add_each(_OF_CEILINGS, of=_of_ceiling, missing="", where="pages")
     longest, bound = min(max(known), LONGEST * min(known)), bottleneck_stage(doc, rates)
-    chart = Chart(
-        kind="bars",
-        y=("samples_per_s",),
-        label=("ceiling",),
-        title="What each stage can do alone, and what the accelerators demand",
-        y_label="samples/s",
-        full=longest,
-        marks=_demands(doc, evidence.accelerator, longest),
-    )
+    marks, by = _demands(doc, evidence.accelerator, longest), ("ceiling",)
+    chart = Chart(kind="bars", y=("samples_per_s",), label=by, full=longest, marks=marks)
     spent = tuple(at for at, each in enumerate(rows.records) if each.ceiling.cpu_s_per_gb)
-    cpu = Chart(
-        kind="bars",
-        y=("cpu_s_per_gb",),
-        label=("ceiling",),
-        title="CPU seconds per GB of stored samples",
-        rows=spent,
-    )
+    title = "CPU seconds per GB of stored samples"
+    cpu = Chart(kind="bars", y=("cpu_s_per_gb",), label=by, title=title, rows=spent)
     burst = f"the ceilings of the storage were {BURST}"
     return rows.made(
         "ceilings",
@@ -250,19 +233,6 @@ def _of_watched(doc: TrainingRecord) -> str:
     return f"not measured: {names}: {next(iter(lacking.values()))}"
 
 
-ABLATED: dict[AblatedStage, str] = {
-    "storage": "storage",
-    "prep": "prep",
-    "accelerator": "accelerators",
-    "sync": "sync",
-    "checkpoint": "checkpoints",
-    "log": "the log",
-    "fill": "fill",
-}
-LONGEST_GAIN = 8.0
-"""Longest bar, as a multiple of the rate as it is."""
-
-
 def ablation_section(doc: TrainingRecord) -> Table | Prose | None:
     """A bar for each stage that was left out; why, where none was."""
     job = doc.job
@@ -272,21 +242,13 @@ def ablation_section(doc: TrainingRecord) -> Table | Prose | None:
         return Prose(id="ablations", paragraphs=(why,)) if job.no_ablations else None
     present.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
     largest = max(each.gain.value for each in present if each.gain)
-    full = min(max(largest, 1.0), LONGEST_GAIN)
+    full = min(max(largest, 1.0), LONGEST)
     rows = TableOf(present)
-    rows.add("stage", of=lambda each: word(ABLATED[each.stage], each.stage))
+    rows.add("stage", of=lambda each: word(STAGES[each.stage], each.stage))
     rows.add("gain", "gain", "ratio", _gain, ends=("low", "high"))
     rows.add("n", "rounds", of=lambda each: each.gain.n if each.gain else None, missing="")
     rows.add("how", "how", where="pages")
-    chart = Chart(
-        kind="bars",
-        y=("gain",),
-        label=("stage",),
-        title="What each stage costs",
-        y_label="samples/s without the stage, over samples/s as it is",
-        origin=1.0,
-        full=full,
-    )
+    chart = Chart(kind="bars", y=("gain",), label=("stage",), origin=1.0, full=full)
     return rows.made(
         "ablations",
         "What each stage costs: samples/s if it took no time, over samples/s as it is",
@@ -319,9 +281,8 @@ def local_cache_section(doc: TrainingRecord) -> Table | None:
     rows = TableOf(facts.epochs)
     rows.add("epoch", "epoch")
     rows.add("hit_rate", "hits of reads", "share")
-    rows.add("cached_share", "bytes from the cache", "share")
-    rows.add("expected_share", "expected", "share")
-    rows.add("samples_per_s", "samples/s", "samples/s")
+    rows.add_each({"cached_share": "bytes from the cache", "expected_share": "expected"})
+    rows.add("samples_per_s", "samples/s")
     rows.add("predicted", "predicted samples/s", "samples/s", _predicted)
     kept = f"the copies are in {facts.kept}" if facts.kept else ""
     held = "" if facts.share is None else f", {format_percent(facts.share)} of the dataset"

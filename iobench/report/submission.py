@@ -30,18 +30,14 @@ def _first(found: Submissions) -> FirstScreen:
         f"Over whole epochs it is {100 * gap:.1f} points lower in the median run.",
         short and f"Over whole epochs, {which} a lower utilization than the rules require.",
     )
-    rates = [
-        (_short(each.name), rate, format_rate(rate), counted(each.hosts, "host"))
-        for each in sorted(found.found, key=_of_all, reverse=True)[:MAX_BARS]
-        if (rate := each.mean("bytes_per_s")) is not None
-    ]
+    fastest = sorted(found.found, key=_of_all, reverse=True)[:MAX_BARS]
+    rates = [(_short(e.name), e.mean("bytes_per_s"), counted(e.hosts, "host")) for e in fastest]
     facts = [f"{each.name}: {each.facts[0]}" for each in found.found if each.facts]
-
     return FirstScreen(
         job=f"MLPerf Storage results in {found.folder}",
         state=f"{counted(runs, 'run')} of {counted(len(found.found), 'result')}",
         sentences=sentences,
-        picture=picture("Bytes/s that the training read, the highest first", rates),
+        picture=picture("Bytes/s that the training read, the highest first", rates, format_rate),
         changes=listed("looked-at", FACTS, facts, MAX_FACTS),
         trust="These are facts about files. iobench measured none of it.",
     )
@@ -74,7 +70,7 @@ def _table(found: Submissions) -> Section:
         where: Where = "everywhere" if some else "data"
         rows.add_each({name: label}, of=Submission.mean, where=where)
     rows.data("memory_bytes", "data_bytes", each=Submission.mean)
-    full = max((each.mean("bytes_per_s") or 0.0 for each in found.found), default=0.0)
+    full = max(map(_of_all, found.found), default=0.0)
     bars = Bars(column="bytes_per_s", full=full) if full else None
     return rows.made("results", "Results", bars=bars)
 

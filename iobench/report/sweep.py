@@ -7,46 +7,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import NamedTuple
 
 from ..ask.tuning.knee import front
 from ..ask.tuning.payback import payback
 from ..base.units import counted, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
 from .again import kept_sections
-from .figures import (
-    MAX_BARS,
-    RANGE,
-    TableOf,
-    format_of,
-    listed,
-    median_cell,
-    picture,
-    spread_of,
-)
+from .figures import MAX_BARS, RANGE, TableOf, capital, format_of, listed, median_cell, picture
 from .glance import ended
 from .labels import add_tags
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Where, joined
-from .sweep_grid import over_settings, rate_of, rates_of, speed_of, title_of
+from .sweep_grid import over_settings, rate_of, rates_of, speed_of
 
-
-class Cost(NamedTuple):
-    """What a point costs: as a column with its unit, in a title, and along an axis."""
-
-    label: str
-    unit: str
-    what: str
-    axis: str
-
-
-COSTS: dict[str, Cost] = {
-    "stored_bytes": Cost("stored", "bytes", "stored bytes", "bytes stored"),
-    "read_bytes_per_sample": Cost(
-        "read for each sample", "bytes", "bytes read", "bytes read for each sample"
-    ),
-    "cpu_s_per_gb": Cost("CPU s/GB", "s/GB", "CPU time", "CPU seconds for each GB of samples"),
+COSTS = {
+    "stored_bytes": ("stored bytes", "bytes"),
+    "read_bytes_per_sample": ("bytes read for each sample", "bytes"),
+    "cpu_s_per_gb": ("CPU s/GB", "s/GB"),
 }
-"""What a point costs, by the names of the table's columns."""
+"""What a point costs, by the names of the table's columns: their labels and units."""
 
 ALIKE = 1.02
 """Costs within this factor of each other are not worth a chart."""
@@ -76,20 +54,15 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     best_is = "highest" if metric.better == "more" else "lowest"
     marks = {id(point): "today" for point in sweep.points if point.settings == sweep.default}
     bars = [
-        (
-            describe(point.settings),
-            median(rates_of(point)),
-            spread_of(rates_of(point), show),
-            marks.get(id(point), ""),
-        )
-        for point in best[:MAX_BARS]
+        (describe(each.settings), median_cell(rates_of(each), show), marks.get(id(each), ""))
+        for each in best[:MAX_BARS]
     ]
     now = next((rate_of(point) for point in best if id(point) in marks), None)
-    gauges = []
-    if bars and now:
-        gauges += [KeyFigure("over today's settings", format_factor(bars[0][1] / now))]
-    if bars:
-        gauges += [KeyFigure(f"{best_is} {metric.short}", show(bars[0][1]))]
+    gauges, high = list[KeyFigure](), rate_of(best[0]) if best else None
+    if high and now:
+        gauges.append(KeyFigure("over today's settings", format_factor(high / now)))
+    if high:
+        gauges.append(KeyFigure(f"{best_is} {metric.short}", show(high)))
     failed = sum(1 for point in sweep.points if point.failed)
     state = f"{counted(len(best), 'point')} measured" + (f", {failed} failed" if failed else "")
     return FirstScreen(
@@ -98,7 +71,7 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
         flags=() if sweep.status == "ok" else (sweep.status,),
         sentences=(_sentence(sweep, best[0]), *_paid(sweep, best)) if best else (),
         gauges=tuple(gauges),
-        picture=picture(f"{title_of(metric)}, the fastest settings first", bars),
+        picture=picture(f"{capital(metric.short)}, the fastest settings first", bars),
         trust=f"At most {counted(sweep.repetitions, 'trial')} of each point." if best else "",
     )
 
@@ -126,7 +99,7 @@ def _paid(sweep: Sweep, best: list[SweepPoint]) -> list[str]:
 
 def _pays_back(sweep: Sweep, point: SweepPoint) -> float | None:
     found = payback(sweep, point)
-    return None if found is None else found.epochs
+    return found.epochs if found else None
 
 
 def _rate(sweep: Sweep, point: SweepPoint) -> Cell:
@@ -142,20 +115,14 @@ def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
     label = f"{sweep.compared_by.short}, median [min, max]"
     rows.add(sweep.metric, label, of=partial(_rate, sweep), ends=RANGE)
     rows.data("trials", of=lambda each: len(rates_of(each)) or None)
-    for name, cost in COSTS.items():
-        rows.add_each({name: cost.label}, cost.unit, _cost, where="pages")
+    for name, (label, unit) in COSTS.items():
+        rows.add_each({name: label}, unit, _cost, where="pages")
+    priced: Where = "everywhere" if _has_price(sweep) else "data"
     usd = partial(_usd_per_million, sweep)
-    where: Where = "everywhere" if _has_price(sweep) else "data"
-    rows.add(_USD, "USD/million", of=usd, show="{:.4g}".format, where=where)
-    converted = any(payback(sweep, point) for point in sweep.points)
-    rows.add(
-        "payback_epochs",
-        "pays back after, epochs",
-        of=partial(_pays_back, sweep),
-        show="{:.2g}".format,
-        missing="",
-        where="everywhere" if converted else "data",
-    )
+    rows.add(_USD, "USD/million", of=usd, show="{:.4g}".format, where=priced)
+    paid: Where = "everywhere" if any(payback(sweep, each) for each in sweep.points) else "data"
+    back, epochs = partial(_pays_back, sweep), "pays back after, epochs"
+    rows.add("payback_epochs", epochs, of=back, show="{:.2g}".format, missing="", where=paid)
     fronts = {
         id(each): Cell(value=None if each.failed else on, text="yes" if on else "")
         for each, on in zip(sweep.points, _on_front(sweep), strict=True)
@@ -183,7 +150,7 @@ def _fronts(sweep: Sweep) -> Iterator[Chart]:
     stored bytes costs more in hours of the host.
     """
     metric = sweep.compared_by
-    for name, cost in COSTS.items():
+    for name, (label, _) in COSTS.items():
         known = [
             each
             for point in sweep.points
@@ -196,8 +163,7 @@ def _fronts(sweep: Sweep) -> Iterator[Chart]:
             x=name,
             y=(sweep.metric,),
             label=("settings",),
-            title=f"Pareto front of {metric.short} and {cost.what}",
-            x_label=cost.axis,
+            title=f"Pareto front of {metric.short} and {label}",
             y_label=metric.short,
             better=("less", metric.better or "more"),
         )
@@ -227,10 +193,7 @@ def _has_price(sweep: Sweep) -> bool:
 def _on_front(sweep: Sweep) -> list[bool]:
     """For each point whether no other one is as fast with as little of every cost."""
     costs = [
-        (
-            -speed_of(sweep, point) or None,
-            *(_cost(point, name) for name in COSTS),
-        )
+        (-speed_of(sweep, point) or None, *(_cost(point, name) for name in COSTS))
         for point in sweep.points
     ]
     return [on and costs[at][0] is not None for at, on in enumerate(front(costs))]

@@ -18,7 +18,7 @@ from statistics import fmean, median
 from ..ask.tuning.points import number
 from ..record.metrics import Metric
 from ..record.sweep import Sweep, SweepPoint, describe, setting_text
-from .figures import TableOf, evenly, format_of, median_cell
+from .figures import TableOf, capital, evenly, format_of, median_cell
 from .sections import Cell, Chart, Table
 
 MAX_SERIES, MAX_PAIRS, MAX_SLICES = 8, 6, 6
@@ -202,7 +202,7 @@ class Grid:
 
     @property
     def title(self) -> str:
-        return title_of(self.metric)
+        return capital(self.metric.short)
 
     @property
     def today(self) -> SweepPoint | None:
@@ -255,11 +255,6 @@ def speed_of(sweep: Sweep, point: SweepPoint) -> float:
     """The larger, the better; 0 for a point without a figure."""
     rate = rate_of(point)
     return sweep.speed(rate) if rate else 0.0
-
-
-def title_of(metric: Metric) -> str:
-    """The metric at the beginning of a title."""
-    return metric.short[:1].upper() + metric.short[1:]
 
 
 def grid_of(sweep: Sweep) -> Grid:

@@ -10,10 +10,12 @@ from ..base.units import counted, format_duration, format_percent
 from ..judge.figures.metrics import DEVICE_METRICS
 from ..judge.figures.ranktime import own_s, slow_rank
 from ..judge.rules_ranks import host_name
+from ..record.checkpoint import Study
 from ..record.host import DeviceUse, HostTime, ModelWork
 from ..record.metrics import BY_NAME
+from ..record.model_load import ModelLoadRun
 from ..record.run import TrainingRecord
-from ..record.training import Repetition
+from ..record.training import Repetition, TrainingRun
 from ..record.verdict import RankTime, WorkerTime
 from .figures import NO_REASON, Medians, TableOf, lacking, told, word
 from .sections import Chart, Table
@@ -61,14 +63,9 @@ def time_section(doc: TrainingRecord) -> Table | None:
     labels = {key.removesuffix("_s"): label for key, label in parts.items()}
     rows.add_each(labels, "share", _share)
     rows.data("wall_s")
-    slowest_first = sorted(range(len(shown)), key=lambda at: own_s(shown[at]), reverse=True)
-    chart = Chart(
-        kind="parts",
-        label=("rank",),
-        y=tuple(labels),
-        rows=tuple(slowest_first),
-        note=_of_all(len(shown), len(times)),
-    )
+    slowest = tuple(sorted(range(len(shown)), key=lambda at: -own_s(shown[at])))
+    note = _of_all(len(shown), len(times))
+    chart = Chart(kind="parts", label=("rank",), y=tuple(labels), rows=slowest, note=note)
     return rows.made(
         "time",
         f"Where the time went: shares of the wall time of each rank{of}",
@@ -160,13 +157,9 @@ def worker_section(doc: TrainingRecord) -> Table | str | None:
     rows.add("batches", "batches", "count")
     rows.add_each({"bytes_read": "read", "sample_bytes": "samples"}, "bytes")
     rows.add_each({"read_s": "in reads", "prep_s": "in decode", "cpu_s": "CPU"})
-    chart = Chart(
-        kind="bars",
-        y=("busy_per_batch_s",),
-        label=("rank", "worker") if several else ("worker",),
-        y_label="busy time for a batch",
-        rows=tuple(range(min(MAX_WORKER_BARS, len(found)))),
-    )
+    names = ("rank", "worker") if several else ("worker",)
+    slowest = tuple(range(min(MAX_WORKER_BARS, len(found))))
+    chart = Chart(kind="bars", y=("busy_per_batch_s",), label=names, rows=slowest)
     bars, more = f"Bars of the slowest {MAX_WORKER_BARS} workers", count - MAX_WORKER_BARS
     threads = "The workers are threads of one process, whose CPU time is not divided."
     return rows.made(
@@ -232,12 +225,12 @@ def _own_rate(host: HostTime) -> float:
     return (host.own_samples_per_s or 0.0) / max(1, host.ranks)
 
 
-def hosts_text(doc: TrainingRecord) -> str:
+def hosts_text(job: TrainingRun | Study | ModelLoadRun) -> str:
     """``2 hosts, started by srun``; empty for one host."""
-    if len(doc.job.hosts) < 2:
+    if len(job.hosts) < 2:
         return ""
-    by = f", started by {doc.job.started_by}" if doc.job.started_by else ""
-    return counted(len(doc.job.hosts), "host") + by
+    by = f", started by {job.started_by}" if job.started_by else ""
+    return counted(len(job.hosts), "host") + by
 
 
 OF_NVML = (

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..base.units import (
-    counted,
-    format_percent,
-)
+from ..base.units import counted, format_percent
 from ..judge.cache import MAX_RESIDENT
 from ..judge.figures.events import Events, select
 from ..judge.figures.timeline import (
-    KINDS,
     LEVELS,
     QUANTILES,
-    RankSteps,
     StepTimes,
     TimeSpread,
     Use,
@@ -28,7 +23,7 @@ from ..judge.figures.timeline import (
 from ..record.metrics import Unit
 from ..record.run import TrainingRecord
 from ..record.training import Repetition
-from .figures import BY_UNIT, TableOf, listed, word
+from .figures import BY_UNIT, TableOf, listed, told, word
 from .sections import Cell, Chart, ChartTrack, Mark, Pane, Section, Table, Timeline, joined
 from .time import middle_repetition, worker_section
 
@@ -57,7 +52,7 @@ def event_sections(
         found += [_timeline(steps, chosen.repetition, uses, of), _waits(steps, of)]
         found += [use_table(uses, of)] if uses else []
     drawn = any(len(each.quantiles) > 1 for each in kinds.values())
-    found += [_curve(kinds, of), _spread_table(kinds, of)] if drawn else []
+    found += [_spread(kinds, of)] if drawn else []
     reasons, workers = list[str](), worker_section(doc)
     if kinds and not drawn:
         many = counted(next(iter(kinds.values())).steps, "step")
@@ -78,35 +73,31 @@ def _timeline(
     drawn = sorted(found.ranks, key=lambda each: -each.quantiles["p99"])[:MAX_RANKS]
     drawn.sort(key=lambda each: each.rank)
     several = len(found.ranks) > 1
+    named = [(f", rank {each.rank}" * several, each) for each in drawn]
     tracks = [
-        ChartTrack(label=f"{what}{f', rank {each.rank}' if several else ''}", **bins)
-        for each in drawn
-        for what, bins in (("wait", _track(each, "wait")), ("busy", _track(each, "busy")))
+        ChartTrack(label=f"{what}{rank}", at=bins.at_s, low=bins.low, high=bins.high)
+        for rank, each in named
+        for what, bins in (("wait", each.wait), ("busy", each.busy))
     ]
-    notes = ["Wait: from asking for a batch to having it. Busy: the accelerator's step."]
-    if found.merged:
-        notes.append(
-            "There are more steps than points: a point shows the least and the largest of several."
-        )
-    if len(drawn) < len(found.ranks):
-        notes.append(f"The {len(drawn)} ranks with the longest waits of {len(found.ranks)}.")
     marks = _marks(found, repetition)
-    if len(marks) > MAX_MARKS:
-        notes.append(f"{MAX_MARKS} of {len(marks):,} epochs, saves and retries are marked.")
+    fewer = f"The {len(drawn)} ranks with the longest waits of {len(found.ranks)}."
+    notes = told(
+        "Wait: from asking for a batch to having it. Busy: the accelerator's step.",
+        found.merged
+        and "There are more steps than points: a point shows the least and the largest of several.",
+        len(drawn) < len(found.ranks) and fewer,
+        len(marks) > MAX_MARKS
+        and f"{MAX_MARKS} of {len(marks):,} epochs, saves and retries are marked.",
+    )
     return Timeline(
         id="timeline",
         title=f"Each step over time{of}",
         unit="s",
         tracks=tuple(tracks),
         marks=marks[:MAX_MARKS],
-        notes=tuple(notes),
+        notes=notes,
         panes=panes(uses),
     )
-
-
-def _track(rank: RankSteps, what: str) -> dict[str, tuple[float, ...]]:
-    bins = rank.wait if what == "wait" else rank.busy
-    return {"at": bins.at_s, "low": bins.low, "high": bins.high}
 
 
 def _marks(found: StepTimes, repetition: Repetition) -> tuple[Mark, ...]:
@@ -215,56 +206,44 @@ TIMES = {
     "prep": "decode of a batch",
     "step": "whole step",
 }
-SHOWN_QUANTILES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9"}
 
 
-def _curve(found: dict[str, TimeSpread], of: str) -> Table:
-    """Seconds over 1 / (1 - quantile), so that each nine takes the same room."""
-    kinds = [kind for kind in KINDS if kind in found and len(found[kind].quantiles) > 1]
-    levels = [level for level in LEVELS if any(level in found[kind].quantiles for kind in kinds)]
-    rows = TableOf(levels)
-    rows.add(
-        "quantile",
-        "quantile",
-        "ratio",
-        lambda level: Cell(value=1 / (1 - level), text=f"p{100 * level:g}"),
-    )
-    labels = {kind: TIMES[kind] for kind in kinds}
-    rows.add_each(labels, "s", lambda level, kind: found[kind].quantiles.get(level))
+def _spread(found: Mapping[str, TimeSpread], of: str) -> Table:
+    """Seconds over 1 / (1 - quantile), so that each nine takes the same room; last the longest."""
+    any_kind = next(iter(found.values()))  # all have the same steps
+    untold = [_percentile(level) for level in LEVELS if level not in any_kind.quantiles]
+    rows = TableOf[float | None]([*any_kind.quantiles, None])
+
+    def quantile(level: float | None) -> Cell:
+        if level is None:
+            return word("longest")
+        return Cell(value=1 / (1 - level), text=_percentile(level))
+
+    def seconds(level: float | None, kind: str) -> float | None:
+        return found[kind].longest_s if level is None else found[kind].quantiles.get(level)
+
+    rows.add("quantile", "quantile", "ratio", quantile)
+    rows.add_each({kind: TIMES[kind] for kind in found}, "s", seconds)
     chart = Chart(
         kind="lines",
         x="quantile",
-        y=tuple(kinds),
+        y=tuple(found),
         x_label="share of the steps that take at most so long",
         y_label="time",
         log="xy",
         named=True,
     )
-    title = f"Quantiles of the times of the steps{of}"
-    return rows.made("spread", title, charts=[chart], where="page")
-
-
-def _spread_table(found: dict[str, TimeSpread], of: str) -> Table:
-    title = f"How the times of the steps are spread over all ranks{of}"
-    told = [each.quantiles for each in found.values()]
-    notes = [
+    notes = told(
         "Wait: from asking for a batch to having it. Read and decode: a worker's time for the "
-        "batch. Whole step: wait, copy, busy, waiting for other ranks, and saves."
-    ]
-    untold = [name for level, name in SHOWN_QUANTILES.items() if all(level not in q for q in told)]
-    if untold:
-        steps = counted(next(iter(found.values())).steps, "step")
-        notes.append(f"Too few steps ({steps}) for {', '.join(untold)}.")
-    if any(each.merged for each in found.values()):
-        notes.append(
-            "There were more steps than rows of events: a row is the mean of neighbouring steps, "
-            "so that the largest values are higher than shown."
-        )
-    rows = TableOf(found)
-    rows.add("time", "time of", of=lambda kind: word(TIMES[kind], kind))
-    rows.add("steps", "steps", "count", lambda kind: found[kind].steps)
-    at = {f"{name}_s": level for level, name in SHOWN_QUANTILES.items()}
-    labels = {f"{name}_s": name for name in SHOWN_QUANTILES.values()}
-    rows.add_each(labels, "s", lambda kind, name: found[kind].quantiles.get(at[name]))
-    rows.add("longest_s", "longest", "s", lambda kind: found[kind].longest_s)
-    return rows.made("spreads", title, notes=notes, where="pages")
+        "batch. Whole step: wait, copy, busy, waiting for other ranks, and saves.",
+        untold and f"Too few steps for {', '.join(untold)}.",
+        any_kind.merged
+        and "There were more steps than rows of events: a row is the mean of neighbouring steps, "
+        "so that the largest values are higher than shown.",
+    )
+    title = f"How the times of {counted(any_kind.steps, 'step')} are spread over all ranks{of}"
+    return rows.made("spreads", title, charts=[chart], notes=notes, where="pages")
+
+
+def _percentile(level: float) -> str:
+    return f"p{100 * level:g}"

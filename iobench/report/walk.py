@@ -145,14 +145,7 @@ def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
     rows.data("kept", of=lambda row: row.kept if row.rates else None)
     add_tags(rows, sweep)
     measured = tuple(at for at, row in enumerate(tried) if row.rates)
-    chart = Chart(
-        kind="bars",
-        y=("samples_per_s",),
-        label=("setting",),
-        title="Samples/s of each setting that was tried",
-        y_label="samples/s",
-        rows=measured,
-    )
+    chart = Chart(kind="bars", y=("samples_per_s",), label=("setting",), rows=measured)
     return rows.made(
         "steps",
         "Settings that were tried",

@@ -15,17 +15,22 @@ from ..ask.capacity.hosts import PARTS, HostsPoint
 from ..ask.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, Storms
 from ..ask.capacity.scaling import Band
 from ..ask.capacity.whatif import Prediction
-from ..base.units import (
-    counted,
-    format_count,
-    format_duration,
-    format_factor,
-    format_percent,
-    percent_beside,
-)
+from ..base.units import counted, format_count, format_factor, format_percent, percent_beside
 from ..judge.evidence import Evidence
 from ..judge.judged import judge
-from .figures import ENDS, INCONCLUSIVE, Format, TableOf, listed, ranged, sentence, tone_of, word
+from .figures import (
+    BY_UNIT,
+    ENDS,
+    INCONCLUSIVE,
+    Format,
+    TableOf,
+    listed,
+    ranged,
+    sentence,
+    tone_of,
+    unit_of,
+    word,
+)
 from .glance import UTILIZATION, bottleneck_text
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 from .stages import LABELS
@@ -126,18 +131,7 @@ def _signed(error: float) -> str:
 
 _USED = "accelerator_utilization"
 
-WAITS = {
-    "accelerator": "the accelerator computes",
-    "loader": "the loader's own time",
-    "stragglers": "waiting for the slowest rank",
-    "barrier": "the barrier itself",
-    "storage": "waiting for storage",
-    "network": "waiting for the hosts' networks",
-    "host": "waiting for the hosts' own work",
-}
-"""The parts of a step, as a reader sees them."""
-
-_BOTTLENECKS = {
+_STEP = {
     "accelerator": "the accelerators",
     "loader": "the loader",
     "stragglers": "the slowest rank",
@@ -146,7 +140,7 @@ _BOTTLENECKS = {
     "network": "the hosts' networks",
     "host": "each host's own work",
 }
-"""The same parts as a bottleneck."""
+"""What a step consists of, or waits for, and what can be the bottleneck."""
 
 
 def _of_hosts(found: HostsPrediction) -> list[Section]:
@@ -196,7 +190,7 @@ def _answer(found: HostsPrediction) -> Iterator[str]:
         f"The accelerators would be {_in_words(at.accelerator_utilization, beside)} busy, "
         f"which is {fed} ({format_percent(found.required)} required)."
     )
-    names = " or ".join(_BOTTLENECKS[part] for part in at.bottleneck)
+    names = " or ".join(_STEP[part] for part in at.bottleneck)
     fed_so = ", so they are fed" if at.fed and at.bottleneck == ("accelerator",) else ""
     undecided = "undecided: " if len(at.bottleneck) > 1 else ""
     yield f"The bottleneck is {undecided}{names}{fed_so}."
@@ -284,32 +278,33 @@ def _hosts(found: HostsPrediction) -> Table:
 def _step(at: HostsPoint) -> Table:
     """Where the time of one step goes at the hosts that were asked for."""
     rows = TableOf(name for name in PARTS if name in at.parts_s)
-    rows.add("part", "part of a step", of=lambda name: word(WAITS[name], name))
+    rows.add("part", "a step's time for", of=lambda name: word(_STEP[name], name))
     rows.add("seconds", "time", "s", lambda name: at.parts_s[name], ends=ENDS)
     return rows.made("step", f"A step on {counted(at.hosts, 'host')}")
 
 
 def _storms(found: Storms) -> Table:
     stated = "as stated" if found.mtbf_stated else "by Llama 3's rate"
-    mtbf, why = Band(found.mtbf_s, found.mtbf_s, found.mtbf_s), found.not_measured
-    told: list[tuple[str, str, Band | None, Format]] = [
-        ("mtbf_s", f"mean time between interruptions, {stated}", mtbf, format_duration),
-        ("save_s", "a save by all hosts at once", found.save_s, format_duration),
-        ("restart_s", "a restart: all hosts read at once", found.restart_s, format_duration),
-        ("interval_s", "best interval between saves", found.interval_s, format_duration),
-        ("lost", "lost to saves, lost work and restarts", found.lost, format_percent),
-        ("samples_per_s", "samples/s that are left", found.samples_per_s, format_count),
-    ]
+    mtbf = Band(found.mtbf_s, found.mtbf_s, found.mtbf_s)
+    labels = {
+        "mtbf_s": f"mean time between interruptions, {stated}",
+        "save_s": "a save by all hosts at once",
+        "restart_s": "a restart: all hosts read at once",
+        "interval_s": "best interval between saves",
+        "lost": "lost to saves, lost work and restarts",
+        "samples_per_s": "samples/s that are left",
+    }
 
-    def value(each: tuple[str, str, Band | None, Format]) -> Cell:
-        _, _, band, show = each
+    def value(name: str) -> Cell:
+        band: Band | None = mtbf if name == "mtbf_s" else getattr(found, name)
         if band is None:
-            return Cell(value=None, why=why)
-        return Cell(value=band.value, text=ranged(band, show), low=band.low, high=band.high)
+            return Cell(value=None, why=found.not_measured)
+        text = ranged(band, BY_UNIT[unit_of(name) or "share"])
+        return Cell(value=band.value, text=text, low=band.low, high=band.high)
 
-    rows = TableOf(told)
-    rows.add("figure", "figure", of=lambda each: word(each[1], each[0]))
-    rows.add("value", "value", of=value, ends=ENDS)
+    rows = TableOf(labels)
+    rows.add("figure", "figure", of=lambda name: word(labels[name], name))
+    rows.add("value", "value", "", value, ends=ENDS)
     return rows.made("storms", "Saves and restarts")
 
 
@@ -326,7 +321,6 @@ def _charts(found: HostsPrediction) -> Iterator[Chart]:
         y=("samples_per_s", measured),
         dots=(measured,),
         title="Samples/s over hosts: predicted, and as measured",
-        y_label="samples/s",
         marks=marks,
         log="x",
     )
@@ -337,6 +331,5 @@ def _charts(found: HostsPrediction) -> Iterator[Chart]:
         y=("accelerator_utilization", measured),
         dots=(measured,),
         title="Accelerator utilization over hosts: predicted, and as measured",
-        y_label="utilization",
         limits=(Mark(at=found.required, label="required"),),
     )

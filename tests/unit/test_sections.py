@@ -79,7 +79,6 @@ from iobench.report.sections import (
     Table,
     first_screen,
 )
-from iobench.report.size_rates import together_sections
 from iobench.runner.checkpoint_plan import describe_checkpoint
 from iobench.runner.plan_figures import describe_plan
 from iobench.settings.dataset import load_dataset_spec
@@ -152,7 +151,7 @@ def _size_of_two() -> list[Section]:
         requirement(workload, load_dataset_spec(workload.dataset), Demand(accelerators=16))
         for workload in map(load_workload, ("unet3d-h100", "resnet50-h100"))
     ]
-    return together_sections(together(jobs), [(job, size.sections(job)) for job in jobs])
+    return size.together_sections(together(jobs), [(job, size.sections(job)) for job in jobs])
 
 
 def _confirmation() -> list[Section]:

@@ -144,7 +144,6 @@ def _when(rows: Events, at: Array, name: str) -> tuple[float, ...]:
 
 
 LEVELS = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999)
-KINDS = ("wait", "read", "prep", "step")
 _STEP = ("wait_ns", "copy_ns", "busy_ns", "checkpoint_ns", "sync_ns", "lost_ns")
 
 
@@ -159,7 +158,7 @@ class TimeSpread:
 
 
 def spreads(events: Events) -> dict[str, TimeSpread]:
-    """By the names of KINDS: the wait for a batch, its reads and preparation, and the whole step.
+    """Of ``wait`` for a batch, its ``read`` and ``prep``, and of the whole ``step``.
 
     ``events`` are those of one repetition. A kind that nobody recorded is left out: its times are
     all 0, as those of a loader library.
