@@ -1,7 +1,8 @@
 """Where checkpoints lie: ``ROOT/step-00000100/rank-0000.*``, on any storage.
 
 A checkpoint exists while its ``checkpoint.json`` does, which is written last, as a whole, and
-removed first. Without it a checkpoint is partial: a save is running, or was interrupted.
+removed first. Without it a checkpoint is partial: a save is running, or was interrupted. One that
+has only what changed names its base there, the checkpoint of a whole state, which stays as long.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ import xxhash
 
 from ..base.buffers import private
 from ..base.documents import MAX_DOCUMENT_BYTES
-from ..base.errors import CheckpointError, MissingObjectError, StorageError
+from ..base.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    MissingObjectError,
+    StorageError,
+)
 from ..base.safety import Removal
 from ..storage import open_storage
 from ..storage.base import Storage, exists, local_root, read_object
@@ -29,6 +35,7 @@ from .base import Saved
 from .manifest import (
     MANIFEST,
     METADATA,
+    BaseCheckpoint,
     CheckpointManifest,
     ListedPart,
     RankPart,
@@ -110,11 +117,15 @@ class CheckpointRoot:
     def keep(self, last: int, *, above: int = 0) -> list[int]:
         """Remove all complete checkpoints except the newest ``last``; the removed step numbers.
 
-        ``above``: only steps with higher numbers count, which belong to one job.
+        Those on which one of these is based stay, too. ``above``: only steps with higher numbers
+        count, which belong to one job. Raises CorruptCheckpointError.
         """
         complete = [target for target in self.complete() if target.number > above]
-        removed = complete[: max(0, len(complete) - last)]
-        for target in removed:
+        old = complete[: max(0, len(complete) - last)]
+        kept = [target.manifest().base for target in complete[len(old) :]] if old else []
+        bases = {base.step for base in kept if base is not None}
+        removed = [target for target in old if target.number not in bases]
+        for target in reversed(removed):  # never a base before what needs it
             self.remove(target)
         return [target.number for target in removed]
 
@@ -123,7 +134,7 @@ class CheckpointRoot:
 
         Checkpoints of earlier jobs stay, and so does the marker that lets ``clean`` remove them.
         """
-        for number in self._steps():
+        for number in reversed(self._steps()):  # never a base before what needs it
             if number > above:
                 self.remove(self.step(number))
         if not self._steps():
@@ -211,11 +222,17 @@ class CheckpointTarget:
         self._write(part_name(rank), part.dump())
 
     def commit(
-        self, *, writer: str, world: int, facts: Mapping[str, Any] | None = None
+        self,
+        *,
+        writer: str,
+        world: int,
+        facts: Mapping[str, Any] | None = None,
+        base: BaseCheckpoint | None = None,
     ) -> CheckpointManifest:
         """Write the manifest, after all ranks have published.
 
-        Raises CheckpointError that names a rank whose part or file is missing; StorageError.
+        ``base``: where the ranks have saved only what changed since that checkpoint. Raises
+        CheckpointError that names a rank whose part or file is missing; StorageError.
         """
         present = {entry.key: entry.size for entry in self.storage.list(self.folder)}
         listed = []
@@ -251,6 +268,7 @@ class CheckpointTarget:
             bytes=total,
             parts=tuple(listed),
             facts=dict(facts or {}),
+            base=base,
         )
         self._write(MANIFEST, manifest.dump())
         return manifest
@@ -269,6 +287,26 @@ class CheckpointTarget:
                 remedy="restore the latest one",
             ) from None
         return parse_manifest(text, f"{self.url}/{MANIFEST}")
+
+    def sources(self) -> list[CheckpointTarget]:
+        """The checkpoints that a restore reads, in this order: the base, if there is one, and this.
+
+        Raises CheckpointError if there is none here; CorruptCheckpointError, also for a base that
+        is missing, or that another checkpoint has replaced.
+        """
+        base = self.manifest().base
+        if base is None:
+            return [self]
+        first = self.root.step(base.step)
+        there = exists(self.storage, first.key(MANIFEST))
+        if not there or first.manifest().as_base() != base:
+            found = "where another checkpoint is now" if there else "which is missing"
+            raise CorruptCheckpointError(
+                f"{self.url} can't be restored: it has only what changed since {first.folder}, "
+                f"{found}",
+                remedy=f"bring {first.folder} back, or restore another checkpoint",
+            )
+        return [first, self]
 
     def part(self, manifest: CheckpointManifest, rank: int) -> RankPart:
         """One rank's committed part. Raises CorruptCheckpointError."""

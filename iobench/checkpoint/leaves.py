@@ -160,6 +160,16 @@ def build_state(share: Share, *, seed: int, rank: int) -> State:
     }
 
 
+def part_of(state: State, share: Share) -> State:
+    """The tensors of ``share`` in a state, in the same memory, and all its values."""
+    own = {"model": share.model, "optimizer": share.optimizer}
+    tensors = {
+        group: {spec.name: state[group][spec.name] for spec in specs}
+        for group, specs in own.items()
+    }
+    return state | tensors
+
+
 def _room(spec: TensorSpec) -> int:
     return -(-spec.nbytes // _ALIGN) * _ALIGN
 

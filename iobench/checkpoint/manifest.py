@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import xxhash
+
 from ..base.documents import parse_json
 from ..base.errors import CorruptCheckpointError
 
@@ -60,6 +62,14 @@ class ListedPart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BaseCheckpoint:
+    """The checkpoint of a whole state, which a later one completes: its step and its manifest."""
+
+    step: int
+    xxh3: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointManifest:
     """The whole job's checkpoint, in ``checkpoint.json``."""
 
@@ -71,9 +81,14 @@ class CheckpointManifest:
     parts: tuple[ListedPart, ...]  # by rank
     facts: dict[str, Any] = field(default_factory=dict)
     """Additional data of the caller: model, scale, ..."""
+    base: BaseCheckpoint | None = None
+    """Of a checkpoint with only what changed since then. None: it has the whole state."""
 
     def dump(self) -> Text:
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
+
+    def as_base(self) -> BaseCheckpoint:
+        return BaseCheckpoint(step=self.step, xxh3=xxhash.xxh3_64_hexdigest(self.dump()))
 
     def files(self) -> dict[str, int]:
         """Name -> bytes of all data files."""
@@ -122,14 +137,16 @@ def parse_manifest(text: bytes, where: str) -> CheckpointManifest:
         world = _whole(data["world"])
         if len(parts) != world or any(part.rank != rank for rank, part in enumerate(parts)):
             raise ValueError("its list of ranks is not complete")
+        step = _whole(data["step"])
         return CheckpointManifest(
-            step=_whole(data["step"]),
+            step=step,
             writer=str(data["writer"]),
             world=world,
             created=str(data["created"]),
             bytes=_whole(data["bytes"]),
             parts=parts,
             facts=dict(data["facts"]),
+            base=_base(data.get("base"), step),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise corrupt(where, f"it can't be read ({_reason(error)})") from None
@@ -150,6 +167,15 @@ def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError("a count is not a whole number")
     return value
+
+
+def _base(value: Any, step: int) -> BaseCheckpoint | None:
+    if value is None:
+        return None
+    base = BaseCheckpoint(step=_whole(value["step"]), xxh3=str(value["xxh3"]))
+    if base.step >= step:
+        raise ValueError("its base is not an earlier step")
+    return base
 
 
 def _files(value: Mapping[str, Any]) -> dict[str, int]:

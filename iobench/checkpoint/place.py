@@ -72,7 +72,9 @@ def clean(
     """See CheckpointRoot.clean."""
 
     def remove(entries: list[Entry]) -> None:
-        for folder in sorted({entry.key.partition("/")[0] for entry in entries}):
+        # The newest first: never a base before what needs it.
+        folders = {entry.key.partition("/")[0] for entry in entries}
+        for folder in sorted(folders, key=lambda name: (len(name), name), reverse=True):
             remove_step(storage, folder, held)
         held()
         _remove_empty(storage, local_root(storage))

@@ -15,8 +15,10 @@ A part that ZeRO cuts out of a tensor is one-dimensional, as DeepSpeed and FSDP 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 from ..base.errors import UsageError
@@ -104,6 +106,26 @@ def shares(model: StateModel, parallelism: Parallelism) -> list[Share]:
                     )
                 )
     return found
+
+
+def changing(share: Share, part: Fraction, *, seed: int) -> Share:
+    """The tensors of a rank that change from save to save, with at most ``part`` of its bytes.
+
+    Whole tensors are drawn, each that still fits; the smallest one alone if none does.
+    """
+    drawn = [tensor for tensor in (*share.model, *share.optimizer) if tensor.nbytes]
+    random.Random(seed).shuffle(drawn)
+    room, chosen = share.nbytes * part, set[TensorSpec]()
+    for tensor in drawn:
+        if tensor.nbytes <= room:
+            room -= tensor.nbytes
+            chosen.add(tensor)
+    if not chosen:
+        chosen.update(sorted(drawn, key=lambda tensor: tensor.nbytes)[:1])
+    return Share(
+        tuple(tensor for tensor in share.model if tensor in chosen),
+        tuple(tensor for tensor in share.optimizer if tensor in chosen),
+    )
 
 
 def _parameters(

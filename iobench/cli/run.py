@@ -181,6 +181,7 @@ def _mixed(request: RunOrTrain, ranks: int) -> Mixed | None:
         "model": request.checkpoint,
         "writer": request.checkpoint_writer,
         "scale": request.checkpoint_scale,
+        "changed": request.checkpoint_changed,
         "ranks": ranks,
         "restores": 0,
     }

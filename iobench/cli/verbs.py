@@ -190,6 +190,9 @@ class PlanRequest(SharedStorage):
     """share of the model's bytes, e.g. 1/64 (default: 1)"""
     weights_only: Annotated[bool, CHECKPOINT] = False
     """the parameters alone, without the optimizer's state"""
+    changed: Annotated[str | None, Parameter(metavar="SHARE"), CHECKPOINT, MORE] = None
+    """share of the state's bytes that changes, e.g. 5%: each checkpoint after the first has only
+    the tensors that changed (default: 1)"""
     ranks: Annotated[Count | None, CHECKPOINT] = None
     """number of ranks that share the state (default: as published)"""
     stall_budgets: StallBudgets = ()
@@ -464,6 +467,9 @@ class MeasuringQuestion(ScannedRequest, RuledRequest, RecordingRequest, LockingR
     """checkpoint writer (iobench list writers; default: stream)"""
     checkpoint_scale: Annotated[str, Parameter(metavar="SHARE"), SAVES, MORE] = "1"
     """share of the model's bytes to save, e.g. 1/64 (default: 1)"""
+    checkpoint_changed: Annotated[str, Parameter(metavar="SHARE"), SAVES, MORE] = "1"
+    """share of the state's bytes that changes, e.g. 5%: the whole state is saved once, and each
+    later save has only the tensors that changed (default: 1)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -706,6 +712,7 @@ class CheckpointRequest(
           --async --set steps=50 --set step_time=200ms
       iobench checkpoint llama3-70b --to s3://bucket/ckpt --writer stream \\
           --repeat 10
+      iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --changed 5%
       iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 \\
           --accelerators 1024 --accelerator-price-per-hour 2.5
       iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 \\
@@ -731,6 +738,9 @@ class CheckpointRequest(
     weights_only: Annotated[bool, MORE] = False
     """save the parameters alone, without the optimizer's state: a training can't continue from
     them"""
+    changed: Annotated[str, Parameter(metavar="SHARE"), MORE] = "1"
+    """share of the state's bytes that changes, e.g. 5%: the whole state is saved once, and each
+    later save has only the tensors that changed (default: 1)"""
     repeat: Annotated[Count, Parameter(alias="-n")] = 10
     """number of saves, and of restores (default: 10)"""
     budget_s: Time | None = None

@@ -34,34 +34,47 @@ from ..settings.base import (
 from .host import JobHost, StorageFacts
 
 
+def _fraction(text: str) -> Fraction:
+    return Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
+
+
 def _a_share(text: str) -> str:
     try:
-        share = Fraction(text)
+        share = _fraction(text)
     except (ValueError, ZeroDivisionError):
-        raise ValueError(f"'{text}' is not a share, write it like 1/64 or 0.25") from None
+        raise ValueError(f"'{text}' is not a share, write it like 1/64, 0.25 or 5%") from None
     if not 0 < share <= 1:
         raise ValueError(f"'{text}' must be above 0 and at most 1")
     return text
+
+
+ShareText = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_a_share)]
+"""A share above 0: a number, or text such as ``1/64`` or ``5%``."""
 
 
 class CheckpointSpec(Strict):
     """What to save, how, where to, and how often.
 
     ``scale`` is the share of the model's bytes that is really written (``1/64``). ``weights_only``:
-    the parameters alone, without the optimizer's state. ``keep`` is the
-    number of complete checkpoints that stay in the target during the study. ``steps`` training
-    steps of ``step_time`` seconds run between two saves; an asynchronous writer overlaps them.
-    ``host_share`` is the part of a step in which the host computes, for example to launch kernels.
-    ``verify``: compare restored tensors bit for bit, outside of the measured time. ``concurrency``
-    (requests in flight) and ``block_size`` (bytes per request) are for writers that have these
-    options, such as ``stream``; it restores by as many threads as are faster, if they are not set.
+    the parameters alone, without the optimizer's state. ``changed`` is the share of the state's
+    bytes that changes: below 1, the whole state is saved once, and each later save has only the
+    tensors that change, as a training of adapters saves (PEFT), or an incremental checkpoint
+    (Eisenman et al., "Check-N-Run", NSDI 2022). ``keep`` is the number of complete checkpoints
+    that stay in the target during the study, beside the one with the whole state. ``steps``
+    training steps of ``step_time`` seconds run between two saves; an asynchronous writer overlaps
+    them. ``host_share`` is the part of a step in which the host computes, for example to launch
+    kernels. ``verify``: compare restored tensors bit for bit, outside of the measured time.
+    ``concurrency`` (requests in flight) and ``block_size`` (bytes per request) are for writers that
+    have these options, such as ``stream``; it restores by as many threads as are faster, if they
+    are not set.
     """
 
     model: str = Field(min_length=1)
     writer: str = "stream"
     ranks: int = Field(default=1, ge=1, le=4096)
-    scale: Annotated[str, AfterValidator(_a_share)] = "1"
+    scale: ShareText = "1"
     weights_only: bool = False
+    changed: ShareText = "1"
     count: int = Field(default=10, ge=1, le=10_000)
     restores: int | None = Field(default=None, ge=0, le=10_000)  # None: as many as saves
     fsync: bool = True
@@ -78,7 +91,11 @@ class CheckpointSpec(Strict):
 
     @property
     def share(self) -> Fraction:
-        return Fraction(self.scale)
+        return _fraction(self.scale)
+
+    @property
+    def changed_share(self) -> Fraction:
+        return _fraction(self.changed)
 
     @property
     def restore_count(self) -> int:
@@ -200,6 +217,7 @@ class StudySpec(OpenRecord):
     restores: Few | None = None  # None: as many as saves
     fsync: bool | None = None
     weights_only: bool = False
+    changed: str = "1"
 
 
 class Scaling(OpenRecord):
@@ -270,6 +288,10 @@ class Study(Record):
     ranks: Ranks
     bytes: Count  # of one checkpoint of the whole job, as written
     full_bytes: Number  # the same at scale 1
+    # Where saves have only what changes of the state: bytes of the whole state, which was saved
+    # once, before all others. Each restore reads it, and then the newest of what changes.
+    state_bytes: Number | None = None
+    base: Save | None = None
     files: int
     tensors: int
     bytes_per_rank: list[int] = []

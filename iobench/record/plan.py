@@ -84,6 +84,7 @@ class CheckpointPlanFigures(Record):
     parameters: int
     bytes: int
     full_bytes: int
+    state_bytes: int | None  # of the whole state, where a checkpoint has only what changes
     model_bytes: int
     optimizer_bytes: int
     scaling: Scaling
@@ -96,7 +97,9 @@ class CheckpointPlanFigures(Record):
     memory_available_bytes: int | None
     target: str | None
     free_bytes: int | None
-    needed_bytes: int  # for two checkpoints: the previous one stays until the next is complete
+    # For two checkpoints: the previous one stays until the next is complete. And for the whole
+    # state, on which they are based where they have only what changes.
+    needed_bytes: int
     fits: bool | None
     accelerators: int
     mtbf_s: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 from ..base.units import (
     counted,
@@ -15,7 +16,14 @@ from ..base.units import (
     format_share,
 )
 from ..judge.checkpoint.meaning import not_told, upper_word
-from ..judge.checkpoint.study import cpu_s_per_gb, host_saves, slowdown, value_of, with_figures
+from ..judge.checkpoint.study import (
+    cpu_s_per_gb,
+    end_s,
+    host_saves,
+    slowdown,
+    value_of,
+    with_figures,
+)
 from ..judge.rules_ranks import host_name
 from ..record.checkpoint import Meaning, Restore, Save, Spread, Study
 from ..record.metrics import metrics_of
@@ -81,6 +89,7 @@ def saves_section(doc: TrainingRecord) -> Table | None:
     many = counted(len(study.saves), "save")
     title = f"Checkpoints of {study.model} by {study.writer} while loading: {many}"
     notes = [f"samples/s without saves: {format_count(quiet)}"] if quiet else []
+    notes += [changed] if (changed := _changed(study)) else []
     return rows.made("saves", title, notes=notes)
 
 
@@ -127,10 +136,22 @@ def _first(study: Study) -> FirstScreen:
     return FirstScreen(
         job=f"Checkpoint of {study.model} by {study.writer}",
         state=f"{counted(len(study.saves), 'save')} measured",
-        sentences=(meaning.sentence,) if meaning.sentence else (),
+        sentences=tuple(filter(None, (_changed(study), meaning.sentence))),
         gauges=tuple(gauges),
         picture=picture(_CURVE, bars, format_share),
     )
+
+
+def _changed(study: Study) -> str:
+    """What saves of what changes take, beside one of the whole state; empty if there are none."""
+    ends = [end for save in study.saves if (end := end_s(save)) is not None]
+    if study.base is None or study.state_bytes is None or not ends:
+        return ""
+    share = format_share(study.bytes / study.state_bytes)
+    took, whole = format_duration(median(ends)), format_duration(end_s(study.base) or 0.0)
+    restore = study.figures.get("restore_s")
+    both = f"; a restore reads both: {format_duration(restore.median)}" if restore else ""
+    return f"A save of the {share} that change takes {took}, the whole state {whole}{both}."
 
 
 def _advised(interval_s: float, advised_s: float) -> str:
@@ -151,6 +172,10 @@ def _figures(study: Study) -> Table | None:
         ("restore bandwidth", "restore_bytes_per_s", study.restores),
     ):
         table.add(label, name, _rate(study, name, done))
+    if study.base is not None:
+        took = figure(end_s(study.base), format_duration)
+        told = f"{took.text} for {format_bytes(study.base.bytes)}, saved once"
+        table.add("the whole state", "base_s", replace(took, text=told))
     readers = max((restore.threads or 0 for restore in study.restores), default=0)
     if readers:
         table.add("threads of a restore", "restore_threads", raw(readers))
@@ -193,6 +218,9 @@ def _about(doc: CheckpointRecord, study: Study) -> list[tuple[str, str]]:
         share = f", {part} of {format_bytes(study.full_bytes)}"
     checkpoint = f"{format_bytes(study.bytes)} in {counted(study.files, 'file')}, "
     what = ", the weights alone" if study.spec.weights_only else ""
+    if study.state_bytes is not None:
+        part = format_share(study.bytes / study.state_bytes)
+        what += f", the {part} that change of {format_bytes(study.state_bytes)}"
     checkpoint += f"{counted(study.tensors, 'tensor')}{share}{what}"
     ranks = f"{counted(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less"
     return [("ranks", ranks), ("checkpoint", checkpoint), ("storage", doc.storage.url or "")]
@@ -200,7 +228,8 @@ def _about(doc: CheckpointRecord, study: Study) -> list[tuple[str, str]]:
 
 def _operations(doc: CheckpointRecord, study: Study) -> Table:
     """One row for each save and restore."""
-    done: list[tuple[str, Save | Restore]] = [("save", save) for save in study.saves]
+    done: list[tuple[str, Save | Restore]] = [("base", study.base)] if study.base else []
+    done += [("save", save) for save in study.saves]
     rows = TableOf([*done, *(("restore", restore) for restore in study.restores)])
     measured = {metric.name: metric for metric in metrics_of("save", "restore")}
     rows.data("run_id", of=lambda _: doc.run_id)

@@ -158,12 +158,12 @@ def checkpoint_lines(plan: CheckpointPlanFigures, *, clients: Clients) -> str:
 
     Raises UsageError for a model that the tool does not have, and for a part of one.
     """
-    whole = plan.bytes == plan.full_bytes and plan.optimizer_bytes > 0
+    whole = plan.bytes == plan.full_bytes and plan.optimizer_bytes > 0 and not plan.state_bytes
     if not whole or not plan.model.startswith("llama3-"):
         raise UsageError(
             f"mlpstorage saves whole models, and only llama3-8b, -70b, -405b and -1t: "
             f"{plan.model}, {format_bytes(plan.bytes)}",
-            remedy="name one of them, without --scale and --weights-only",
+            remedy="name one of them, without --scale, --weights-only and --changed",
         )
     each = SAVES * plan.bytes / clients.hosts
     cached = each <= CACHE_MULTIPLE * clients.memory_bytes

@@ -123,10 +123,15 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
     first = FirstScreen(job=f"Checkpoint of {plan.model}, {ranks}", state=size, gauges=gauges)
     many, parameters = counted(plan.accelerators, "accelerator"), format_count(plan.parameters)
     held, state = format_bytes(plan.model_bytes), format_bytes(plan.optimizer_bytes)
-    memory = f"{size} of {known(plan.memory_available_bytes)} available"
+    whole, changed = size, ""
+    if plan.state_bytes is not None:
+        whole, share = format_bytes(plan.state_bytes), format_share(plan.bytes / plan.state_bytes)
+        changed = f"{share} of the whole state of {whole}, which is saved once"
+    memory = f"{whole} of {known(plan.memory_available_bytes)} available"
     told = [
         ("model", f"{plan.model} ({plan.summary}): {parameters} parameters{scaled}"),
         ("bytes", f"parameters {held}, optimizer {state}"),
+        ("what changes", changed),
         ("ranks", f"{format_count(plan.ranks)} ({cut})"),
         ("tensors", format_count(plan.tensors)),
         ("memory", f"all ranks on this host: {memory}"),

@@ -5,7 +5,9 @@ happens on the way (a full disk, a rank that dies, Ctrl-C), what was measured un
 and the checkpoints that are complete stay complete.
 
 During a run, saves and reads compete for the storage as in a training. The state stays the same
-from save to save, so that its checksums need not be computed again between two steps.
+from save to save, so that its checksums need not be computed again between two steps. Where saves
+have only what changes of the state, all of them are based on the whole state that was saved alone:
+what does not change is the same in the ranks of every phase.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from ..base.errors import IobenchError
 from ..checkpoint.catalog import CheckpointRoot
+from ..checkpoint.manifest import BaseCheckpoint
 from ..record.checkpoint import CheckpointRun, Study
 from ..record.run import CheckpointRecord, Finding
 from ..storage.locks.lock import Lease
@@ -78,8 +81,8 @@ class _Study:
         self.directory = new_directory(options.results, f"checkpoint-{plan.spec.model}")
         study = begin_study(plan, CheckpointRun)
         study.budget_s = self.budget.seconds
-        self.job = StudyJob(plan, root, study, hosts)
         self.before = root.last_number()
+        self.job = StudyJob(plan, root, study, hosts, self.before)
         self.doc = new_record(
             CheckpointRecord,
             self.directory.name,
@@ -110,36 +113,38 @@ class _Study:
         """All saves, and then all restores."""
         job, spec, timings = self.job, self.plan.spec, self.doc.timings
         began = time.monotonic()
+        if self.plan.partial:
+            self.observer.phase("saving the whole state")
+        with self.budget.trial(BASE):
+            yield from job.base()
         half = min(spec.restore_count, spec.count)
         # As many restores as saves are asked for, and each should take about as long.
-        yield from self._each(
-            "save", spec.count, lambda number: job.save(self.before + number), half
-        )
+        yield from self._each("save", spec.count, job.save, half)
         yield from job.drain()
         saved = time.monotonic()
         timings["save"] = saved - began
-        yield from self._each("restore", spec.restore_count, lambda number: job.restore())
+        yield from self._each("restore", spec.restore_count, job.restore)
         timings["restore"] = time.monotonic() - saved
 
-    def _each(
-        self, what: str, count: int, part: Callable[[int], Script], waiting: int = 0
-    ) -> Script:
+    def _each(self, what: str, count: int, part: Callable[[], Script], waiting: int = 0) -> Script:
         """Make saves or restores: one, and as many more as there is time for.
 
         Each should take as long as those so far. After them, as many others as were made, but at
-        most ``waiting``, need as much time again.
+        most ``waiting``, need as much time again, and each that of the whole state besides.
         """
         budget = self.budget
         for number in range(1, count + 1):
-            each = budget.mean_s(what)
-            if each is not None and not budget.fits(each * (1 + min(waiting, number))):
+            each, others = budget.mean_s(what), min(waiting, number)
+            if each is not None and not budget.fits(
+                each * (1 + others) + budget.spent_s(BASE) * others
+            ):
                 return
             left = None if each is None else each * (count - number + 1)
             self.observer.expect(left, more=each is not None and waiting > 0)
             self.observer.phase(f"{what} {number} of {count}")
             with budget.trial(what):
                 self.lease.check()
-                yield from part(number)
+                yield from part()
 
 
 def unlocked(lease: Lease) -> list[Finding]:
@@ -149,6 +154,9 @@ def unlocked(lease: Lease) -> list[Finding]:
     evidence = f"the place that was written to was {lease.unregistered}"
     return [Finding(rule="storage.unlocked", level="info", evidence=evidence)]
 
+
+BASE = "whole state"
+"""The name of its save in a budget, where saves have only what changes."""
 
 ALONE = 3
 """Saves while nothing else runs, for comparison."""
@@ -182,6 +190,7 @@ class Saver:
         self.root, self._lease, self.hosts = root, lease, hosts
         self._before = root.last_number()
         self._phases = 0
+        self._base: BaseCheckpoint | None = None
         self.save_s = 0.0  # of the longest save alone
         self.study: Study = begin_study(mixed.plan, Study)
         self.study.every = mixed.every
@@ -197,14 +206,15 @@ class Saver:
         if budget.seconds is not None:
             budget.limits[_PART] = _ALONE_SHARE * budget.seconds
         quiet = self.study.model_copy(update={"saves": []})
-        job = StudyJob(self.plan, self.root, quiet, self.hosts)
+        job = StudyJob(self.plan, self.root, quiet, self.hosts, self._before)
 
         def script() -> Script:
+            yield from job.base()
             for number in range(1, ALONE + 1):
                 if number > 1 and not budget.fits(self.save_s, _PART):
                     break
                 with budget.trial(_PART):
-                    yield from job.save(self._before + number)
+                    yield from job.save()
                 self.save_s = budget.longest_s(_PART)
             yield from job.drain()
 
@@ -212,7 +222,8 @@ class Saver:
         try:
             job.run(script())
         finally:
-            self.study.alone = quiet.saves
+            self.study.alone, self.study.base = quiet.saves, quiet.base
+            self._base = job.records.base
 
     @contextmanager
     def during(self, *, recorded: bool = True) -> Iterator[Saving]:
@@ -223,7 +234,8 @@ class Saver:
         self._lease.check()
         rendezvous = self.hosts.rendezvous()
         with rank_maker(self.plan, self.root, rendezvous) as make:
-            records = SaveRecords(self.root, self.plan.spec, self.study.saves if recorded else [])
+            study = self.study if recorded else self.study.model_copy(update={"saves": []})
+            records = SaveRecords(self.root, self.plan.spec, study, self._base)
             records.head_start_ns = self.hosts.head_start_ns(HEAD_START_NS)
             self._phases += 1
             first = self._before + self._phases * _STRIDE

@@ -15,7 +15,7 @@ from ..base.units import format_bytes
 from ..checkpoint import WRITERS, check_options
 from ..checkpoint.base import State
 from ..checkpoint.models import Parallelism, StateModel, find_model, scale
-from ..checkpoint.sharding import Share, layout, shares
+from ..checkpoint.sharding import Share, changing, layout, shares
 from ..judge.checkpoint.meaning import (
     longest_save_at_best_s,
     longest_save_s,
@@ -48,12 +48,28 @@ class StudyPlan:
     scaling: Scaling
     parallelism: Parallelism
     shares: list[Share]
+    saved: list[Share]  # what a save has of them: all, or what changes
     training: Training  # input of the analysis: time between interruptions, prices ...
     here: range | None = None  # the ranks of this host; None: all of them
 
     @property
+    def partial(self) -> bool:
+        """Whether saves have only what changes of the state, after one of the whole state."""
+        return self.spec.changed_share < 1
+
+    @property
     def bytes(self) -> int:
+        """Of the whole state."""
         return sum(share.nbytes for share in self.shares)
+
+    @property
+    def saved_bytes(self) -> int:
+        return sum(share.nbytes for share in self.saved)
+
+    @property
+    def full_saved_bytes(self) -> int:
+        """Bytes of a save at scale 1."""
+        return at_full_scale(self.full, self.saved_bytes, self.bytes)
 
     @property
     def bytes_here(self) -> int:
@@ -78,6 +94,22 @@ def saved_model(spec: CheckpointSpec) -> StateModel:
     return model.weights() if spec.weights_only else model
 
 
+def saved_shares(spec: CheckpointSpec, shares: list[Share]) -> list[Share]:
+    """What a save has of each share: all of it, or what changes."""
+    part = spec.changed_share
+    return shares if part == 1 else [changing(share, part, seed=spec.seed) for share in shares]
+
+
+def at_full_scale(full: StateModel, saved: int, state: int) -> int:
+    """Bytes at scale 1, of which ``saved`` are in a scaled state of ``state`` bytes."""
+    return full.state_bytes if saved == state else full.state_bytes * saved // state
+
+
+def needed_bytes(spec: CheckpointSpec, saved: int, state: int) -> int:
+    """Of a target: the previous checkpoints stay until the next is complete, and the base does."""
+    return (spec.keep + 1) * saved + (state if spec.changed_share < 1 else 0)
+
+
 def make_study_plan(
     spec: CheckpointSpec, url: str, training: Training, here: range | None = None
 ) -> StudyPlan:
@@ -90,6 +122,7 @@ def make_study_plan(
     check_options(spec.writer, sorted(OPTIONS & spec.model_fields_set))
     model, scaling = scale(full, float(spec.share))
     parallelism = layout(full, spec.ranks, spec.parallelism)
+    whole = shares(model, parallelism)
     plan = StudyPlan(
         spec=spec,
         url=url,
@@ -97,7 +130,8 @@ def make_study_plan(
         full=full,
         scaling=Scaling.model_validate(scaling),
         parallelism=parallelism,
-        shares=shares(model, parallelism),
+        shares=whole,
+        saved=saved_shares(spec, whole),
         training=training.model_copy(
             update={"accelerators": training.accelerators or max(full.layout.ranks, spec.ranks)}
         ),
@@ -127,12 +161,15 @@ def describe_checkpoint(
     full = saved_model(spec)
     model, scaling = scale(full, float(spec.share))
     parallelism = layout(full, ranks)
-    parts = shares(model, parallelism)
+    whole = shares(model, parallelism)
+    state = sum(share.nbytes for share in whole)
+    parts = saved_shares(spec, whole)
     sizes = [share.nbytes for share in parts]
+    size, partial_saves = at_full_scale(full, sum(sizes), state), spec.changed_share < 1
     count = training.accelerators or max(full.layout.ranks, parallelism.ranks)
     mtbf = training.mtbf_s or published_mtbf_s(count)
     hosts, limit = training.hosts_writing, training.storage_write_bytes_per_s
-    read = restored_bytes(full.state_bytes, training)
+    read = restored_bytes(size + (full.state_bytes if partial_saves else 0), training)
     restore = (
         read / training.storage_read_bytes_per_s if training.storage_read_bytes_per_s else None
     )
@@ -144,7 +181,7 @@ def describe_checkpoint(
             else longest_save_s(budget, training.interval_s)
         )
         interval = training.interval_s or young_s(longest, mtbf)
-        rate = full.state_bytes / longest
+        rate = size / longest
         rows.append(
             BudgetFigures(
                 stall_budget=budget,
@@ -158,15 +195,16 @@ def describe_checkpoint(
         )
     root = local_root(open_storage(url)) if url else None
     free = None if root is None else shutil.disk_usage(_existing(root)).free
-    needed = (spec.keep + 1) * sum(sizes)
+    needed = needed_bytes(spec, sum(sizes), state)
     return CheckpointPlanFigures(
         model=spec.model,
         summary=full.summary,
         parameters=model.parameter_count,
         bytes=sum(sizes),
-        full_bytes=full.state_bytes,
+        full_bytes=size,
+        state_bytes=state if partial_saves else None,
         model_bytes=model.parameter_bytes,
-        optimizer_bytes=sum(sizes) - model.parameter_bytes,
+        optimizer_bytes=state - model.parameter_bytes,
         scaling=Scaling.model_validate(scaling),
         ranks=parallelism.ranks,
         parallelism=asdict(parallelism),
@@ -177,7 +215,7 @@ def describe_checkpoint(
         memory_available_bytes=available_bytes(),
         target=url,
         free_bytes=free,
-        needed_bytes=needed,  # the previous checkpoint stays until the next is complete
+        needed_bytes=needed,
         fits=None if free is None else needed <= free,
         accelerators=count,
         mtbf_s=mtbf,
@@ -216,16 +254,17 @@ def check_memory(plan: StudyPlan) -> None:
 
 
 def check_space(plan: StudyPlan) -> None:
-    """Check that ``keep`` checkpoints and the one being written fit on a local target."""
+    """Check that ``keep`` checkpoints, the next one and their base fit on a local target."""
     root = local_root(open_storage(plan.url))
     if root is None:
         return
     there = _existing(root)
     free = shutil.disk_usage(there).free
-    needed = (plan.spec.keep + 1) * plan.bytes
+    needed = needed_bytes(plan.spec, plan.saved_bytes, plan.bytes)
     if needed > free:
-        fitting = Fraction(free, (plan.spec.keep + 1) * max(plan.full.state_bytes, 1))
-        what = f"{plan.spec.keep + 1} checkpoints of {format_bytes(plan.bytes)}"
+        fitting = Fraction(free * plan.bytes, needed * max(plan.full.state_bytes, 1))
+        what = f"{plan.spec.keep + 1} checkpoints of {format_bytes(plan.saved_bytes)}"
+        what += f" and one of {format_bytes(plan.bytes)}" if plan.partial else ""
         raise UsageError(
             f"{what} don't fit into the {format_bytes(free)} that are free at {there}",
             remedy=f"use --scale {_share_below(fitting)}",

@@ -74,10 +74,14 @@ class Prepare(Command):
 
 @dataclass(frozen=True, slots=True)
 class SaveNow(Command):
-    """Save the state as of ``step``, then train until the next save."""
+    """Save the state as of ``step``, then train until the next save.
+
+    ``whole``: all of it, and not only what changes from save to save.
+    """
 
     step: int
     at_ns: int
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Drain(Command):
 
 @dataclass(frozen=True, slots=True)
 class PrepareRestore(Command):
-    """Wipe the tensors, and check that the files of ``step`` can be restored into them."""
+    """Wipe the tensors that ``step`` has, and check that its files can be restored into them."""
 
     step: int
 

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Protocol, TypeVar
 
 from ..base.errors import IobenchError
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
+from ..checkpoint.manifest import BaseCheckpoint
 from ..judge.statistics import of_all
 from ..record.checkpoint import (
     AskedTraining,
@@ -26,7 +28,7 @@ from ..record.checkpoint import (
 )
 from ..storage.base import Storage
 from ..storage.scratch import scratch
-from .agent import HostAgent
+from .agent import CacheState, HostAgent
 from .checkpoint_plan import StudyPlan
 from .conductor import Script, Scripted, conduct
 from .crew import Crew
@@ -50,14 +52,20 @@ HEAD_START_NS = 2_000_000
 
 
 class SaveRecords:
-    """The checkpoints of one job.
+    """The checkpoints of one job, whose saves are added to ``study`` when they are complete.
 
-    ``saves`` has an entry for each checkpoint that was completed, and ``committed`` the steps of
-    those that still exist.
+    ``committed`` has the steps of those that still exist. ``base``: where saves have only what
+    changes, the checkpoint of the whole state, which is the first one and stays.
     """
 
-    def __init__(self, root: CheckpointRoot, spec: CheckpointSpec, saves: list[Save]) -> None:
-        self.root, self.spec, self.saves = root, spec, saves
+    def __init__(
+        self,
+        root: CheckpointRoot,
+        spec: CheckpointSpec,
+        study: Study,
+        base: BaseCheckpoint | None = None,
+    ) -> None:
+        self.root, self.spec, self.study, self.base = root, spec, study, base
         self.committed: list[int] = []
         self.head_start_ns = HEAD_START_NS
         self._starts: dict[int, int] = {}
@@ -79,10 +87,16 @@ class SaveRecords:
         parts[rank] = part
         if len(parts) < self.spec.ranks:
             return
-        self.root.step(step).commit(writer=self.spec.writer, world=self.spec.ranks)
+        manifest = self.root.step(step).commit(
+            writer=self.spec.writer, world=self.spec.ranks, base=self.base
+        )
         committed_s = (time.monotonic_ns() - self._starts[step]) / 1e9
-        self.committed.append(step)
-        self.saves.append(joined_save(step, [parts[rank] for rank in sorted(parts)], committed_s))
+        save = joined_save(step, [parts[rank] for rank in sorted(parts)], committed_s)
+        if self.spec.changed_share < 1 and self.base is None:
+            self.base, self.study.base = manifest.as_base(), save
+        else:
+            self.committed.append(step)
+            self.study.saves.append(save)
         del self._parts[step]
 
 
@@ -145,7 +159,8 @@ def rank_maker(
         def make(link: Link) -> CheckpointRank:
             where = rendezvous or f"file://{meeting}/meet"
             job = Job(rank=link.rank, world=link.world, rendezvous=where)
-            return CheckpointRank(job, plan.spec, root, plan.builder(link.rank), link)
+            changing = plan.saved[link.rank] if plan.partial else None
+            return CheckpointRank(job, plan.spec, root, plan.builder(link.rank), link, changing)
 
         yield make
 
@@ -159,12 +174,13 @@ def begin_study(plan: StudyPlan, kind: type[S]) -> S:
         model=plan.spec.model,
         writer=plan.spec.writer,
         ranks=plan.spec.ranks,
-        bytes=plan.bytes,
-        full_bytes=plan.full.state_bytes,
+        bytes=plan.saved_bytes,
+        full_bytes=plan.full_saved_bytes,
+        state_bytes=plan.bytes if plan.partial else None,
         files=0,
-        tensors=sum(share.tensors for share in plan.shares),
-        bytes_per_rank=[share.nbytes for share in plan.shares],
-        largest_rank_bytes=max(share.nbytes for share in plan.shares),
+        tensors=sum(share.tensors for share in plan.saved),
+        bytes_per_rank=[share.nbytes for share in plan.saved],
+        largest_rank_bytes=max(share.nbytes for share in plan.saved),
         scaling=plan.scaling,
         parallelism=asdict(plan.parallelism),
         spec=StudySpec.model_validate(plan.spec.model_dump(mode="json")),
@@ -198,8 +214,9 @@ def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
 class StudyJob:
     """The commands for the ranks of a study, and the records of their reports.
 
-    ``save``, ``drain`` and ``restore`` are parts of a script for ``run``. Saves that become durable
-    while something else is going on are recorded, too.
+    ``base``, ``save``, ``drain`` and ``restore`` are parts of a script for ``run``. Saves that
+    become durable while something else is going on are recorded, too. ``after``: the number of the
+    last step that the target has; those of this job follow it.
     """
 
     def __init__(
@@ -208,11 +225,13 @@ class StudyJob:
         root: CheckpointRoot,
         study: Study,
         hosts: SavingHosts,
+        after: int,
     ) -> None:
         self.plan, self.root, self.study, self.hosts = plan, root, study, hosts
+        self.step = after
         self.agent = hosts.agent(root.storage)
         self.head_start_ns = HEAD_START_NS
-        self.records = SaveRecords(root, plan.spec, study.saves)
+        self.records = SaveRecords(root, plan.spec, study)
         self._steps: dict[int, list[Done]] = {}  # by save: what the ranks did after it
 
     def run(self, script: Script) -> None:
@@ -223,11 +242,19 @@ class StudyJob:
             )
             conduct(crew, _ScriptedStudy(script, self.records))
 
-    def save(self, step: int) -> Script:
+    def base(self) -> Script:
+        """Save the whole state, and wait for it, where later saves have only what changes of it."""
+        if self.plan.partial:
+            yield from self.save()
+            yield Drain
+
+    def save(self) -> Script:
         """Let all ranks save, and then run the training steps until the next save."""
+        self.step = step = self.step + 1
         yield lambda: Prepare(step)
         self.records.make_room()
-        points = yield lambda: SaveNow(step, self.records.begin(step))
+        whole = self.records.base is None
+        points = yield lambda: SaveNow(step, self.records.begin(step), whole)
         self._steps[step] = [point for point in points if isinstance(point, Done)]
 
     def drain(self) -> Script:
@@ -242,31 +269,47 @@ class StudyJob:
             save.step_alone_s = _mean(s for rank in ranks for s in rank.alone_s)
 
     def restore(self) -> Script:
-        """Restore the latest checkpoint, cold, into wiped tensors; all ranks start together."""
+        """Restore the latest checkpoint, cold, into wiped tensors; all ranks start together.
+
+        Where it has only what changed, its base is read before it, in the same way.
+        """
         step = self.records.committed[-1]
-        yield lambda: PrepareRestore(step)
-        # Nobody reads now: the ranks have checked their files, and wait for the common start.
-        cache = self.agent.empty_cache(self.root.step(step).data_keys())
-        points = yield lambda: RestoreNow(time.monotonic_ns() + self.head_start_ns)
-        parts = [point for point in points if isinstance(point, PartRestored)]
-        times = [part.wall_s for part in parts]
-        verified = [part.verified for part in parts]
-        self.study.restores.append(
-            Restore(
-                step=step,
-                wall_s=max(times),
-                first_done_s=min(times),
-                bytes=sum(part.bytes for part in parts),
-                cpu_s=of_all(sum, (part.cpu_s for part in parts)),
-                residency_before=cache.ratio,
-                residency_how=cache.how,
-                residencies=list(cache.hosts),
-                verified=False if False in verified else None if None in verified else True,
-                rank_s=times,
-                rank_late_s=[part.late_s for part in parts],
-                threads=max((part.threads for part in parts if part.threads), default=None),
-            )
-        )
+        caches: list[CacheState] = []
+        reads: list[list[PartRestored]] = []
+        for target in self.root.step(step).sources():
+            yield partial(PrepareRestore, target.number)
+            # Nobody reads now: the ranks have checked their files, and wait for the common start.
+            caches.append(self.agent.empty_cache(target.data_keys()))
+            points = yield lambda: RestoreNow(time.monotonic_ns() + self.head_start_ns)
+            reads.append([point for point in points if isinstance(point, PartRestored)])
+        self.study.restores.append(joined_restore(step, reads, caches))
+
+
+def joined_restore(
+    step: int, reads: Sequence[Sequence[PartRestored]], caches: Sequence[CacheState]
+) -> Restore:
+    """Combine what the ranks read, of one checkpoint after the other, to the job's restore.
+
+    A rank's times are the sums of its own; the page cache held as much as in the worst case.
+    """
+    times = [sum(part.wall_s for part in rank) for rank in zip(*reads, strict=True)]
+    parts = [part for read in reads for part in read]
+    verified = [part.verified for part in parts]
+    ratios = zip(*(cache.hosts for cache in caches), strict=True)
+    return Restore(
+        step=step,
+        wall_s=max(times),
+        first_done_s=min(times),
+        bytes=sum(part.bytes for part in parts),
+        cpu_s=of_all(sum, (part.cpu_s for part in parts)),
+        residency_before=of_all(max, (cache.ratio for cache in caches)),
+        residency_how=next((cache.how for cache in caches if cache.ratio is None), caches[0].how),
+        residencies=[of_all(max, of_host) for of_host in ratios],
+        verified=False if False in verified else None if None in verified else True,
+        rank_s=times,
+        rank_late_s=[sum(part.late_s for part in rank) for rank in zip(*reads, strict=True)],
+        threads=max((part.threads for part in parts if part.threads), default=None),
+    )
 
 
 class _ScriptedStudy(Scripted):

@@ -15,6 +15,7 @@ from ..checkpoint import make_writer
 from ..checkpoint.base import Job, Restored
 from ..checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from ..checkpoint.leaves import leaves
+from ..checkpoint.manifest import BaseCheckpoint
 
 
 def make_state(seed: int = 0, *, large: int = 700_001) -> dict[str, Any]:
@@ -88,15 +89,19 @@ def save(
     state: dict[str, Any],
     *,
     fsync: bool = True,
+    base: BaseCheckpoint | None = None,
     **options: Any,
 ) -> CheckpointTarget:
-    """Save the state of a job of one rank, and complete the checkpoint."""
+    """Save the state of a job of one rank, and complete the checkpoint.
+
+    ``base``: the state is what changed since that one.
+    """
     made, target = make_writer(writer, options=options), root.step(step)
     try:
         target.publish(made.save(state, target, fsync=fsync).wait(), rank=0)
     finally:
         made.close()
-    target.commit(writer=writer, world=1)
+    target.commit(writer=writer, world=1, base=base)
     return target
 
 

@@ -17,9 +17,17 @@ import psutil
 import pytest
 
 from iobench.checkpoint import dcp_restore, saving
+from iobench.checkpoint.catalog import CheckpointRoot
+from iobench.checkpoint.leaves import part_of
 from iobench.checkpoint.manifest import corrupt
 from iobench.checkpoint.stream import Stream
+from iobench.record.checkpoint import CheckpointSpec, Training
+from iobench.runner.checkpoint_plan import make_study_plan
+from iobench.runner.conductor import Script
+from iobench.runner.study import StudyJob
 from iobench.runner.tasks import checkpoint
+from iobench.settings.base import build
+from tests import checkpoints
 from tests.processes import (
     PATIENCE_S,
     completed,
@@ -89,6 +97,142 @@ def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: 
     (run,) = (tmp_path / "results").iterdir()
     assert document(f"report {run}") == doc
     assert printed(f"report {run} --format csv").count("\n") == 1 + 4
+
+
+CHANGED = [
+    ("stream", 2, ""),
+    ("stream", 1, "--weights-only --async --set steps=2"),
+    ("torch", 1, "--weights-only"),
+    ("safetensors", 1, "--async"),
+    ("dcp", 2, ""),
+    ("dcp-async", 1, ""),
+]
+
+
+@pytest.mark.parametrize(("writer", "ranks", "how"), CHANGED)
+def test_saves_of_what_changes_are_restored_over_the_whole_state(
+    tmp_path: Path, study: str, writer: str, ranks: int, how: str
+) -> None:
+    """The whole state once, then a tenth of it: in the record, on the storage, and in a state that
+    is restored from what the study has left.
+    """
+    doc = document(
+        f"{study} --changed 10% --writer {writer} --ranks {ranks} --repeat 3 --keep-data {how}"
+    )
+    job = doc["job"]
+    assert 0.05 * job["state_bytes"] < job["bytes"] <= 0.1 * job["state_bytes"]
+    assert (job["base"]["step"], [save["step"] for save in job["saves"]]) == (1, [2, 3, 4])
+    for save, size in ((job["base"], "state_bytes"), *((save, "bytes") for save in job["saves"])):
+        assert job[size] <= save["bytes"] < 1.02 * job[size] + 100_000  # names, shapes, alignment
+    both = job["base"]["bytes"] + job["saves"][-1]["bytes"]
+    assert len(job["restores"]) == 3
+    for restore in job["restores"]:
+        assert (restore["verified"], restore["step"], restore["residency_before"]) == (True, 4, 0)
+        assert restore["bytes"] <= both < 1.02 * restore["bytes"] + 100_000
+    root = CheckpointRoot.open(str(tmp_path / "ckpt"))
+    assert [target.number for target in root.complete()] == [1, 4]
+    for target, save in zip(root.complete(), (job["base"], job["saves"][-1]), strict=True):
+        assert target.manifest().bytes == save["bytes"]
+        assert sum(root.storage.size(key) for key in target.data_keys()) == save["bytes"]
+    (run,) = (tmp_path / "results").iterdir()
+    assert document(f"report {run}") == doc
+    if ranks == 1:
+        assert_newest_state(root, job["spec"], 4)
+
+
+def assert_newest_state(
+    root: CheckpointRoot, asked: Mapping[str, Any], advanced_to: int | None
+) -> None:
+    """What is restored from the newest checkpoint is the state that a training of one rank had.
+
+    ``advanced_to``: the step to which what changes was advanced; None: as it was built.
+    """
+    given = {key: value for key, value in asked.items() if value is not None}
+    plan = make_study_plan(build(CheckpointSpec, given, where="test"), root.url, Training())
+    wanted, found = plan.builder(0)(), plan.builder(0)()
+    if advanced_to is not None:
+        checkpoint.advance(part_of(wanted, plan.saved[0]), advanced_to)
+        wanted["step"] = advanced_to
+    checkpoint.wipe(found)
+    latest = root.latest()
+    assert latest is not None
+    for target, whole in zip(latest.sources(), (True, False), strict=True):
+        part = found if whole else part_of(found, plan.saved[0])
+        checkpoints.restore(asked["writer"], target, part)
+        found["step"] = part["step"]
+    assert checkpoints.same(found, wanted)
+
+
+def test_a_run_saves_what_changes_based_on_the_whole_state_before_it(
+    tmp_path: Path, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12 steps in each of two repetitions. What the run has saved is looked at before it goes."""
+    root, left = CheckpointRoot.open(str(tmp_path / "ckpt")), list[int]()
+    asked = {"model": "llama3-8b", "writer": "stream", "scale": "1/8192", "changed": "10%"}
+
+    def looked(self: CheckpointRoot, *, above: int) -> None:
+        left.extend(target.number for target in self.complete() if target.sources())
+        assert_newest_state(root, asked, None)
+        leave(self, above=above)
+
+    leave = CheckpointRoot.leave
+    monkeypatch.setattr(CheckpointRoot, "leave", looked)
+    saving = "--checkpoint llama3-8b --checkpoint-scale 1/8192 --checkpoint-changed 10%"
+    small = "--set batch_size=5 --set epochs=1 --set loader.workers=1 --no-ablations"
+    doc = document(
+        f"run demo --data {make_dataset()[1]} --results {tmp_path}/results --calibration 0 {small}"
+        f" --repeat 2 {saving} --checkpoint-every 4 --checkpoint-to {root.url}"
+    )
+    saves = doc["job"]["saves"]
+    assert saves["base"]["bytes"] >= saves["state_bytes"]
+    assert [save["step"] for save in saves["alone"]] == [2, 3, 4]
+    assert len(saves["saves"]) == 6
+    for save in saves["saves"] + saves["alone"]:
+        assert saves["bytes"] <= save["bytes"] < 0.2 * saves["base"]["bytes"]
+    assert left[0] == saves["base"]["step"] == 1
+    assert left[-1] == saves["saves"][-1]["step"]
+    assert not (tmp_path / "ckpt").exists()
+
+
+def test_a_study_that_is_killed_leaves_what_a_restore_needs(tmp_path: Path, study: str) -> None:
+    """Between two saves, or within one."""
+    root = CheckpointRoot.open(str(tmp_path / "ckpt"))
+
+    def saved() -> bool:
+        return any((tmp_path / "ckpt").glob("step-*5/checkpoint.json"))
+
+    with running(f"{study} --changed 10% --repeat 1000 --quiet", folder=tmp_path) as process:
+        wait_until(saved, "no fifth save")
+        ranks = psutil.Process(process.pid).children()
+        process.kill()
+        process.wait()
+    assert not psutil.wait_procs(ranks, timeout=PATIENCE_S)[1]
+    complete = root.complete()
+    assert complete[0].number == 1
+    assert complete[-1].number >= 5
+    assert complete[-1].sources() == [complete[0], complete[-1]]
+
+
+@pytest.mark.parametrize("writer", ["stream", "dcp"])
+def test_a_base_that_was_damaged_is_named(
+    study: str, writer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Somebody else changes a byte of it between the saves and the restores."""
+
+    def damaged(job: StudyJob) -> Script:
+        file = max(
+            (tmp_path / "ckpt/step-00000001").iterdir(), key=lambda each: each.stat().st_size
+        )
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        yield from restored(job)
+
+    restored = StudyJob.restore
+    monkeypatch.setattr(StudyJob, "restore", damaged)
+    line = refused(f"{study} --repeat 1 --changed 10% --writer {writer}", code=1)
+    assert "step-00000001" in line
+    assert "corrupt" in line
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,15 @@ def record_of(tmp_path: Path) -> CheckpointRecord:
     return doc
 
 
-@pytest.mark.parametrize("writer", ["stream", "dcp"])
+@pytest.mark.parametrize(
+    ("writer", "changed"), [("stream", "1"), ("dcp", "1"), ("stream", "20%"), ("dcp", "20%")]
+)
 def test_two_hosts_with_unequal_ranks_save_and_restore_one_checkpoint(
-    tmp_path: Path, writer: str
+    tmp_path: Path, writer: str, changed: str
 ) -> None:
     to = tmp_path / "ckpt"
     of: dict[int, list[object]] = {0: ["--ranks-per-host", 1], 1: ["--ranks-per-host", 2]}
-    words = ("--writer", writer, "--keep-data", "--details")
+    words = ("--writer", writer, "--changed", changed, "--keep-data", "--details")
     found = ended(start(tmp_path, str(to), *words, of=of))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
     doc = record_of(tmp_path)
@@ -52,7 +54,9 @@ def test_two_hosts_with_unequal_ranks_save_and_restore_one_checkpoint(
     assert restore.verified
     assert len(restore.residencies) == 2
     latest = CheckpointRoot.open(str(to)).latest()
-    assert latest.manifest().world == 3
+    whole = [] if changed == "1" else [1]
+    assert [target.number for target in latest.sources()] == [*whole, save.step]
+    assert {target.manifest().world for target in latest.sources()} == {3}
     assert "host 1 (" in found[0].out
     assert "Measured on 2 hosts" in found[0].out
 

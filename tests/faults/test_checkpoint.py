@@ -27,6 +27,7 @@ from iobench.base.errors import (
     TargetRefusedError,
 )
 from iobench.checkpoint import make_writer
+from iobench.checkpoint import place as place_module
 from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
@@ -316,6 +317,9 @@ def test_a_bomb_among_the_values_of_dcp_is_never_executed(tmp_path: Path) -> Non
         (lambda m: m.update(version=99), "99"),
         (lambda m: m.pop("writer"), "no 'writer'"),
         (lambda m: m["parts"][0].update(xxh3="0" * 16), "committed"),
+        (lambda m: m.update(base={"step": 1, "xxh3": ""}), "not an earlier step"),
+        (lambda m: m.update(base={"step": -1, "xxh3": ""}), "not a whole number"),
+        (lambda m: m.update(base=[]), "can't be read"),
     ],
 )
 def test_a_manifest_that_was_tampered_with(tmp_path: Path, change: Any, why: str) -> None:
@@ -330,6 +334,75 @@ def test_a_manifest_that_was_tampered_with(tmp_path: Path, change: Any, why: str
         path.write_text(text)
         with pytest.raises(CorruptCheckpointError, match="can't be read"):
             restore("torch", target, {"x": torch.zeros(3)})
+
+
+def based(path: Path) -> CheckpointRoot:
+    """Two whole checkpoints, and after each of them two with what changed since."""
+    root, state = claimed(path), {"x": torch.ones(3), "y": torch.ones(3)}
+    for step in (1, 4):
+        base = save("torch", root, step, state).manifest().as_base()
+        for later in (step + 1, step + 2):
+            save("torch", root, later, {"x": torch.ones(3)}, base=base)
+    return root
+
+
+def restorable(root: CheckpointRoot) -> list[int]:
+    """The complete checkpoints; each of them must have what a restore of it reads."""
+    return [target.number for target in root.complete() if target.sources()]
+
+
+@pytest.mark.parametrize(("last", "left"), [(1, [4, 6]), (2, [4, 5, 6]), (4, [1, 3, 4, 5, 6])])
+def test_a_whole_state_stays_as_long_as_what_is_based_on_it(
+    tmp_path: Path, last: int, left: list[int]
+) -> None:
+    root = based(tmp_path / "c")
+    root.keep(last)
+    assert restorable(root) == left
+
+
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda root: root.keep(1),
+        lambda root: root.leave(above=0),
+        lambda root: root.leave(above=2),
+        lambda root: root.clean(),
+    ],
+)
+def test_a_removal_that_is_interrupted_leaves_nothing_without_its_base(
+    tmp_path: Path, remove: Callable[[CheckpointRoot], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each checkpoint that is removed, those that are still there can be restored."""
+    root, seen = based(tmp_path / "c"), []
+    remove_step = place_module.remove_step
+
+    def looked(*given: Any) -> Any:
+        removal = remove_step(*given)
+        seen.append(restorable(root))
+        return removal
+
+    monkeypatch.setattr(place_module, "remove_step", looked)
+    remove(root)
+    assert len(seen) > 1
+
+
+def test_a_base_that_is_missing_or_another_one_is_told_in_one_line(tmp_path: Path) -> None:
+    root = based(tmp_path / "c")
+    save("torch", root, 7, {"x": torch.ones(3), "y": torch.zeros(3)})
+    first, whole = root.step(4).path(MANIFEST), root.step(7).path(MANIFEST)
+    assert first is not None
+    assert whole is not None
+    text = first.read_bytes()
+    first.write_bytes(whole.read_bytes())
+    with pytest.raises(CorruptCheckpointError, match="step-00000004, where another checkpoint is"):
+        root.step(6).sources()
+    first.write_bytes(text[:-9])
+    with pytest.raises(CorruptCheckpointError, match=r"step-00000004/checkpoint\.json is corrupt"):
+        root.step(6).sources()
+    root.remove(root.step(4))
+    with pytest.raises(CorruptCheckpointError, match="step-00000004, which is missing"):
+        root.step(6).sources()
+    assert root.step(3).sources() == [root.step(1), root.step(3)]
 
 
 def test_foreign_files_are_refused_and_never_removed(tmp_path: Path) -> None:

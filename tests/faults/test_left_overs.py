@@ -188,11 +188,11 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyPlan:
     """A study of two ranks; in its second save the parent is interrupted, and begins to stop."""
     save = CheckpointRank.save
 
-    def interrupted_save(rank: CheckpointRank, step: int, start_ns: int) -> None:
+    def interrupted_save(rank: CheckpointRank, step: int, start_ns: int, *, whole: bool) -> None:
         if step == INTERRUPTED and rank.job.rank == 0:
             os.kill(os.getppid(), signal.SIGINT)
             wait_until(lambda: rank.link.stopped.value, "the parent does not stop")
-        save(rank, step, start_ns)
+        save(rank, step, start_ns, whole=whole)
 
     monkeypatch.setattr(CheckpointRank, "save", interrupted_save)
     asked = {"model": "llama3-8b", "scale": "1/16384", "ranks": 2, "count": 5, "writer": "stream"}

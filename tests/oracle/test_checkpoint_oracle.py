@@ -31,13 +31,14 @@ def memory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def study(memory: Path, **settings: object) -> Study:
+def study(memory: Path, *, read: float = 1e12, **settings: object) -> Study:
     spec = build(
         CheckpointSpec,
         {"model": "llama3-8b", "scale": "1/4096", "count": 3, "restores": 1, **settings},
         where="test",
     )
-    url = f"throttled+{memory / 'ckpt'}?write_bandwidth={int(BANDWIDTH)}"
+    rates = f"write_bandwidth={int(BANDWIDTH)}&bandwidth={int(read)}"
+    url = f"throttled+{memory / 'ckpt'}?{rates}"
     doc, _ = run_study(
         make_study_plan(spec, url, Training(mtbf_s=MTBF_S)),
         StudyOptions(results=memory / "results"),
@@ -66,6 +67,27 @@ def test_durable_time_and_interval_follow_from_the_bandwidth(
         found.full_bytes / (2 * MTBF_S * 0.01**2)
     )
     assert not meaning.within_budget
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_saves_of_what_changes_take_their_bytes_and_a_restore_those_of_both(
+    memory: Path, ranks: int
+) -> None:
+    """The planted rates predict the save of the whole state, the others, and the restore."""
+    found = study(memory, ranks=ranks, changed="1/4", read=4 * BANDWIDTH)
+    assert found.base is not None
+    assert found.state_bytes is not None
+    whole, part = found.base.bytes / BANDWIDTH, found.saves[0].bytes / BANDWIDTH
+    assert found.base.durable_s == pytest.approx(whole, rel=0.05)
+    assert part < 0.26 * whole
+    assert found.figures["durable_s"].median == pytest.approx(part, rel=0.1)
+    assert found.figures["restore_s"].median == pytest.approx((whole + part) / 4, rel=0.1)
+    meaning = found.meaning
+    assert isinstance(meaning, Meaning)
+    size = 8_030_261_248 * 14 * found.bytes / found.state_bytes  # at scale 1
+    assert meaning.blocked_s == pytest.approx(size / BANDWIDTH, rel=0.1)
+    both = size * (1 + found.state_bytes / found.bytes)
+    assert meaning.restore_s == pytest.approx(both / BANDWIDTH / 4, rel=0.1)
 
 
 @pytest.mark.nightly

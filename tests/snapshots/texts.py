@@ -6,6 +6,7 @@ ids, names and figures.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -24,6 +25,7 @@ from iobench.cli.main import VERBS
 from iobench.judge.promise import gain_of, shown
 from iobench.record.ab import save_ab
 from tests.processes import in_process
+from tests.reports import of_changes
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER, INCONCLUSIVE
 from tests.unit.test_causes import LATENT, SLOW, curve, run_curve, without
@@ -71,6 +73,8 @@ MISTAKES = (
     "run demo --data data --accelerators 0",
     "checkpoint llama3-8b --to new --scale 2",
     "checkpoint llama3-8b --to new --scale most",
+    "checkpoint llama3-8b --to new --changed 0%",
+    "checkpoint llama3-8b --to new --changed half",
     "checkpoint llama3-8b --to new --mtbf 0s",
     "checkpoint llama3-8b --to new --stall-budget 200%",
     "cost results/calibrated --instance g5.xlarge --efficiency 2",
@@ -170,6 +174,7 @@ REPORTS = (
     "advise sweep",
     "report turns",
     "report inconclusive",
+    "report changed --details",
 )
 
 NULL = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
@@ -353,6 +358,9 @@ def _workplace() -> Iterator[Path]:
         for name, found in {"turns": FASTER, "inconclusive": INCONCLUSIVE}.items():
             (here / name).mkdir()
             save_ab(here / name, found)
+        study = of_changes(GOLDEN / "runs" / "checkpoint-stream")
+        (here / "changed").mkdir()
+        (here / "changed" / "run.json").write_text(json.dumps(study))
         (here / "empty").mkdir()
         (here / "thesis").mkdir()
         (here / "thesis" / "chapter.txt").write_text("precious")

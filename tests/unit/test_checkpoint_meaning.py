@@ -250,6 +250,23 @@ def test_no_save_is_faster_than_the_stated_limit_of_the_storage(
     assert found.needed_write_bytes_per_s == told(ONE_VM).needed_write_bytes_per_s
 
 
+# Saves of what changes
+
+
+@pytest.mark.parametrize(("limit", "took_s"), [(None, 4.0 * 100), (1.0, 20 * 100.0)])
+def test_a_restore_of_what_changed_reads_the_whole_state_too(
+    limit: float | None, took_s: float
+) -> None:
+    """1 GiB of 19 change, of a hundredth of the model: a restore reads 20 GiB at this scale."""
+    found = study(*[save(1.0)] * 10, full=100 * GIB, restores=[4.0] * 10)
+    found = found.model_copy(update={"state_bytes": 19 * GIB})
+    rate = None if limit is None else limit * GIB
+    told_of = told(found, storage_read_bytes_per_s=rate)
+    assert told_of.restore_s == pytest.approx(took_s)
+    assert told_of.blocked_s == pytest.approx(100.0)
+    assert told_of.bytes == 100 * GIB
+
+
 # The largest of few, the p95 of many
 
 

@@ -141,6 +141,7 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None])
         (count, study(saves=[save()] * (MIN_SAVES - 1)), FAILS),
         (count, study(restores=[restore()] * (MIN_SAVES - 1)), FAILS),
         (scaled, study(full_bytes=2 * GB), FAILS),
+        (scaled, study(state_bytes=20 * GB), FAILS),
         (model, study(model="vit-b16"), FAILS),
         (ranks, study(ranks=7), FAILS),
         (ranks, study(model="llama3-70b"), FAILS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from iobench.checkpoint import make_writer, stream
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.leaves import build_state
 from iobench.checkpoint.models import MODELS, Parallelism, find_model, scale
-from iobench.checkpoint.sharding import Share, layout, shares
+from iobench.checkpoint.sharding import Share, changing, layout, shares
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
 from tests.contract.test_checkpoint import blank, make_state, same
@@ -168,6 +169,34 @@ def test_a_scaled_model_keeps_its_structure(name: str, share: float) -> None:
         parameter.name.replace("layers.0.", "layers.N.") for parameter in full.parameters()
     }
     assert done == {} or done["share"] == small.state_bytes / full.state_bytes
+
+
+@given(
+    name=st.sampled_from(sorted(MODELS)),
+    ranks=st.integers(1, 8),
+    part=st.fractions(Fraction(1, 1000), 1, max_denominator=1000),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=30)
+def test_what_changes_is_whole_tensors_of_every_rank(
+    name: str, ranks: int, part: Fraction, seed: int
+) -> None:
+    """As many as fit into the share: none of the others would. One is the least."""
+    model = find_model(name)
+    for share in shares(model, layout(model, ranks)):
+        found = changing(share, part, seed=seed)
+        assert found == changing(share, part, seed=seed)
+        assert {*found.model} <= {*share.model}
+        assert {*found.optimizer} <= {*share.optimizer}
+        rest = {*share.model, *share.optimizer} - {*found.model, *found.optimizer}
+        least = min((tensor.nbytes for tensor in rest if tensor.nbytes), default=share.nbytes + 1)
+        if found.tensors > 1:
+            assert found.nbytes <= share.nbytes * part
+        assert found.nbytes + least > share.nbytes * part
+
+
+def test_of_a_rank_without_tensors_nothing_changes() -> None:
+    assert changing(Share((), ()), Fraction(1, 2), seed=1) == Share((), ())
 
 
 def test_another_number_of_ranks_is_zero_3() -> None:

@@ -103,6 +103,7 @@ def test_the_cache_is_cleared_where_the_saves_are_small(
         "retinanet-b200 --set reader.direct=true --print mlpstorage",
         "llama3-8b --scale 1/64 --print mlpstorage",
         "llama3-8b --weights-only --print mlpstorage",
+        "llama3-8b --changed 5% --print mlpstorage",
         "vit-b16 --print mlpstorage",
         "unet3d-b200 --hosts 3",
     ],

@@ -38,7 +38,7 @@ from iobench.judge.figures.curve import conclude_curve, spent
 from iobench.judge.rebuild import conclude
 from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.record.curve import StorageProbe
-from iobench.record.run import TrainingRecord
+from iobench.record.run import CheckpointRecord, TrainingRecord
 from iobench.record.run import load_run as load
 from iobench.record.serving import FoundRate
 from iobench.record.sweep import SweepPoint
@@ -85,6 +85,7 @@ from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.instances import find_instance, priced_at
 from iobench.settings.workload import load_workload
 from tests.kv import ENOUGH, build_kv, build_kv_trial
+from tests.reports import of_changes
 from tests.requests import build_serving, build_trial
 from tests.snapshots.texts import VERDICTS
 from tests.unit.conftest import build_run, build_sweep
@@ -339,6 +340,9 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
         f"record {path.name}": lambda name=path.name: _recorded(name)  # type: ignore[misc]
         for path in sorted((GOLDEN / "runs").iterdir())
     },
+    "study of what changes": lambda: record.sections(
+        conclude(CheckpointRecord.model_validate(of_changes(GOLDEN / "runs/checkpoint-stream")))
+    ),
     "serving": lambda: record.sections(
         build_serving(
             [build_trial("find-max", rate=rate) for rate in (200.0, 800.0)]

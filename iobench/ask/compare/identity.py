@@ -58,6 +58,7 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("ranks", "asked"),
     ("scale", "asked"),
     ("weights_only", "asked"),
+    ("changed", "asked"),
     ("fsync", "asked"),
     # Loads of a model. Its loaders may differ, since they are what is compared.
     ("weights.", "asked"),
@@ -83,6 +84,7 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("saves.model", "asked"),
     ("saves.ranks", "asked"),
     ("saves.scale", "asked"),
+    ("saves.changed", "asked"),
     ("saves.fsync", "asked"),
     ("saves.every", "asked"),
     ("saves.storage.scheme", "place"),

@@ -102,13 +102,20 @@ def writing(study: Study, training: Training) -> HostsTogether:
     )
 
 
-def restored_bytes(size: int, training: Training, measured: int = 1) -> float:
+def restored_bytes(size: float, training: Training, measured: int = 1) -> float:
     """Bytes that all hosts together read after an interruption, of a checkpoint of ``size``.
 
     ``measured``: the hosts that write, where their number was not stated.
     """
     writers = training.hosts_writing or measured
     return size / writers * (training.hosts_restoring or writers)
+
+
+def full_restore_bytes(study: Study) -> float:
+    """Bytes that a restore of the whole model reads: the base, too, where saves have one."""
+    if study.state_bytes is None or not study.bytes:
+        return study.full_bytes
+    return study.full_bytes * (1 + study.state_bytes / study.bytes)
 
 
 def restoring(study: Study, training: Training) -> HostsTogether:
@@ -119,12 +126,12 @@ def restoring(study: Study, training: Training) -> HostsTogether:
     """
     measured = hosts_of(study)
     writers = training.hosts_writing or measured
-    count = training.hosts_restoring or writers
+    count, size = training.hosts_restoring or writers, full_restore_bytes(study)
     limit = training.storage_read_bytes_per_s
     return HostsTogether(
         count=count,
         growth=study.full_bytes / study.bytes * measured / writers if study.bytes else 1.0,
-        least_s=restored_bytes(study.full_bytes, training, measured) / limit if limit else 0.0,
+        least_s=restored_bytes(size, training, measured) / limit if limit else 0.0,
         limit=limit,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from ...base.units import counted, format_bytes, format_percent
+from ...base.units import counted, format_bytes, format_percent, format_share
 from ...record.checkpoint import Save, Study
 from ...record.run import RunRecord, TrainingRecord
 from ...record.training import Repetition
@@ -136,6 +136,12 @@ def scaled(doc: RunRecord) -> RuleOutcome | None:
             f"the weights of {study.model} were saved without the optimizer's state: a training "
             "can't continue from them",
             "for what interruptions cost a training, save the whole state: leave weights_only out",
+        )
+    if study.state_bytes is not None:
+        share = format_share(study.bytes / study.state_bytes)
+        return RuleOutcome(
+            f"each save but the first has only {share} of the state, which changed",
+            "for saves of the whole state, leave --changed out",
         )
     if study.bytes >= study.full_bytes:
         return None

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 from ...checkpoint import CheckpointWriter, make_writer, options_of
 from ...checkpoint.base import Job, Pending, State
 from ...checkpoint.catalog import CheckpointRoot
-from ...checkpoint.leaves import state_checksums
+from ...checkpoint.leaves import leaves, part_of, state_checksums
+from ...checkpoint.sharding import Share
 from ...host.resources import PeakMemory
 from ...record.checkpoint import CheckpointSpec, RankSave
 from ..checkpoint_plan import OPTIONS
@@ -102,7 +103,8 @@ class Checkpoint:
 class CheckpointRank:
     """A rank's state, writer and training steps.
 
-    ``build`` makes the rank's state; it is called in the rank's process.
+    ``build`` makes the rank's state; it is called in the rank's process. ``changing``: the tensors
+    that change from save to save; None: all of them.
     """
 
     def __init__(
@@ -112,10 +114,12 @@ class CheckpointRank:
         root: CheckpointRoot,
         build: Callable[[], State],
         link: Link,
+        changing: Share | None = None,
     ) -> None:
         self.job, self.spec, self.link = job, spec, link
         self.root = root  # the parent's object, for example so that all ranks share one speed limit
         self.state = build()
+        self.changing = self.state if changing is None else part_of(self.state, changing)
         self.checksums = state_checksums(self.state)
         self.writer: CheckpointWriter = make_writer(spec.writer, job, writer_options(spec))
         # It takes its memory now: the first save would else begin later than the common start.
@@ -131,8 +135,8 @@ class CheckpointRank:
                     case Prepare(step):
                         self.prepare(step)
                         self.link.send(Done())
-                    case SaveNow(step, at_ns):
-                        self.save(step, at_ns)
+                    case SaveNow(step, at_ns, whole):
+                        self.save(step, at_ns, whole=whole)
                         self.link.send(self._train())
                     case Drain():
                         self._finish()
@@ -157,18 +161,21 @@ class CheckpointRank:
 
         This is not timed, because no training does it.
         """
-        advance(self.state, step)
-        self.checksums = state_checksums(self.state)
+        advance(self.changing, step)
+        self.state["step"] = step
+        self.checksums |= state_checksums(self.changing)
 
-    def save(self, step: int, start_ns: int) -> None:
-        """Save the state as of ``step``; all ranks begin at ``start_ns``.
+    def save(self, step: int, start_ns: int, *, whole: bool = False) -> None:
+        """Save what changes of the state, or the ``whole`` state, as of ``step``.
 
-        An asynchronous writer continues in the background.
+        All ranks begin at ``start_ns``. An asynchronous writer continues in the background.
         """
+        state = self.state if whole else self.changing
+        checksums = {name: self.checksums[name] for name in leaves(state)}
         memory = PeakMemory()
         wait_until(start_ns)
         pending = self.writer.save(
-            self.state, self.root.step(step), fsync=self.spec.fsync, checksums=self.checksums
+            state, self.root.step(step), fsync=self.spec.fsync, checksums=checksums
         )
         self._finish()  # the previous save, which has ended by now: this save waited for it
         self.going = _Going(step, start_ns, pending, memory)
@@ -217,9 +224,13 @@ class CheckpointRank:
         return done
 
     def _restore(self, step: int) -> None:
-        """Prepare a restore, and carry it out when all ranks are ready."""
-        wipe(self.state)
+        """Prepare a restore, and carry it out when all ranks are ready.
+
+        What changed since another checkpoint is read over the state, which has that one by now.
+        """
         target = self.root.step(step)
+        state = self.state if target.manifest().base is None else self.changing
+        wipe(state)
         # A third party's writer need not know the options that came after its version.
         known = inspect.signature(self.writer.restore).parameters
         start_ns = 0
@@ -233,12 +244,12 @@ class CheckpointRank:
             how["begin"] = begin
         else:
             begin()
-        restored = self.writer.restore(self.state, target, **how)
+        restored = self.writer.restore(state, target, **how)
         late = restored.started_s - start_ns / 1e9
         if "begin" not in known:
             # The safety check of the files is iobench's own, and no part of a training's restore.
             late -= restored.inspected_s
-        right = self.state.get("step") == step
+        right = state.get("step") == step
         self.link.send(
             PartRestored(
                 wall_s=restored.wall_s + late,
