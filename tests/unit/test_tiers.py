@@ -15,6 +15,7 @@ from tests.tiers import (
     FAST,
     FIRST,
     NIGHTLY,
+    SLOW,
     TESTS,
     TIER_OF,
     TOUCHED,
@@ -39,6 +40,17 @@ def test_a_tier_imports_no_file_of_a_later_one() -> None:
     assert not nothing_to_run(file, NIGHTLY)
     assert not nothing_to_run(file, "")
     assert not nothing_to_run(TESTS / "unit/test_tiers.py", FAST)
+
+
+def test_a_later_tier_imports_the_files_that_have_marks_of_it() -> None:
+    assert nothing_to_run(TESTS / "unit/test_tiers.py", SLOW)
+    assert not nothing_to_run(TESTS / "unit/test_walk.py", f"{SLOW} and not alone")
+    assert not nothing_to_run(TESTS / "faults/test_checkpoint.py", NIGHTLY)
+    # A mark in a module of helpers would not be seen in the files that import it.
+    helpers = [path for path in TESTS.rglob("*.py") if not path.name.startswith("test_")]
+    marked = [path.name for path in helpers if f"mark.{NIGHTLY}" in path.read_text("utf-8")]
+    marked += [path.name for path in helpers if f"mark.{SLOW}" in path.read_text("utf-8")]
+    assert marked == ["checkpoints.py"]  # looked for by their name
 
 
 def test_what_a_change_runs_of_the_nightly_tests() -> None:
