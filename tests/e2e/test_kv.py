@@ -21,7 +21,7 @@ from iobench.serve.kv.store import ChunkStore
 from iobench.settings.kv_cache import load_kv_scenario
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.local.uring import refused as no_ring
-from tests.e2e.test_requests import QUICK, asked, document, scenario
+from tests.e2e.test_requests import FEW_CHUNKS, QUICK, asked, document, scenario
 from tests.processes import in_process, refused
 
 __all__ = ["asked", "scenario"]
@@ -114,11 +114,12 @@ def test_a_second_run_with_the_seed_has_the_same_arrivals_and_hits(
     planned = ("intended_ns", "tokens", "memory_tokens", "loaded_tokens", "chunks", "lookups")
 
     def rows(seed: int) -> list[list[int]]:
-        found = document(*asked, "--to", tmp_path / "kv", "--seed", seed)
+        found = document(*asked, "--to", tmp_path / "kv", "--seed", seed, *FEW_CHUNKS)
         events = tmp_path / "results" / found["run_id"] / "events.parquet"
         return [read_requests(events, KV_COLUMNS)[name].tolist() for name in planned]
 
     first = rows(1)
+    assert sum(first[planned.index("loaded_tokens")]) > 0
     assert rows(1) == first
     assert rows(2)[0] != first[0]
 
