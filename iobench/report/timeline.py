@@ -12,7 +12,6 @@ from ..judge.cache import MAX_RESIDENT
 from ..judge.figures.events import Events, select
 from ..judge.figures.timeline import (
     LEVELS,
-    QUANTILES,
     StepTimes,
     TimeSpread,
     Use,
@@ -49,7 +48,7 @@ def event_sections(
         uses: dict[str, Use] = {}
         if samples is not None:
             uses = shown_uses(host_use(select(samples, "measure", chosen.number), steps.epochs_s))
-        found += [_timeline(steps, chosen.repetition, uses, of), _waits(steps, of)]
+        found.append(_timeline(steps, chosen.repetition, uses, of))
         found += [use_table(uses, of)] if uses else []
     drawn = any(len(each.quantiles) > 1 for each in kinds.values())
     found += [_spread(kinds, of)] if drawn else []
@@ -70,7 +69,7 @@ def _timeline(
     found: StepTimes, repetition: Repetition, uses: Mapping[str, Use], of: str
 ) -> Timeline:
     """Wait and busy time of each step, and below it what the host did."""
-    drawn = sorted(found.ranks, key=lambda each: -each.quantiles["p99"])[:MAX_RANKS]
+    drawn = sorted(found.ranks, key=lambda each: -each.wait_p99_s)[:MAX_RANKS]
     drawn.sort(key=lambda each: each.rank)
     several = len(found.ranks) > 1
     named = [(f", rank {each.rank}" * several, each) for each in drawn]
@@ -116,18 +115,6 @@ def _cached(residency: float | None) -> str:
     if residency is None:
         return ""
     return " cold" if residency <= MAX_RESIDENT else f" {format_percent(residency)} cached"
-
-
-def _waits(found: StepTimes, of: str) -> Table:
-    rows = TableOf(found.ranks)
-    rows.add("rank", "rank")
-    rows.add("steps", "steps", "count")
-    names = {f"wait_{name}_s": name for name in QUANTILES}
-    rows.add_each(names, of=lambda each, name: each.quantiles[names[name]])
-    rows.add("wait_longest_s", "longest", of=lambda each: each.longest_wait_s)
-    rows.add("retries", "retries", "count")
-    title = f"How long the steps of each rank waited for their batch{of}"
-    return rows.made("waits", title, where="pages")
 
 
 MIN_LOOPBACK = 1 << 20
