@@ -48,7 +48,7 @@ from .figures import (
 )
 from .glance import whole_report
 from .labels import data_table
-from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 from .time import MAX_HOSTS, hosts_text
 
 SAVE_METRICS = tuple(
@@ -262,7 +262,6 @@ def meaning_sections(study: Study) -> list[Section]:
         ("costs", costs),
         ("lost a day", _lost(found)),
         ("today", _today(found)),
-        ("to buy", _to_buy(found)),
         ("spot", _notice(found)),
     ]
     title = f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint"
@@ -325,15 +324,6 @@ def _restore(found: Meaning) -> str:
     return f"{summary(took, format_duration).text} to restore {known}"
 
 
-def _to_buy(found: Meaning) -> str:
-    share = format_share(found.stall_budget)
-    if found.needed_write_bytes_per_s is None:
-        return f"no storage: the copies alone take more than {share} of the time"
-    most = "at most " if found.asynchronous and found.slowdown is None else ""
-    rate = format_rate(found.needed_write_bytes_per_s)
-    return f"{most}{rate} of durable writes, for {share} of the time"
-
-
 def _notice(found: Meaning) -> str:
     """Whether a save fits into the notice of a spot instance, and how sure that is."""
     end, notice = found.times["committed_s"], format_duration(found.notice_s)
@@ -376,6 +366,6 @@ def _chart(found: Meaning) -> Table:
         "interval",
         _CURVE,
         mark=lambda each: _advised(each[0], advised),
-        bars=Bars(column="waste", full=max((share for _, share in found.curve), default=0.0)),
         charts=[chart],
+        where="pages",
     )

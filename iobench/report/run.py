@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.figures.events import Events
 from ..judge.figures.metrics import DEVICE_METRICS
@@ -64,7 +62,7 @@ def sections(
         saves_section(doc),
         _log(doc),
     )
-    beside = joined(_verdict(doc, first.sentences), _advice(doc), tried_sections(doc))
+    beside = joined(_verdict(doc), _advice(doc), tried_sections(doc))
     return whole_report(doc, first, evidence, _about(doc), _repetitions(doc), beside=beside)
 
 
@@ -100,13 +98,11 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
     return [each for each in metrics_of("repetition", median=True) if each.name not in hidden]
 
 
-def _verdict(doc: TrainingRecord, told: Sequence[str]) -> Prose | None:
-    """The verdict as an engineer words it, without the sentences that were told before."""
-    verdict, texts = doc.job.verdict, [f"No verdict: the run's status is {doc.status}."]
-    if verdict is not None:
-        texts = [verdict.sentence, verdict.explanation]
-    paragraphs = tuple(each for each in texts if each and each not in told)
-    return Prose(id="verdict", paragraphs=paragraphs) if paragraphs else None
+def _verdict(doc: TrainingRecord) -> Prose | None:
+    """What an engineer wants to know of the verdict, which the first screen tells."""
+    verdict, text = doc.job.verdict, f"No verdict: the run's status is {doc.status}."
+    text = text if verdict is None else verdict.explanation
+    return Prose(id="verdict", paragraphs=(text,)) if text else None
 
 
 def _metrics(doc: TrainingRecord) -> Table | None:

@@ -64,31 +64,18 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     if high:
         gauges.append(KeyFigure(f"{best_is} {metric.short}", show(high)))
     failed = sum(1 for point in sweep.points if point.failed)
+    same = ", which are today's settings" * bool(best and id(best[0]) in marks)
+    told = [f"The {best_is} median is that of {describe(point.settings)}{same}." for point in best]
     state = f"{counted(len(best), 'point')} measured" + (f", {failed} failed" if failed else "")
     return FirstScreen(
         job=f"Sweep of {sweep.workload}",
         state=state,
         flags=() if sweep.status == "ok" else (sweep.status,),
-        sentences=(_sentence(sweep, best[0]), *_paid(sweep, best)) if best else (),
+        sentences=(*told[:1], *_paid(sweep, best)),
         gauges=tuple(gauges),
         picture=picture(f"{capital(metric.short)}, the fastest settings first", bars),
         trust=f"At most {counted(sweep.repetitions, 'trial')} of each point." if best else "",
     )
-
-
-def _sentence(sweep: Sweep, best: SweepPoint) -> str:
-    """The point with the highest median, and that of today's settings beside it."""
-    metric = sweep.compared_by
-    best_is, short = "highest" if metric.better == "more" else "lowest", metric.short
-    told = f"The {best_is} median is {format_of(metric)(median(rates_of(best)))} {short}"
-    told += f" with {describe(best.settings)}"
-    today = next((point for point in sweep.points if point.settings == sweep.default), None)
-    if today is best:
-        return f"{told}, which are today's settings."
-    now, high = None if today is None else rate_of(today), rate_of(best)
-    if now is None or high is None:
-        return f"{told}."
-    return f"{told}: {format_factor(high / now)} that of today's settings."
 
 
 def _paid(sweep: Sweep, best: list[SweepPoint]) -> list[str]:
