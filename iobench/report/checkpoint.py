@@ -107,7 +107,7 @@ def sections(doc: CheckpointRecord) -> list[Section]:
     """All sections for which the study has data."""
     study = doc.job
     evidence = joined(_figures(study), _hosts(study), meaning_sections(study))
-    return whole_report(doc, _first(study), evidence, _about(doc, study), _operations(doc, study))
+    return whole_report(doc, _first(study), evidence, _about(study), _operations(doc, study))
 
 
 _CURVE = "Time lost, over the interval between saves"
@@ -215,7 +215,7 @@ def _rate(study: Study, name: str, done: Sequence[Save] | Sequence[Restore]) -> 
     return Cell(value=value, text=f"{format_rate(value)}, {spent}")
 
 
-def _about(doc: CheckpointRecord, study: Study) -> list[tuple[str, str]]:
+def _about(study: Study) -> list[tuple[str, str]]:
     share = ""
     if study.bytes < study.full_bytes:
         part = format_share(study.bytes / study.full_bytes)
@@ -227,7 +227,7 @@ def _about(doc: CheckpointRecord, study: Study) -> list[tuple[str, str]]:
         what += f", the {part} that change of {format_bytes(study.state_bytes)}"
     checkpoint += f"{counted(study.tensors, 'tensor')}{share}{what}"
     ranks = f"{counted(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less"
-    return [("ranks", ranks), ("checkpoint", checkpoint), ("storage", doc.storage.url or "")]
+    return [("ranks", ranks), ("checkpoint", checkpoint)]
 
 
 def _operations(doc: CheckpointRecord, study: Study) -> Table:

@@ -13,7 +13,7 @@ from ..record.verdict import Verdict
 from .again import again_sections
 from .figures import facts, sentence, some
 from .labels import tags_text
-from .sections import Findings, FirstScreen, Headline, Section, Table, joined
+from .sections import LEVELS, Findings, FirstScreen, Headline, Section, Table, how_many, joined
 
 UTILIZATION = "accelerator_utilization_sustained"
 """By the names of ``record.metrics``: the figure of the verdict."""
@@ -44,13 +44,6 @@ _ENDED = {
     "running": "still runs, or was killed",
     "out of time": "ran out of time",
 }
-_LEVELS = {
-    "invalid": ("rule failed", "rules failed"),
-    "warning": ("warning", "warnings"),
-    "unknown": ("rule could not be judged", "rules could not be judged"),
-    "info": ("remark", "remarks"),
-}
-"""The levels of findings, the worst first, and how one and several of them are called."""
 
 
 def ended(what: str, status: str, error: str = "") -> Headline | None:
@@ -76,11 +69,11 @@ def whole_report(
     Then the remarks of rules, what was run (``about``), how to do it again, and the ``data``.
     ``beside``: what goes with the answer.
     """
-    order = list(_LEVELS)
+    order = list(LEVELS)
     worst_first = sorted(doc.findings, key=lambda each: order.index(each.level))
     failed = tuple(each for each in worst_first if each.level != "info")
     remarks = tuple(each for each in worst_first if each.level == "info")
-    run = [("run", doc.run_id), ("labels", tags_text(doc)), *about]
+    run = [("run", doc.run_id), ("labels", tags_text(doc)), ("storage", doc.storage.url or "")]
     return joined(
         ended(f"This {_KINDS.get(doc.job.kind, 'run')}", doc.status, doc.error),
         _with_trust(doc, first),
@@ -88,7 +81,7 @@ def whole_report(
         Findings(findings=failed),
         evidence,
         Findings(id="remarks", title="Remarks", findings=remarks) if remarks else None,
-        facts("about", "About this run", run),
+        facts("about", "About this run", [*run, *about]),
         again_sections(doc),
         data,
     )
@@ -119,11 +112,7 @@ def _with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
 def _trust(doc: RunRecord) -> str:
     """``valid by the quick rules: no rule failed, 5 warnings, 2 remarks``."""
     number = Counter[str](each.level for each in doc.findings)
-    told = [
-        f"{number[level]} {one if number[level] == 1 else several}"
-        for level, (one, several) in _LEVELS.items()
-        if number[level]
-    ]
+    told = [how_many(level, number[level]) for level in LEVELS if number[level]]
     told = told if number["invalid"] else ["no rule failed", *told]
     return f"{_STATES[doc.validity]} by the {doc.rules} rules: {', '.join(told)}"
 

@@ -52,7 +52,7 @@ def sections(doc: KvCacheRecord) -> list[Section]:
     parts = parts_table(job.repetitions, _PARTS, "the time to the first token")
     evidence = [figures_table(doc), _tiers(job), parts, _behind(job), _gains(job), rates_table(job)]
     data = windows_table(doc, KvTrial, KvParts)
-    return whole_report(doc, _first(doc), evidence, _about(doc), data)
+    return whole_report(doc, _first(doc), evidence, _about(job), data)
 
 
 def _estimate(found: Estimate | None, show: Format = format_rate) -> str:
@@ -194,8 +194,7 @@ _LEFT_OUT = {
 }
 
 
-def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
-    job = doc.job
+def _about(job: KvCacheRun) -> list[tuple[str, str]]:
     spec, prefill, prompts = job.scenario, job.scenario.prefill, job.scenario.prompts
     rank = f" in {counted(spec.pieces, 'object')}" if spec.pieces > 1 else ""
     chunk = f"{spec.chunk_tokens:,} tokens, {format_bytes(spec.chunk_bytes)}{rank}"
@@ -221,5 +220,4 @@ def _about(doc: KvCacheRecord) -> list[tuple[str, str]]:
         ("loads", f"{at_once} each by {job.engine.replace('_', ' ')}{direct}"),
         ("plain reads", job.plain_how or "not measured"),
         ("writes", f"{threads}, {kept}"),
-        ("storage", doc.storage.url or ""),
     ]

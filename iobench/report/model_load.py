@@ -72,7 +72,7 @@ def sections(doc: ModelLoadRecord) -> list[Section]:
     """All sections for which the run has data."""
     job = doc.job
     evidence = joined(_loaders(job), _hosts(job), _stages(job), _plain(job), _tensors(job))
-    return whole_report(doc, _first(doc, job), evidence, _about(doc, job), _trials(doc, job))
+    return whole_report(doc, _first(doc, job), evidence, _about(job), _trials(doc, job))
 
 
 def _alone(job: ModelLoadRun) -> list[LoadFigures]:
@@ -392,7 +392,7 @@ def _tensors(job: ModelLoadRun) -> Table | None:
     return rows.made("tensors", "Seconds for each tensor", notes=notes)
 
 
-def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> list[tuple[str, str]]:
+def _about(job: ModelLoadRun) -> list[tuple[str, str]]:
     spec, trials = job.spec, first_trials(job)
     asked = together(
         spec.tensor_parallel > 1 and f"{spec.tensor_parallel} tensor-parallel ranks, {spec.share}",
@@ -404,7 +404,6 @@ def _about(doc: ModelLoadRecord, job: ModelLoadRun) -> list[tuple[str, str]]:
     return [
         ("weights", f"{files}, {counted(job.tensors, 'tensor')}"),
         ("asked", asked),
-        ("storage", doc.storage.url or ""),
         ("hosts", hosts_text(job)),
         ("bytes fetched", trials[0].fetched_how if trials else ""),
         ("page cache", trials[0].residency_how if trials else ""),

@@ -34,6 +34,7 @@ from .sections import (
     SourceLines,
     Table,
     Timeline,
+    how_many,
     leading,
 )
 
@@ -44,13 +45,6 @@ NO_SCRIPT = "This browser runs no script: timelines and downloads are missing, a
 
 MAX_OPEN = 4
 """Sections that are open when a page is opened; the others are a list of titles."""
-
-LEVELS = {
-    "invalid": "Rules that failed",
-    "warning": "Warnings",
-    "unknown": "Rules that could not be judged",
-    "info": "Remarks",
-}
 
 MAX_ROWS = 2000
 """Rows of a table in a page; the downloads have all of them."""
@@ -317,7 +311,7 @@ def _findings(section: Findings) -> str:
     if not groups:
         return '<p class="note">none</p>\n'
     return "".join(
-        f"{f'<h3>{LEVELS[level]}: {len(lines)}</h3>' * several}<ul>{''.join(lines)}</ul>\n"
+        f"{f'<h3>{how_many(level, len(lines))}</h3>' * several}<ul>{''.join(lines)}</ul>\n"
         for level, lines in groups.items()
     )
 

@@ -185,7 +185,6 @@ def _about(doc: TrainingRecord) -> list[tuple[str, str]]:
         ("workload", _workload(doc)),
         ("model", _trained(doc)),
         ("dataset", dataset),
-        ("storage", doc.storage.url or ""),
         ("hosts", hosts_text(doc.job)),
         ("host", together(host.cores and f"{host.cores} cores", memory)),
         ("time", time_spent(doc)),

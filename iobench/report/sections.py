@@ -219,6 +219,20 @@ class Table:
         return row.cells[self.at(name)]
 
 
+LEVELS = {
+    "invalid": ("rule failed", "rules failed"),
+    "warning": ("warning", "warnings"),
+    "unknown": ("rule could not be judged", "rules could not be judged"),
+    "info": ("remark", "remarks"),
+}
+"""The levels of findings, the worst first, and how one and several of them are called."""
+
+
+def how_many(level: str, number: int) -> str:
+    """``1 warning``, ``2 rules failed``."""
+    return f"{number} {LEVELS[level][number != 1]}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:
     """The outcomes of rules, with what to do about them."""

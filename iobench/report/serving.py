@@ -79,7 +79,7 @@ def sections(doc: ServingRecord) -> list[Section]:
     job = doc.job
     evidence = [_curve(job), figures_table(doc), _parts(job), _log(job), rates_table(job)]
     data = windows_table(doc, ServedTrial, LatencyParts)
-    return whole_report(doc, _first(doc), evidence, _about(doc), data)
+    return whole_report(doc, _first(doc), evidence, _about(job), data)
 
 
 def what_if_sections(found: ServedPrediction) -> list[Section]:
@@ -335,8 +335,7 @@ def _held(window: RequestWindow) -> str:
     return "yes" if window.holds and window.steady is not False else "no"
 
 
-def _about(doc: ServingRecord) -> list[tuple[str, str]]:
-    job = doc.job
+def _about(job: ServingRun) -> list[tuple[str, str]]:
     spec = job.scenario
     batch = f" in batches of up to {spec.batch_size}" if spec.batch_size > 1 else ""
     delay = f", begun after {format_duration(spec.batch_delay)}" if spec.batch_delay else ""
@@ -357,7 +356,6 @@ def _about(doc: ServingRecord) -> list[tuple[str, str]]:
         ("accelerators", f"{spec.accelerators:,}, {step}"),
         ("cache", spec.cache),
         ("dataset", job.dataset.name),
-        ("storage", doc.storage.url or ""),
         ("log", (job.log.url or "") if job.log is not None else ""),
     ]
 

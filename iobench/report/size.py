@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..ask.capacity import sizing
 from ..ask.capacity.measured import MeasuredStorage
 from ..ask.capacity.requirement import JointDemand, Requirement
 from ..base.units import (
@@ -23,9 +22,6 @@ from .sections import Bars, Cell, FirstScreen, KeyFigure, Section, Table
 
 SOME = 1.02
 """A read amplification below this is not worth a word."""
-
-SLOWER = 10
-"""Another storage's reads may take this many times as long: an example of what follows."""
 
 MUCH = 1.5
 """A margin above this is due to too few reads in flight, or to very short epochs."""
@@ -46,14 +42,9 @@ def sections(need: Requirement) -> list[Section]:
 
 def _first(need: Requirement) -> FirstScreen:
     """The rate to buy, and all others."""
-    gauges, found = [], need.measured
-    if need.buy_bytes_per_s is not None:
-        margin = f"({_more(need.margin.factor)} margin included)"
-        gauges.append(KeyFigure("to buy", _rate(need.buy_bytes_per_s), margin))
-    reads = f"of {format_bytes(need.read_bytes)}"
-    rate = need.buy_reads_per_s or need.reads_per_s
-    gauges.append(KeyFigure("reads/s", format_count(rate), reads))
-    many = counted(need.accelerators, "accelerator")
+    found, many = need.measured, counted(need.accelerators, "accelerator")
+    rate, reads = need.buy_reads_per_s or need.reads_per_s, f"of {format_bytes(need.read_bytes)}"
+    gauges = [KeyFigure("reads/s", format_count(rate), reads)]
     if found is not None:
         fed = format_count(min(found.accelerators_fed, need.accelerators))
         by = f"of {many}, by the storage that was measured alone"
@@ -188,8 +179,6 @@ def _concurrency(need: Requirement) -> Told:
     readers = f"the workload's readers keep up to {format_count(asked)}"
     if latency is None or enough is None:
         return {"concurrency": [f"not known: {need.not_measured['reads_in_flight']}", readers]}
-    rate = need.buy_reads_per_s or need.reads_per_s
-    slower = sizing.reads_in_flight(reads_per_s=rate, latency_s=SLOWER * latency)
     which = "" if need.measured is None else " of the storage that was measured"
     few = ", which is too few: raise reader.concurrency or loader.workers"
     are = f"{counted(enough, 'read')} in flight {'is' if enough == 1 else 'are'} enough"
@@ -197,9 +186,7 @@ def _concurrency(need: Requirement) -> Told:
         "concurrency": [
             f"{are} at {format_duration(latency)} a read{which}, by Little's law: "
             f"{need.latency_from}",
-            f"a storage whose reads take {format_duration(SLOWER * latency)} needs "
-            f"{format_count(max(slower, enough))}",
-            readers + (few if enough > asked else ""),
+            readers + few * (enough > asked),
         ]
     }
 
@@ -215,7 +202,6 @@ def _hosts(need: Requirement) -> Told:
         size = found.gradient_bytes
         each = f" ({format_bytes(size)} in each step, by ring all-reduce)" if size else ""
         gradients = f"{_gigabits(found.gradients)} of gradients in each direction{each}"
-    share = found.samples_in / found.training_in if found.training_in else 0.0
     return {
         "each host": [
             f"{_rate(need.read_bytes_per_s_per_host)}: {incoming} of network in, as a baseline "
@@ -228,7 +214,6 @@ def _hosts(need: Requirement) -> Told:
             gradients,
             found.saves_out and f"{_gigabits(found.saves_out)} of checkpoints out",
             found.restore_in and f"{_gigabits(found.restore_in)} in during a restore",
-            found.gradients and f"samples are {format_percent(share)} of what comes in",
         ],
     }
 
