@@ -17,6 +17,9 @@ from ..storage.base import Cached, Files, Storage, innermost, local_root
 
 NO_CACHE = "not measured: this storage has no page cache on this host"
 
+Change = Literal["empty", "fill", "state"]
+"""Of a page cache; ``state``: none, it is only looked at."""
+
 _TRIED = 40
 """Number of files that may be tried, spread over the dataset. (Paths of all files may take too much
 memory.)
@@ -116,24 +119,25 @@ class HostAgent:
 
     def empty_cache(self, keys: Sequence[str]) -> CacheState:
         """Drop these objects from the page cache; return what it still holds of them."""
-        return self._with_cache(keys, "empty")
+        return self.cache("empty", keys)
 
     def fill_cache(self, keys: Sequence[str]) -> CacheState:
         """Read these objects once; return what the page cache then holds of them."""
-        return self._with_cache(keys, "fill")
+        return self.cache("fill", keys)
 
     def cache_state(self, keys: Sequence[str]) -> CacheState:
         """What the page cache holds of these objects."""
-        return self._with_cache(keys, "")
+        return self.cache("state", keys)
 
-    def _with_cache(self, keys: Sequence[str], change: str) -> CacheState:
+    def cache(self, what: Change, keys: Sequence[str]) -> CacheState:
+        """Do this with what the page cache holds of these objects; return what it then holds."""
         storage = self.storage
         if not isinstance(storage, Cached):
             return CacheState(None, NO_CACHE)
         try:
-            if change == "empty":
+            if what == "empty":
                 storage.evict(keys)
-            elif change == "fill":
+            elif what == "fill":
                 _read_all(storage, keys)
             residency = storage.residency(keys)
         except StorageError as error:
@@ -187,12 +191,3 @@ def _read_all(storage: Storage, keys: Sequence[str]) -> None:
         offset = 0
         while count := storage.read_into(key, offset, buffer):
             offset += count
-
-
-Change = Literal["empty", "fill", "state"]
-
-
-def change_cache(agent: HostAgent, what: Change, keys: Sequence[str]) -> CacheState:
-    """``empty``, ``fill``, or only look at the page cache of this host."""
-    change = {"empty": agent.empty_cache, "fill": agent.fill_cache}.get(what, agent.cache_state)
-    return change(keys)

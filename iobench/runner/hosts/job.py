@@ -24,7 +24,7 @@ from ...record.run import TrainingRecord
 from ...serve.logs import LogPlace
 from ...settings.workload import LogSpec
 from ...storage.base import Storage
-from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
+from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
 from ..checkpoint_plan import StudyPlan
 from ..copied_files import CopiedFiles
 from ..crew import Crew, ForkedCrew
@@ -313,24 +313,13 @@ class HostsAgent(HostAgent):
     def describe_all(self) -> list[Host]:
         return self.control.ask(Member.describe, self.describe)
 
-    def empty_cache(self, keys: Sequence[str]) -> CacheState:
-        return self._cache("empty", keys)
-
-    def fill_cache(self, keys: Sequence[str]) -> CacheState:
-        return self._cache("fill", keys)
-
-    def cache_state(self, keys: Sequence[str]) -> CacheState:
-        return self._cache("state", keys)
-
     def _sent(self, keys: Sequence[str]) -> tuple[str, ...]:
         """What says on the other hosts which objects these are."""
         return () if self.plans else tuple(keys)
 
-    def _cache(self, what: Change, keys: Sequence[str]) -> CacheState:
+    def cache(self, what: Change, keys: Sequence[str]) -> CacheState:
         asked = dict.fromkeys(self.members, (what, self._sent(keys)))
-        states = self.control.ask_each(
-            Member.cache, asked, lambda *_: change_cache(self._one, what, keys)
-        )
+        states = self.control.ask_each(Member.cache, asked, lambda *_: self._one.cache(what, keys))
         ratios = tuple(state.ratio for state in states)
         known = [ratio for ratio in ratios if ratio is not None]
         worst = max(known) if len(known) == len(ratios) else None

@@ -28,7 +28,7 @@ from ...record.typed import OneOf
 from ...storage import open_storage
 from ...storage.base import Storage, read_object
 from .. import messages
-from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
+from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
 from ..cache import cached_keys
 from ..calibration.bench import Bench
 from ..checkpoint_plan import StudyPlan
@@ -315,7 +315,7 @@ class Member(Serving):
     @deed
     def cache(self, what: Change, keys: tuple[str, ...]) -> CacheState:
         """Bring the page cache into a state for these objects, or for those that a plan reads."""
-        return change_cache(self.data.agent, what, keys or cached_keys(self.data.bench.plan))
+        return self.data.agent.cache(what, keys or cached_keys(self.data.bench.plan))
 
     @deed
     def describe(self) -> Host:
