@@ -14,18 +14,10 @@ from ..record.job import DatasetFacts
 from ..record.run import RUN_FILE, ModelLoadRecord, RunRecord, load_run
 from ..record.sweep import SWEEP_FILE
 from ..report.ab import answer, planned_line, round_line
-from ..runner.ab import VariantAsked, are_same, compare_in_turns, naming, shortest_s
+from ..runner.ab import VariantAsked, compare_in_turns, naming, shortest_s
 from ..runner.earlier import asked_again, recorded_of
 from ..runner.options import AbOptions
-from ..runner.repeated import (
-    RECORDS,
-    Asked,
-    check_same_data,
-    data_of,
-    name_of,
-    plan_of,
-    workload_of_plan,
-)
+from ..runner.repeated import RECORDS, Asked, check_same_data, plan_of
 from ..settings.any_workload import load_any_workload
 from .hosts import trials
 from .live import Live
@@ -50,7 +42,7 @@ def run(request: AbRequest) -> int:
 
 def _compare(request: AbRequest, hosts: Hosts) -> int:
     a, b = variants_of(request, hosts.count)
-    headline = RECORDS[type(workload_of_plan(a.plan))].headline
+    headline = RECORDS[type(a.asked.workload)].headline
     metric, names = request.metric or headline, [each.name for each in metrics_like(headline)]
     if metric not in names:
         raise UnknownNameError("metric", metric, names)
@@ -103,8 +95,8 @@ class ShownRounds(Live):
 
         for name, variant in (("A", a), ("B", b)):
             given = f", {', '.join(variant.settings)}" if variant.settings else ""
-            self.note(f"{name}: {name_of(variant.plan)} on {data_of(variant.plan)}{given}")
-        if are_same(a.plan, b.plan):
+            self.note(f"{name}: {variant.asked.name} on {variant.asked.data}{given}")
+        if a.asked == b.asked:
             self.note("A and B are the same: a difference would be a false alarm")
         least = shortest_s(a.plan, b.plan)
         if least is None:
@@ -166,10 +158,10 @@ def variants_of(request: AbRequest, hosts: int = 1) -> tuple[VariantAsked, Varia
         with naming(name):
             found.append(_variant(request, name.lower(), place, doc, known, hosts))
     a, b = found
-    if name_of(a.plan) != name_of(b.plan):
+    if a.asked.name != b.asked.name:
         raise UsageError(
-            f"A runs the workload '{name_of(a.plan)}', but B '{name_of(b.plan)}', so "
-            "that their figures can't be compared",
+            f"A runs the workload '{a.asked.name}', but B '{b.asked.name}', so that their figures "
+            "can't be compared",
             remedy="name two runs of one workload, or two datasets and --workload",
         )
     return a, b

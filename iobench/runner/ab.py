@@ -31,16 +31,7 @@ from .facts import make_directory, new_directory
 from .hosts.hosts import Hosts
 from .options import AbOptions
 from .progress import Observer, timed
-from .repeated import (
-    AnyPlan,
-    Repeated,
-    data_of,
-    expected_s,
-    hold,
-    name_of,
-    seed_of_plan,
-    work_of,
-)
+from .repeated import AnyPlan, Asked, Repeated, asked_of, expected_s, hold
 from .trials import take_turns
 
 
@@ -51,6 +42,11 @@ class VariantAsked:
     plan: AnyPlan
     settings: tuple[str, ...] = ()  # that were given for this variant alone
     repeats: str = ""  # the id of the run that is repeated
+
+    @property
+    def asked(self) -> Asked:
+        """What it does with which data: variants that have the same are the same."""
+        return asked_of(self.plan)
 
 
 @contextmanager
@@ -69,14 +65,14 @@ class MeasuredVariant:
     def __init__(
         self, name: Name, asked: VariantAsked, run: Repeated, place: Path, observer: Observer
     ) -> None:
-        plan = asked.plan
+        known = asked.asked
         self.name: Name = name
-        self.run, self.observer, self.seed = run, observer, seed_of_plan(plan)
+        self.run, self.observer, self.seed = run, observer, known.seed
         self.record = AbVariant(
             name=name,
             run=place.name,
-            data=data_of(plan),
-            workload=name_of(plan),
+            data=known.data,
+            workload=known.name,
             settings=list(asked.settings),
             repeats=asked.repeats,
         )
@@ -155,11 +151,6 @@ def shortest_s(a: AnyPlan, b: AnyPlan) -> float | None:
     return sum(each for each in known if each is not None) if all(known) else None
 
 
-def are_same(a: AnyPlan, b: AnyPlan) -> bool:
-    """Whether both variants would do the same with the same data."""
-    return work_of(a) == work_of(b)
-
-
 def compare_in_turns(
     a: VariantAsked,
     b: VariantAsked,
@@ -185,7 +176,7 @@ def compare_in_turns(
                 begins.append(
                     hold(asked.plan, held, hosts, verb="ab", break_lock=options.break_lock)
                 )
-        directory = new_directory(options.results, f"{name_of(a.plan)}-ab")
+        directory = new_directory(options.results, f"{a.asked.name}-ab")
         variants = []
         for name, asked, begin in zip(NAMES, (a, b), begins, strict=True):
             place = directory / name.lower()
@@ -205,31 +196,29 @@ def _too_short(budget: Budget, least_s: float) -> UsageError:
     )
 
 
+@dataclass
 class _Comparison:
     """The rounds of one call of ``compare_in_turns``."""
 
-    def __init__(
-        self,
-        variants: tuple[MeasuredVariant, MeasuredVariant],
-        directory: Path,
-        options: AbOptions,
-        observer: Observer,
-    ) -> None:
-        self.variants, self.directory = variants, directory
-        self.options, self.observer = options, observer
+    variants: tuple[MeasuredVariant, MeasuredVariant]
+    directory: Path
+    options: AbOptions
+    observer: Observer
+
+    def __post_init__(self) -> None:
+        options = self.options
         self.budget = options.budget
+        a, b = (variant.record for variant in self.variants)
         self.record = AbRecord(
             **head(options.command),
             metric=options.metric,
             threshold=options.threshold,
             max_rounds=options.max_rounds,
             budget_s=options.budget.seconds,
-            a=variants[0].record,
-            b=variants[1].record,
+            a=a,
+            b=b,
         )
-        log.info(
-            "%s and %s in turns, in %s", *(variant.record.data for variant in variants), directory
-        )
+        log.info("%s and %s in turns, in %s", a.data, b.data, self.directory)
 
     def run(self) -> AbRecord:
         """Take the rounds. What was measured is written, whatever happens."""

@@ -1,29 +1,28 @@
-"""A run of a KV cache: windows of requests with storage, in turns with one stage left out.
+"""A run of a KV cache: requests with storage, in turns with one stage left out.
 
 What each request finds, loads, writes and deletes is decided before its window begins, by the
-window's seed alone. Whatever happens on the way, what was measured until then is written.
+window's seed alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
 from ..base import buffers
 from ..base.errors import IobenchError, StorageError, UsageError
-from ..base.units import format_bytes, format_count, format_duration
+from ..base.units import format_bytes, format_duration
 from ..host.fio import MAX_REPLAYED
-from ..host.requests import RequestColumns, write_requests
+from ..host.requests import RequestColumns
 from ..judge.kv.figures import traffic_of, with_kv_figures
 from ..judge.serving.figures import quantile
 from ..judge.serving.search import RateSearch
 from ..load.engines.base import Extent
 from ..record.kv_cache import KV_COLUMNS, KvCacheRun, KvTrial, KvTrialKind
-from ..record.run import EVENTS_FILE, KvCacheRecord
+from ..record.run import KvCacheRecord
 from ..serve.arrivals import Arrivals
 from ..serve.client import Issued, issue
 from ..serve.kv.store import KV_CHUNKS, ChunkStore, LeftOut, Written, engine_of, memory_bytes
@@ -35,24 +34,20 @@ from ..storage.base import MaybeDirect, Storage, innermost
 from ..storage.local.storage import LocalStorage
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease
-from .agent import HostAgent
 from .checkpoint import unlocked
 from .curve.places import Place
 from .curve.reader import HostReader
-from .facts import failures_recorded, new_directory, new_record, storage_facts
+from .facts import Ending, new_directory
 from .options import VerbOptions
 from .plan import check_room
 from .progress import Observer
-from .serving import DRAIN, DRAIN_S, MAX_RATE, repeat_windows, search_rates, windows_s
-from .trials import seed_of
+from .requests import MAX_RATE, PART, RequestsPlan, RequestsRun
 
 MAX_HISTORY_S = 4 * 3600.0
 """So long before a window, requests fill the tiers at most."""
 
 PLAIN_S = 1.0
 """How long chunks are read plainly after each repetition."""
-
-_PART = "window"
 
 _WITHOUT: dict[KvTrialKind, LeftOut] = {
     "without-reads": "reads",
@@ -62,21 +57,18 @@ _WITHOUT: dict[KvTrialKind, LeftOut] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class KvPlan:
-    """A run with all decisions made. ``rate``: requests/s; None: the largest one is to be found."""
+class KvPlan(RequestsPlan):
+    """A run of a KV cache with all decisions made."""
 
     scenario: KvScenario
     to: str
-    arrivals: Arrivals
-    rate: float | None
-    repetitions: int
-    seed: int
     price_per_hour: float | None = None
 
     @property
-    def seconds(self) -> float:
-        """For which requests arrive in a window."""
-        return self.scenario.duration
+    def kinds(self) -> Sequence[KvTrialKind]:
+        looked = self.scenario.looks_up
+        without = [each for each, left in _WITHOUT.items() if looked or left != "lookups"]
+        return ["repetition", *without]
 
     def window(self, rate: float, seed: int) -> WindowPlan:
         """What the requests of a window do. Raises UsageError if they are too many."""
@@ -153,11 +145,7 @@ def run_kv(
     somebody else's, before anything is written; InterruptedRun or the failure after the document
     was written. Of the chunks nothing stays.
     """
-    kinds = 1 + len(_WITHOUT) - (not plan.scenario.looks_up)
-    seconds = windows_s(
-        options.budget, plan.seconds, kinds, plan.repetitions, find_max=plan.rate is None
-    )
-    plan = replace(plan, scenario=plan.scenario.model_copy(update={"duration": seconds}))
+    plan = plan.fitted(options.budget)
     storage = open_storage(plan.to, options=plan.scenario.storage_options())
     with KV_CHUNKS.held(storage, "kv", break_lock=options.break_lock) as lease:
         try:
@@ -188,8 +176,12 @@ def _for_reads(plan: KvPlan, storage: Storage) -> Storage:
     return open_storage(plan.to, direct=True, options=plan.scenario.storage_options())
 
 
-class _KvRun:
+class _KvRun(RequestsRun[KvCacheRecord]):
     """One call of ``run_kv``, whose place is held."""
+
+    columns = KV_COLUMNS
+    whole = "with all"
+    plan: KvPlan
 
     def __init__(
         self,
@@ -199,83 +191,31 @@ class _KvRun:
         storage: Storage,
         lease: Lease,
     ) -> None:
-        self.plan, self.observer, self.storage = plan, observer, storage
-        self.budget, self.held = options.budget, Held(lease)
-        self.agent = HostAgent(storage)
-        self.windows: list[RequestColumns] = []
-        self.rate = plan.rate
-        self._planned: tuple[float, int, WindowPlan] | None = None
-        trace = plan.arrivals.trace
-        self.directory = new_directory(options.results, plan.scenario.name)
-        self.doc = new_record(
-            KvCacheRecord,
-            self.directory.name,
-            options.command,
-            rules=options.rules,
-            hosts=self.agent.describe_all(),
-            storage=storage_facts(storage),
-            findings=unlocked(lease),
-            job=KvCacheRun(
-                scenario=plan.scenario,
-                rate=plan.rate,
-                direct=storage.traits.direct,
-                engine=engine_of(plan.scenario, storage),
-                price_per_hour=plan.price_per_hour,
-                arrivals_together=trace.together if trace is not None else None,
-            ),
+        job = KvCacheRun(
+            scenario=plan.scenario,
+            rate=plan.rate,
+            direct=storage.traits.direct,
+            engine=engine_of(plan.scenario, storage),
+            price_per_hour=plan.price_per_hour,
+            arrivals_together=plan.arrivals_together,
         )
+        directory = new_directory(options.results, plan.scenario.name)
+        super().__init__(KvCacheRecord, job, plan, storage, directory, options, observer)
+        self.doc.findings = unlocked(lease)
+        self.storage, self.held = storage, Held(lease)
+        self._planned: tuple[float, int, WindowPlan] | None = None
 
-    def run(self) -> KvCacheRecord:
-        doc = self.doc
-        with failures_recorded(doc, self.directory) as ending:
-            if self.rate is None:
-                self._search()
-            if self.rate is not None:
-                self._repeat()
+    def rates(self) -> RateSearch:
+        first = self.plan.scenario.arrivals.rate or 1.0
+        return RateSearch(least=2 / self.plan.seconds, most=MAX_RATE, first=first)
+
+    def write(self, ending: Ending) -> KvCacheRecord:
         try:
             KV_CHUNKS.clean(self.storage, held=self.held)
         except IobenchError:
             if ending.failure is None:
                 raise
-        events = self.directory / EVENTS_FILE
-        return ending.write(
-            doc,
-            self.directory,
-            files=lambda: {EVENTS_FILE: write_requests(events, self.windows, KV_COLUMNS)},
-        )
-
-    def _repeat(self) -> None:
-        """All repetitions, in turns with the same requests without one stage each."""
-        assert self.rate is not None
-        rate, total = self.rate, self.plan.repetitions
-        kinds: list[KvTrialKind] = ["repetition", *_WITHOUT]
-        if not self.plan.scenario.looks_up:
-            kinds.remove("without-lookups")
-
-        def measure(kind: KvTrialKind, turn: int) -> None:
-            what = "with all" if kind == "repetition" else kind.replace("-", " ")
-            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
-            self._window(kind, rate, seed_of(self.plan.seed, "repetition", turn))
-
-        repeat_windows(kinds, measure, total=total, budget=self.budget, part=_PART)
-
-    def _search(self) -> None:
-        """Find the largest rate that holds the limit."""
-        job = self.doc.job
-
-        def attempt(rate: float) -> KvTrial:
-            self.observer.phase(f"trying {format_count(rate)} requests/s")
-            seed = seed_of(self.plan.seed, "find-max", len(job.of("find-max")))
-            return self._window("find-max", rate, seed)
-
-        first = self.plan.scenario.arrivals.rate or 1.0
-        search = RateSearch(least=2 / self.plan.seconds, most=MAX_RATE, first=first)
-        keeping = len(get_args(LeftOut)) + 1
-        for found in search_rates(
-            search, attempt, job.limit_s, self.budget, _PART, keeping=keeping
-        ):
-            job.found = found
-        self.rate = job.rate = job.found.low if job.found is not None else None
+        return super().write(ending)
 
     def _plan_of(self, rate: float, seed: int) -> WindowPlan:
         """The plan of a window, which is kept for the same one without a stage."""
@@ -285,12 +225,10 @@ class _KvRun:
             self._planned = rate, seed, window
         return self._planned[2]
 
-    def _window(self, kind: KvTrialKind, rate: float, seed: int) -> KvTrial:
-        """One window of requests, recorded."""
-        spec, seconds = self.plan.scenario, self.plan.seconds
-        drain_s = max(DRAIN_S, DRAIN * spec.limit_s)
+    def window(self, kind: KvTrialKind, rate: float, seed: int) -> KvTrial:
+        spec, drain_s = self.plan.scenario, self.drain_s
         plain: float | None = None
-        with self.budget.trial(_PART):
+        with self.budget.trial(PART):
             plan = self._plan_of(rate, seed)
             store = ChunkStore(
                 spec,
@@ -318,7 +256,7 @@ class _KvRun:
             kind=kind,
             seed=seed,
             rate=rate,
-            seconds=seconds,
+            seconds=self.plan.seconds,
             requests=len(plan.instants),
             bytes=issued.bytes,
             cpu_share=issued.cpu_s / issued.wall_s if issued.wall_s > 0 else None,
@@ -362,14 +300,10 @@ def _columns(plan: WindowPlan, store: ChunkStore, issued: Issued) -> RequestColu
         return np.array([getattr(each, name) for each in plan.requests], np.int64)
 
     return {
-        "intended_ns": issued.intended_ns,
-        "taken_ns": issued.taken_ns,
-        "issued_ns": issued.issued_ns,
+        **issued.columns,
         "waited_ns": store.waited,
         "looked_ns": store.looked,
         "copied_ns": store.copied,
-        "ready_ns": issued.ready_ns,
-        "failed": issued.failed,
         "tokens": of("tokens"),
         "memory_tokens": of("in_memory"),
         "loaded_tokens": of("loaded"),

@@ -10,16 +10,16 @@ also read plainly, and loads are made without one stage, so that a drift changes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
 from ..base.errors import DatasetError, IobenchError
 from ..base.units import counted, format_bytes
 from ..host import nfs
-from ..judge.model_load import first_trials, least
+from ..judge.model_load import MEASURED, first_trials, least, value_of
 from ..record.model_load import (
     HostLoad,
     LoadStage,
@@ -37,14 +37,14 @@ from ..storage.locks.lock import shared
 from .agent import CacheState, FetchCounter, HostAgent
 from .conductor import Script, Scripted, conduct
 from .copied_files import CopiedFiles
-from .facts import failures_recorded, new_directory, new_record, storage_facts
+from .facts import Ending, failures_recorded, new_directory, new_record, storage_facts
 from .hosts.hosts import Hosts
 from .messages import CheckLoaded, LoadNow, PartLoaded
 from .model_load_plan import LoadPlan
 from .options import LoadOptions, VerbOptions
 from .progress import Observer
 from .tasks.model_load import LoadOrder, LoadParts
-from .trials import rotated, rounds, take_turns
+from .trials import WARM_UP, rotated, rounds, take_turns
 
 HEAD_START_NS = 5_000_000
 """From a command to the common start, so that every rank has received it by then."""
@@ -107,25 +107,26 @@ def run_loads(
         return begun.run(), directory
 
 
+@dataclass
 class LoadsBegun:
     """Loads of a model while they are measured.
 
-    ``run_id``: by default the name of the directory.
+    ``run_id``: by default the name of the directory. ``failure``: the first one of a variant.
     """
 
-    def __init__(
-        self,
-        plan: LoadPlan,
-        directory: Path,
-        options: VerbOptions,
-        observer: Observer,
-        copy: CopiedFiles | None = None,
-        hosts: Hosts | None = None,
-        *,
-        run_id: str = "",
-    ) -> None:
-        self.plan, self.directory, self.observer, self.copy = plan, directory, observer, copy
-        self.budget, self.hosts = options.budget, hosts or Hosts()
+    plan: LoadPlan
+    directory: Path
+    options: VerbOptions
+    observer: Observer
+    copy: CopiedFiles | None = None
+    hosts: Hosts = field(default_factory=Hosts)
+    run_id: str = ""
+    variants: list[LoadVariant] = field(default_factory=list)
+    failure: IobenchError | None = None
+
+    def __post_init__(self) -> None:
+        plan, options, copy = self.plan, self.options, self.copy
+        self.budget = options.budget
         self.origin = LoadPlace(LoadParts(plan), self.hosts.agent(plan.storage))
         self.job = ModelLoadRun(
             model=plan.model,
@@ -140,15 +141,13 @@ class LoadsBegun:
         )
         self.doc = new_record(
             ModelLoadRecord,
-            run_id or directory.name,
+            self.run_id or self.directory.name,
             options.command,
             rules=options.rules,
             hosts=self.origin.agent.describe_all(),
             storage=storage_facts(plan.storage),
             job=self.job,
         )
-        self.variants: list[LoadVariant] = []
-        self.failure: IobenchError | None = None  # the first one of a variant
 
     def run(self) -> ModelLoadRecord:
         doc = self.doc
@@ -173,16 +172,31 @@ class LoadsBegun:
         """Of all hosts."""
         return replicas * self.plan.spec.tensor_parallel * self.hosts.count
 
-    def prepare(self) -> None:
+    # One repetition after the other, see ``Repeated``
+
+    def prepare(self, title: str = "") -> None:
         """Learn on all hosts what the tensors must hold."""
         self.observer.phase(f"checksums of {counted(len(self.plan.weights.tensors), 'tensor')}")
         self.origin.parts.prepare()
         self.hosts.prepare()
 
-    def repetition(self, number: int) -> LoadTrial:
+    def warm_up(self) -> None:
+        self.measure(WARM_UP)
+        self.job.trials.clear()
+
+    def measure(self, number: int) -> None:
         """One load by the first loader with the fewest replicas. Raises IobenchError."""
         self._trial(self.plan.spec.loaders[0], least(self.job), number)
-        return first_trials(self.job)[-1]
+        self.last = first_trials(self.job)[-1]
+
+    def figures(self) -> Mapping[str, float]:
+        found = {each.name: value_of(self.job, self.last, each) for each in MEASURED}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def end(self, *, stopped: bool) -> ModelLoadRecord:
+        made = len({each.round for each in self.job.trials})
+        self.job.spec = self.job.spec.model_copy(update={"repetitions": made})
+        return Ending().write(self.doc, self.directory)
 
     # What is measured in a round
 

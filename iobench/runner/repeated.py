@@ -15,12 +15,8 @@ from typing import Protocol
 
 from ..ask.compare.sequential import figures_of
 from ..base.errors import DatasetError, IobenchError, UsageError, kept_in
-from ..judge.model_load import MEASURED, value_of
-from ..judge.serving.figures import SUMMARISED
 from ..load import make_reader
-from ..record.ab import MAX_ROUNDS
 from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
-from ..serve.logs import log_place
 from ..settings.any_workload import AnyWorkload
 from ..settings.model_load import MODEL_LOAD, LoadSpec
 from ..settings.scenario import Scenario
@@ -30,7 +26,7 @@ from ..storage.locks.lock import reading
 from .cache import Others
 from .estimate import expected_repetition_s
 from .experiment import RunBegun
-from .facts import Ending, add_changes, add_loader_facts, failures_recorded, new_directory
+from .facts import add_changes, add_loader_facts, failures_recorded, new_directory
 from .hosts.hosts import Hosts
 from .model_load import LoadsBegun, weights_held
 from .model_load_plan import LoadPlan, make_load_plan, one_of_each
@@ -39,11 +35,9 @@ from .plan import Plan, make_plan
 from .progress import Observer
 from .repetition import measure, repetition_phase
 from .serving import ServingBegun, ServingPlan, make_serving_plan
+from .trials import WARM_UP
 
 AnyPlan = Plan | LoadPlan | ServingPlan
-
-WARM_UP = MAX_ROUNDS
-"""The number of the repetition that is not counted: none that is counted reads in its order."""
 
 NO_ABLATIONS = "variants in turns leave no stage out"
 
@@ -57,6 +51,11 @@ class Asked:
     origin: str | None = None
     accelerators: int = 1
     seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of its workload or scenario."""
+        return MODEL_LOAD if isinstance(self.workload, LoadSpec) else self.workload.name
 
 
 def plan_of(asked: Asked, *, repetitions: int) -> AnyPlan:
@@ -83,16 +82,23 @@ def plan_of(asked: Asked, *, repetitions: int) -> AnyPlan:
     )
 
 
-def workload_of_plan(plan: AnyPlan) -> AnyWorkload:
+def asked_of(plan: AnyPlan) -> Asked:
+    """What a plan does with which data: two plans that were asked for the same do the same.
+
+    Loads of a model have no chance in them, and so no seed.
+    """
     if isinstance(plan, LoadPlan):
-        return plan.spec
-    return plan.workload if isinstance(plan, Plan) else plan.scenario
-
-
-def name_of(plan: AnyPlan) -> str:
-    """The name of its workload or scenario."""
-    workload = workload_of_plan(plan)
-    return MODEL_LOAD if isinstance(workload, LoadSpec) else workload.name
+        return Asked(workload=plan.spec, data=plan.url)
+    workload, inner = (
+        (plan.workload, plan) if isinstance(plan, Plan) else (plan.scenario, plan.plan)
+    )
+    return Asked(
+        workload=workload,
+        data=inner.data,
+        origin=inner.origin,
+        accelerators=inner.accelerators,
+        seed=inner.seed,
+    )
 
 
 RECORDS: dict[type[AnyWorkload], type[RunRecord]] = {
@@ -103,30 +109,11 @@ RECORDS: dict[type[AnyWorkload], type[RunRecord]] = {
 """The kind of record that a run writes."""
 
 
-def data_of(plan: AnyPlan) -> str:
-    """Where the data is, as the user wrote it."""
-    if isinstance(plan, LoadPlan):
-        return plan.url
-    return plan.data if isinstance(plan, Plan) else plan.plan.data
-
-
-def seed_of_plan(plan: AnyPlan) -> int:
-    """The seed of its first repetition; loads of a model have no chance in them."""
-    return 0 if isinstance(plan, LoadPlan) else plan.seed
-
-
 def expected_s(plan: AnyPlan) -> float | None:
     """How long a repetition takes at least; None: not known."""
     if isinstance(plan, LoadPlan):
         return None
     return expected_repetition_s(plan) if isinstance(plan, Plan) else plan.seconds
-
-
-def work_of(plan: AnyPlan) -> tuple[object, ...]:
-    """What the plan does with which data: two plans that have the same do the same."""
-    inner = plan.plan if isinstance(plan, ServingPlan) else plan
-    more = (inner.origin, inner.accelerators) if isinstance(inner, Plan) else ()
-    return workload_of_plan(plan), data_of(plan), seed_of_plan(plan), *more
 
 
 def check_same_data(doc: RunRecord, plan: AnyPlan) -> None:
@@ -140,7 +127,7 @@ def check_same_data(doc: RunRecord, plan: AnyPlan) -> None:
         same = known is None or inner.manifest.header.id == known
     if not same:
         raise DatasetError(
-            f"{data_of(plan)} holds other data than what run {doc.run_id} read",
+            f"{asked_of(plan).data} holds other data than what run {doc.run_id} read",
             remedy="add --data with the directory or URL of the run's data, or measure the new one",
         )
 
@@ -182,22 +169,21 @@ def hold(plan: AnyPlan, held: ExitStack, hosts: Hosts, *, verb: str, break_lock:
         return _training(plan, held, hosts, verb=verb, break_lock=break_lock)
     if hosts.count > 1:
         raise UsageError(
-            f"{name_of(plan)} is measured on one host, and this job has {hosts.count}",
+            f"{asked_of(plan).name} is measured on one host, and this job has {hosts.count}",
             remedy="start it on one host, or on each of them by itself",
         )
     if isinstance(plan, LoadPlan):
         held.enter_context(weights_held(plan, verb=verb))
         loads = plan
-        return lambda place, run_id, options, observer: _RepeatedLoads(
-            LoadsBegun(loads, place, options, observer, run_id=run_id)
+        return lambda place, run_id, options, observer: LoadsBegun(
+            loads, place, options, observer, run_id=run_id
         )
     requests, inner = plan, plan.plan
     lease = held.enter_context(
         reading(inner.home, inner.manifest, verb=verb, break_dead=break_lock)
     )
-    return lambda place, run_id, options, observer: _RepeatedRequests(
-        ServingBegun(requests, place, options, observer, Others(lease), None, run_id=run_id),
-        break_lock=break_lock,
+    return lambda place, run_id, options, observer: ServingBegun(
+        requests, place, options, observer, Others(lease), None, run_id=run_id
     )
 
 
@@ -210,7 +196,7 @@ def repeat_once(
     """
     with ExitStack() as held:
         begin = hold(plan, held, hosts, verb=verb, break_lock=options.break_lock)
-        directory = new_directory(options.results, name_of(plan))
+        directory = new_directory(options.results, asked_of(plan).name)
         run = begin(directory, directory.name, options, observer)
         with failures_recorded(run.doc, directory) as ending:
             run.prepare("")
@@ -265,54 +251,3 @@ class _RepeatedTraining:
         if not stopped:
             add_changes(self.doc, self.begun.bench.plan, self.begun.versions)
         return self.begun.end(stopped=stopped)
-
-
-class _RepeatedLoads:
-    def __init__(self, begun: LoadsBegun) -> None:
-        self.begun, self.doc = begun, begun.doc
-
-    def prepare(self, title: str) -> None:
-        self.begun.prepare()
-
-    def warm_up(self) -> None:
-        self.begun.repetition(WARM_UP)
-        self.begun.job.trials.clear()
-
-    def measure(self, number: int) -> None:
-        self.last = self.begun.repetition(number)
-
-    def figures(self) -> Mapping[str, float]:
-        found = {each.name: value_of(self.begun.job, self.last, each) for each in MEASURED}
-        return {name: float(value) for name, value in found.items() if value is not None}
-
-    def end(self, *, stopped: bool) -> RunRecord:
-        made = len({each.round for each in self.begun.job.trials})
-        self.begun.job.spec = self.begun.job.spec.model_copy(update={"repetitions": made})
-        return Ending().write(self.doc, self.begun.directory)
-
-
-class _RepeatedRequests:
-    def __init__(self, begun: ServingBegun, *, break_lock: bool) -> None:
-        self.begun, self.doc, self.break_lock = begun, begun.doc, break_lock
-
-    def prepare(self, title: str) -> None:
-        pass
-
-    def warm_up(self) -> None:
-        self.measure(WARM_UP)
-        self.doc.job.trials.clear()
-        self.begun.windows.clear()
-
-    def measure(self, number: int) -> None:
-        # Runs that take turns may name one place for their logs.
-        spec = self.begun.plan.scenario.log
-        with log_place(spec, "serve", break_lock=self.break_lock) as log:
-            self.begun.use_log(log)
-            self.last = self.begun.repetition(number)
-
-    def figures(self) -> Mapping[str, float]:
-        found = {name: getattr(self.last, name) for name in SUMMARISED}
-        return {name: float(value) for name, value in found.items() if value is not None}
-
-    def end(self, *, stopped: bool) -> RunRecord:
-        return self.begun.end(Ending())

@@ -1,36 +1,23 @@
-"""A serving run: windows of requests, with storage and in turns without it, at one rate.
-
-Where no rate is given, the largest one that holds the limit is searched first. Whatever happens on
-the way, what was measured until then is written.
-"""
+"""A serving run: requests for samples, or of searches, with storage and in turns without it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from ..base.errors import StorageError, UsageError
-from ..base.units import format_count, format_duration
-from ..host.requests import RequestColumns, write_requests
-from ..judge.serving.figures import with_figures
+from ..base.units import format_duration
+from ..host.requests import RequestColumns
+from ..judge.serving.figures import SUMMARISED, with_figures
 from ..judge.serving.queue import Accelerators
 from ..judge.serving.search import RateSearch
-from ..judge.serving.verdict import window_client_bound
 from ..judge.statistics import mean_interval
-from ..record.run import EVENTS_FILE, ServingRecord
-from ..record.serving import (
-    FoundRate,
-    IndexFacts,
-    RequestWindow,
-    ServedTrial,
-    ServingRun,
-    TrialKind,
-)
+from ..record.run import ServingRecord
+from ..record.serving import SERVED_COLUMNS, IndexFacts, ServedTrial, ServingRun, TrialKind
 from ..record.training import Epoch
 from ..serve.arrivals import Arrivals, Instants
 from ..serve.client import Issued
@@ -42,65 +29,32 @@ from ..settings.scenario import Scenario
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.locks.lock import reading
-from .agent import HostAgent
-from .budget import Budget
 from .cache import Others, prepare_cache
 from .calibration.bench import MAX_COPY_BYTES, choose_shards, copy_to_memory
 from .checkpoint import unlocked
-from .facts import (
-    Ending,
-    dataset_facts,
-    failures_recorded,
-    location_of,
-    new_directory,
-    new_record,
-    storage_facts,
-)
+from .facts import Ending, dataset_facts, location_of, new_directory, storage_facts
 from .options import VerbOptions
 from .plan import Plan, check_room, make_plan
 from .progress import Observer
-from .trials import seed_of, take_turns
-
-K = TypeVar("K", bound=str)
-
-MAX_RATE = 50_000.0
-"""Requests/s. One process can't issue more, however little it does for each."""
-
-DRAIN_S, DRAIN = 2.0, 10.0
-"""Requests may wait for a reader for so long after the last arrival, or for so many limits."""
-
-MAX_LATE_WINDOWS = 3
-"""A window that breaks the limit because the client was late tells nothing of the storage, and is
-tried again. After so many of them in a row the search ends."""
-
-SEARCHED = 8
-"""So many windows a search for the largest rate usually has."""
+from .requests import MAX_RATE, PART, RequestsPlan, RequestsRun
+from .trials import WARM_UP, seed_of
 
 FRESH = 0.1
 """Share of the nodes of an index that the searches of a cold window may read, where the page cache
 could serve a second read: few are read twice then."""
 
-_PART = "window"
-
 
 @dataclass(frozen=True, kw_only=True)
-class ServingPlan:
-    """A serving run with all decisions made.
-
-    ``rate``: requests/s; None: the largest one that holds the limit, which is to be found.
-    """
+class ServingPlan(RequestsPlan):
+    """A serving run with all decisions made."""
 
     scenario: Scenario
     plan: Plan
-    arrivals: Arrivals
-    rate: float | None
-    repetitions: int
-    seed: int
 
     @property
-    def seconds(self) -> float:
-        """For which requests arrive in a window."""
-        return self.scenario.duration
+    def kinds(self) -> Sequence[TrialKind]:
+        found: list[TrialKind] = ["repetition", "without-storage"]
+        return found if self.scenario.log.to is None else [*found, "without-log"]
 
     @property
     def most(self) -> int | None:
@@ -183,11 +137,7 @@ def run_serving(
     TargetRefusedError if that is somebody else's, before anything is written; InterruptedRun or the
     failure after the document was written. Of the log nothing stays.
     """
-    kinds = 2 if plan.scenario.log.to is None else 3
-    seconds = windows_s(
-        options.budget, plan.seconds, kinds, plan.repetitions, find_max=plan.rate is None
-    )
-    plan = replace(plan, scenario=plan.scenario.model_copy(update={"duration": seconds}))
+    plan = plan.fitted(options.budget)
     inner = plan.plan
     with (
         reading(inner.home, inner.manifest, verb="serve", break_dead=options.break_lock) as lease,
@@ -198,72 +148,12 @@ def run_serving(
         return begun.run(), directory
 
 
-def windows_s(
-    budget: Budget, seconds: float, kinds: int, repetitions: int, *, find_max: bool
-) -> float:
-    """The length of windows, at most ``seconds``, of which all fit into the budget.
+class ServingBegun(RequestsRun[ServingRecord]):
+    """A serving run while it is measured: its dataset and the place of its log are held."""
 
-    ``kinds``: of windows in each repetition. Raises UsageError.
-    """
-    windows = kinds * repetitions + (SEARCHED if find_max else 0)
-    return budget.window_s(seconds, windows, least=kinds)
-
-
-def repeat_windows(
-    kinds: list[K], measure: Callable[[K, int], None], *, total: int, budget: Budget, part: str
-) -> None:
-    """Measure windows of all kinds in turns: ``total`` rounds, or as many as the budget allows.
-
-    ``part``: of the budget, for which each window is a trial. At least one round is measured.
-    """
-
-    def stop(turn: int, active: Sequence[K]) -> bool:
-        each = budget.mean_s(part)
-        full = each is not None and turn > 0 and not budget.fits(len(kinds) * each)
-        return turn >= total or full
-
-    take_turns(kinds, measure, stop)
-
-
-def search_rates(
-    search: RateSearch,
-    attempt: Callable[[float], RequestWindow],
-    limit_s: float,
-    budget: Budget,
-    part: str,
-    *,
-    keeping: int,
-) -> Iterator[FoundRate]:
-    """Try rates until the search ends; yield what is known after each window, and at the end.
-
-    ``attempt`` measures a window. ``keeping``: so many windows have to fit into the budget after
-    the search.
-    """
-    yield FoundRate()
-    late = 0
-    while (rate := search.next_rate()) is not None:
-        each = budget.longest_s(part)
-        if not budget.fits(each, keeping_s=keeping * each):
-            search.bound = "the budget had no time for another rate"
-            break
-        window = attempt(rate)
-        held = bool(window.holds) and window.steady is not False
-        why = "" if held else window_client_bound([window], limit_s)
-        late = late + 1 if why else 0
-        if late == MAX_LATE_WINDOWS:
-            search.bound = f"the client could not tell: {why}"
-            break
-        if not why:
-            search.tried(rate, held=held)
-        yield search.found()
-    yield search.found()
-
-
-class ServingBegun:
-    """A serving run while it is measured: its dataset and the place of its log are held.
-
-    ``run_id``: by default the name of the directory.
-    """
+    columns = SERVED_COLUMNS
+    whole = "with storage"
+    plan: ServingPlan
 
     def __init__(
         self,
@@ -276,34 +166,22 @@ class ServingBegun:
         *,
         run_id: str = "",
     ) -> None:
-        self.plan, self.directory, self.observer, self.others = plan, directory, observer, others
-        self.budget = options.budget
-        self.agent = HostAgent(plan.plan.storage)
-        self.windows: list[RequestColumns] = []
-        self.rate = plan.rate
-        self.index: LanceIndex | None = None
-        trace, to = plan.arrivals.trace, plan.scenario.log.to
-        hosts, storage = self.agent.describe_all(), storage_facts(plan.plan.storage)
+        inner, to = plan.plan, plan.scenario.log.to
         job = ServingRun(
             scenario=plan.scenario,
-            dataset=dataset_facts(
-                plan.plan.manifest, location=location_of(plan.plan), origin=plan.plan.origin
-            ),
+            dataset=dataset_facts(inner.manifest, location=location_of(inner), origin=inner.origin),
             rate=plan.rate,
-            direct=plan.plan.direct and plan.scenario.engine is None,
+            direct=inner.direct and plan.scenario.engine is None,
             log=None if to is None else storage_facts(open_storage(to)),
             not_measured={"recall": UNKNOWN_RECALL} if plan.scenario.walk is not None else {},
-            arrivals_together=trace.together if trace is not None else None,
+            arrivals_together=plan.arrivals_together,
         )
-        self.doc = new_record(
-            ServingRecord,
-            run_id or directory.name,
-            options.command,
-            rules=options.rules,
-            hosts=hosts,
-            storage=storage,
-            job=job,
+        super().__init__(
+            ServingRecord, job, plan, inner.storage, directory, options, observer, run_id=run_id
         )
+        self.others = others
+        self.index: LanceIndex | None = None
+        self.copies: tuple[Storage, np.ndarray] | None = None
         self.use_log(log)
 
     def use_log(self, log: LogPlace | None) -> None:
@@ -312,33 +190,47 @@ class ServingBegun:
         found = [] if log is None else unlocked(log.lease)
         self.doc.findings += [each for each in found if each not in self.doc.findings]
 
-    def run(self) -> ServingRecord:
-        doc = self.doc
-        with failures_recorded(doc, self.directory) as ending:
-            self._open_index()
-            self._curve()
-            if self.rate is None:
-                self._search()
-            if self.rate is not None:
-                self._repeat()
-        return self.end(ending)
-
-    def end(self, ending: Ending) -> ServingRecord:
-        """Write the events and the record, and return that; raise the failure that ended it."""
-        self.doc.findings += self.others.findings()
-        events = self.directory / EVENTS_FILE
-        return ending.write(
-            self.doc,
-            self.directory,
-            files=lambda: {EVENTS_FILE: write_requests(events, self.windows)},
-        )
-
-    def repetition(self, number: int) -> ServedTrial:
-        """A window with storage at the rate of the plan. Raises IobenchError."""
-        assert self.rate is not None
+    def begin(self) -> None:
         self._open_index()
-        seed = seed_of(self.plan.seed, "repetition", number)
-        return self._window("repetition", self.rate, seed, None)
+        self._curve()
+
+    def rates(self) -> RateSearch:
+        most = min(MAX_RATE, self.plan.scenario.most_per_s)
+        return RateSearch(least=2 / self.plan.seconds, most=most)
+
+    def repeat(self, rate: float) -> None:
+        if self.index is None:
+            self.copies = self._copies()
+        super().repeat(rate)
+
+    def write(self, ending: Ending) -> ServingRecord:
+        self.doc.findings += self.others.findings()
+        return super().write(ending)
+
+    # One repetition after the other, see ``Repeated``
+
+    def prepare(self, title: str) -> None:
+        self._open_index()
+
+    def warm_up(self) -> None:
+        self.measure(WARM_UP)
+        self.doc.job.trials.clear()
+        self.windows.clear()
+
+    def measure(self, number: int) -> None:
+        assert self.rate is not None
+        # Runs that take turns may name one place for their logs.
+        spec = self.plan.scenario.log
+        with log_place(spec, "serve", break_lock=self.break_lock) as log:
+            self.use_log(log)
+            self.last = self.window("repetition", self.rate, self.seed(number))
+
+    def figures(self) -> Mapping[str, float]:
+        found = {name: getattr(self.last, name) for name in SUMMARISED}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def end(self, *, stopped: bool) -> ServingRecord:
+        return self.write(Ending())
 
     def _open_index(self) -> None:
         """The index of a real engine, which is built if there is none."""
@@ -405,11 +297,8 @@ class ServingBegun:
                 residency_how=state.residency_how,
             ),
             {
+                **issued.columns,
                 "intended_ns": issued.issued_ns,
-                "taken_ns": issued.taken_ns,
-                "issued_ns": issued.issued_ns,
-                "ready_ns": issued.ready_ns,
-                "failed": issued.failed,
                 "logged_ns": np.full(spec.queries, -1),
             },
         )
@@ -420,25 +309,8 @@ class ServingBegun:
         if warm or cache == "warm":
             state = self.agent.fill_cache(index.keys)
         else:
-            state = (self.agent.empty_cache if cache == "cold" else self.agent.cache_state)(keys)
+            state = self.agent.cache("empty" if cache == "cold" else "state", keys)
         return Epoch(epoch=epoch, residency_before=state.ratio, residency_how=state.how)
-
-    def _repeat(self) -> None:
-        """All repetitions, in turns with the same arrivals without storage, and without a log."""
-        assert self.rate is not None
-        rate, total = self.rate, self.plan.repetitions
-        copies = None if self.index is not None else self._copies()
-
-        def measure(kind: TrialKind, turn: int) -> None:
-            what = "with storage" if kind == "repetition" else kind.replace("-", " ")
-            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
-            seed = seed_of(self.plan.seed, "repetition", turn)
-            self._window(kind, rate, seed, copies if kind == "without-storage" else None)
-
-        kinds: list[TrialKind] = ["repetition", "without-storage"]
-        if self.log is not None:
-            kinds.append("without-log")
-        repeat_windows(kinds, measure, total=total, budget=self.budget, part=_PART)
 
     def _copies(self) -> tuple[Storage, np.ndarray]:
         """Some shards in memory, and the numbers of the samples in them."""
@@ -451,31 +323,10 @@ class ServingBegun:
         samples = np.concatenate([np.arange(first, first + count) for first, count in ranges])
         return storage, samples
 
-    def _search(self) -> None:
-        """Find the largest rate that holds the limit."""
-        scenario, job = self.plan.scenario, self.doc.job
-
-        def attempt(rate: float) -> ServedTrial:
-            self.observer.phase(f"trying {format_count(rate)} requests/s")
-            seed = seed_of(self.plan.seed, "find-max", len(job.of("find-max")))
-            return self._window("find-max", rate, seed, None)
-
-        search = RateSearch(least=2 / self.plan.seconds, most=min(MAX_RATE, scenario.most_per_s))
-        # The repetitions, each also without storage, are still to come.
-        for found in search_rates(search, attempt, job.limit_s, self.budget, _PART, keeping=2):
-            job.found = found
-        self.rate = job.rate = job.found.low if job.found is not None else None
-
-    def _window(
-        self,
-        kind: TrialKind,
-        rate: float,
-        seed: int,
-        copies: tuple[Storage, np.ndarray] | None,
-    ) -> ServedTrial:
-        """One window of requests, recorded. ``copies``: in place of the storage."""
+    def window(self, kind: TrialKind, rate: float, seed: int) -> ServedTrial:
         plan, inner = self.plan, self.plan.plan
-        with self.budget.trial(_PART):
+        copies = self.copies if kind == "without-storage" else None
+        with self.budget.trial(PART):
             self.others.look()
             instants = plan.arrivals.window(rate, plan.seconds, seed, plan.most)
             asked = seed
@@ -523,11 +374,7 @@ class ServingBegun:
                 }
             )
         columns: RequestColumns = {
-            "intended_ns": issued.intended_ns,
-            "taken_ns": issued.taken_ns,
-            "issued_ns": issued.issued_ns,
-            "ready_ns": issued.ready_ns,
-            "failed": issued.failed,
+            **issued.columns,
             "logged_ns": np.full(len(instants), -1) if logged is None else logged.logged_ns,
         }
         trial = self._keep(trial, columns)
@@ -603,16 +450,14 @@ class ServingBegun:
         log: Log | None,
     ) -> tuple[Issued, Logged | None]:
         """Issue the requests of a window, and write their records."""
-        drain_s = max(DRAIN_S, DRAIN * self.plan.scenario.limit)
-        place = self.log
-        if log is None or place is None:
-            return readers.issue(instants, samples, drain_s=drain_s, prepare=prepare), None
+        drain_s, place = self.drain_s, self.log
         try:
             issued = readers.issue(instants, samples, drain_s=drain_s, prepare=prepare, sequel=log)
-            return issued, log.end(drain_s)
+            return issued, log.end(drain_s) if log is not None else None
         finally:
-            with suppress(StorageError):  # what stays is removed at the end, or that is said then
-                log.remove(place.held)
+            if log is not None and place is not None:
+                with suppress(StorageError):  # what stays is removed at the end, or told then
+                    log.remove(place.held)
 
 
 def _drawn(samples: int, count: int, seed: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
 from ..base.errors import HostLostError, InterruptedRun, IobenchError, TargetLostError
+from ..record.ab import MAX_ROUNDS
 
 V = TypeVar("V")
 
@@ -32,6 +33,9 @@ _SEEDS: dict[Kind, tuple[int, int, int]] = {
 }
 """Distance of a trial's seed from the run's: of the first one, of the next number, and of the next
 series. They are so far apart that no two trials of a run read in the same order."""
+
+WARM_UP = MAX_ROUNDS
+"""The number of the repetition that is not counted: none that is counted reads in its order."""
 
 
 def seed_of(run_seed: int, kind: Kind, number: int = 0, *, series: int = 0) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,12 @@ class Issued:
     cpu_s: float
     wall_s: float
     failure: IobenchError | None = None
+
+    @property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """What became of each request, by the names of a record's columns."""
+        names = ("intended_ns", "taken_ns", "issued_ns", "ready_ns", "failed")
+        return {name: getattr(self, name) for name in names}
 
 
 def issue(

@@ -1,0 +1,203 @@
+"""A run of requests that arrive by themselves, whatever they ask for: windows of them at one rate.
+
+A repetition is a window with all stages, and one without each of some stages, in turns. Where no
+rate is given, the largest one that holds the limit is searched first. Whatever happens on the way,
+what was measured until then is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from ..base.units import format_count
+from ..host.requests import Described, RequestColumns, write_requests
+from ..judge.serving.search import RateSearch
+from ..judge.serving.verdict import window_client_bound
+from ..record.kv_cache import KvCacheRun
+from ..record.run import EVENTS_FILE, RequestsRecord
+from ..record.serving import FoundRate, RequestWindow, ServingRun
+from ..serve.arrivals import Arrivals
+from ..settings.kv_cache import KvScenario
+from ..settings.scenario import Scenario
+from ..storage.base import Storage
+from .agent import HostAgent
+from .budget import Budget
+from .facts import Ending, failures_recorded, new_record, storage_facts
+from .options import VerbOptions
+from .progress import Observer
+from .trials import seed_of, take_turns
+
+R = TypeVar("R", bound=RequestsRecord)
+
+MAX_RATE = 50_000.0
+"""Requests/s. One process can't issue more, however little it does for each."""
+
+DRAIN_S, DRAIN = 2.0, 10.0
+"""Requests may wait for a reader for so long after the last arrival, or for so many limits."""
+
+MAX_LATE_WINDOWS = 3
+"""A window that breaks the limit because the client was late tells nothing of the storage, and is
+tried again. After so many of them in a row the search ends."""
+
+SEARCHED = 8
+"""So many windows a search for the largest rate usually has."""
+
+PART = "window"
+"""The name of a window in the budget."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestsPlan:
+    """A run of requests with all decisions made.
+
+    ``rate``: requests/s; None: the largest one that holds the limit, which is to be found.
+    """
+
+    scenario: Scenario | KvScenario
+    arrivals: Arrivals
+    rate: float | None
+    repetitions: int
+    seed: int
+
+    @property
+    def seconds(self) -> float:
+        """For which requests arrive in a window."""
+        return self.scenario.duration
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Of the windows in each repetition; the one with all stages is the first."""
+        raise NotImplementedError
+
+    @property
+    def arrivals_together(self) -> float | None:
+        """Of a trace: the share of arrivals at the instant of another one."""
+        trace = self.arrivals.trace
+        return trace.together if trace is not None else None
+
+    def fitted(self, budget: Budget) -> Self:
+        """The plan with windows of which all fit into the budget. Raises UsageError."""
+        kinds = len(self.kinds)
+        windows = kinds * self.repetitions + (SEARCHED if self.rate is None else 0)
+        seconds = budget.window_s(self.seconds, windows, least=kinds)
+        return replace(self, scenario=self.scenario.model_copy(update={"duration": seconds}))
+
+
+class RequestsRun(Generic[R]):
+    """A run of requests while it is measured. A subclass says what a ``window`` of it is.
+
+    ``columns``: of its events. ``whole``: what is told of a window with all stages. ``run_id``: by
+    default the name of the directory.
+    """
+
+    columns: ClassVar[Described]
+    whole: ClassVar[str]
+
+    def __init__(
+        self,
+        kind: type[R],
+        job: ServingRun | KvCacheRun,
+        plan: RequestsPlan,
+        storage: Storage,
+        directory: Path,
+        options: VerbOptions,
+        observer: Observer,
+        *,
+        run_id: str = "",
+    ) -> None:
+        self.plan, self.directory, self.observer = plan, directory, observer
+        self.budget, self.break_lock = options.budget, options.break_lock
+        self.agent = HostAgent(storage)
+        self.windows: list[RequestColumns] = []
+        self.rate = plan.rate
+        self.doc = new_record(
+            kind,
+            run_id or directory.name,
+            options.command,
+            rules=options.rules,
+            hosts=self.agent.describe_all(),
+            storage=storage_facts(storage),
+            job=job,
+        )
+
+    def begin(self) -> None:
+        """What is measured before any request arrives."""
+
+    def window(self, kind: Any, rate: float, seed: int) -> RequestWindow:
+        """Measure a window of this kind, and record it. Raises IobenchError."""
+        raise NotImplementedError
+
+    def rates(self) -> RateSearch:
+        """The search for the largest rate, which has tried none."""
+        raise NotImplementedError
+
+    def run(self) -> R:
+        with failures_recorded(self.doc, self.directory) as ending:
+            self.begin()
+            if self.rate is None:
+                self._search()
+            if self.rate is not None:
+                self.repeat(self.rate)
+        return self.write(ending)
+
+    def write(self, ending: Ending) -> R:
+        """Write the events and the record, and return that; raise the failure that ended it."""
+        path = self.directory / EVENTS_FILE
+        return ending.write(
+            self.doc,
+            self.directory,
+            files=lambda: {EVENTS_FILE: write_requests(path, self.windows, self.columns)},
+        )
+
+    @property
+    def drain_s(self) -> float:
+        """How long after the last arrival a request may wait."""
+        return max(DRAIN_S, DRAIN * self.doc.job.limit_s)
+
+    def repeat(self, rate: float) -> None:
+        """Measure all repetitions, or as many as the budget allows, but at least one."""
+        total, kinds = self.plan.repetitions, self.plan.kinds
+
+        def measure(kind: str, turn: int) -> None:
+            what = self.whole if kind == "repetition" else kind.replace("-", " ")
+            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
+            self.window(kind, rate, self.seed(turn))
+
+        def stop(turn: int, active: Sequence[str]) -> bool:
+            each = self.budget.mean_s(PART)
+            full = each is not None and turn > 0 and not self.budget.fits(len(kinds) * each)
+            return turn >= total or full
+
+        take_turns(kinds, measure, stop)
+
+    def seed(self, repetition: int) -> int:
+        """Of all windows of a repetition."""
+        return seed_of(self.plan.seed, "repetition", repetition)
+
+    def _search(self) -> None:
+        """Find the largest rate that holds the limit, and keep what is known after each window."""
+        job, search, late = self.doc.job, self.rates(), 0
+        job.found = FoundRate()
+        while (rate := search.next_rate()) is not None:
+            each = self.budget.longest_s(PART)
+            # A repetition, with all of its windows, is still to come.
+            if not self.budget.fits(each, keeping_s=len(self.plan.kinds) * each):
+                search.bound = "the budget had no time for another rate"
+                break
+            self.observer.phase(f"trying {format_count(rate)} requests/s")
+            seed = seed_of(self.plan.seed, "find-max", len(job.of("find-max")))
+            window = self.window("find-max", rate, seed)
+            held = bool(window.holds) and window.steady is not False
+            why = "" if held else window_client_bound([window], job.limit_s)
+            late = late + 1 if why else 0
+            if late == MAX_LATE_WINDOWS:
+                search.bound = f"the client could not tell: {why}"
+                break
+            if not why:
+                search.tried(rate, held=held)
+            job.found = search.found()
+        job.found = search.found()
+        self.rate = job.rate = job.found.low
