@@ -10,7 +10,7 @@ request many times for each command, and would compile each text anew.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from inspect import signature
 from pathlib import Path
 from typing import (
@@ -20,6 +20,7 @@ from typing import (
     ClassVar,
     Literal,
     TypeVar,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -264,8 +265,15 @@ Pages = Annotated[str, OUTPUT, Parameter(choices=PAGES)]
 Records = Annotated[str, OUTPUT, Parameter(choices=RECORDS)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question:
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class _Frozen:
+    """Each class below it is a frozen dataclass, whose fields are given by name."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Question(_Frozen):
     """What is asked, on the command line or from Python: in subclasses, words and flags.
 
     ``command``: the words of the command line, and ``began_s`` when it was started (monotonic).
@@ -340,7 +348,6 @@ def _check(name: str, hint: Any, value: object) -> None:
                 raise UsageError(f"{flag_of(name)} is {value!r}: {error}") from None
 
 
-@dataclass(frozen=True, kw_only=True)
 class VerbRequest(Question):
     """The output and the log of a verb.
 
@@ -448,7 +455,6 @@ AcceleratorsPerHost = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReportedRequest(VerbRequest):
     """The flags of a verb that prints a report."""
 
@@ -458,7 +464,6 @@ class ReportedRequest(VerbRequest):
     it)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecordingRequest(Question):
     """The flags of a verb that records runs."""
 
@@ -482,7 +487,6 @@ class RecordingRequest(Question):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RuledRequest(Question):
     """The flag of a verb whose runs are judged by rules."""
 
@@ -490,7 +494,6 @@ class RuledRequest(Question):
     """rule set; what breaks a rule of mlperf is INVALID (default: quick)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LockingRequest(Question):
     """The flag of a verb that locks a dataset or checkpoints."""
 
@@ -499,7 +502,6 @@ class LockingRequest(Question):
     storage where a lock remains after its process. First the lock is watched for a heartbeat"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScannedRequest(Question):
     """The flag of a verb that also reads data that others wrote."""
 
@@ -508,7 +510,6 @@ class ScannedRequest(Question):
     own directory is read"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class HistoryRequest(ReportedRequest):
     """The flag of a verb that takes the drift between runs into account."""
 
@@ -517,7 +518,6 @@ class HistoryRequest(ReportedRequest):
     that are named); repeatable"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class GateRequest(ReportedRequest):
     """The flags of a comparison that can fail."""
 
@@ -529,7 +529,6 @@ class GateRequest(ReportedRequest):
     exit with status 4, warn and exit with status 0, or pass (default: fail)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class HostsRequest(VerbRequest):
     """The flags of a command on many hosts."""
 
@@ -542,7 +541,6 @@ class HostsRequest(VerbRequest):
     """how long the hosts wait for each other (default: 2min)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrialsRequest(RecordingRequest, HostsRequest, ReportedRequest):
     """The flags of a verb that measures several plans, and records them."""
 
@@ -560,7 +558,6 @@ MAX_HOSTS = 10**6
 """As ``record.checkpoint``, which a help does not import."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SharedStorage(ReportedRequest):
     """The flags of hosts that save to one storage at the same time."""
 

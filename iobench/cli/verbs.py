@@ -6,7 +6,7 @@ is the help of its verb, and the text below a field that of its flag.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -88,7 +88,6 @@ WEIGHTS = group("weights of a model")
 REQUESTS = group("requests that arrive")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckRequest(TrialsRequest):
     """Generate a dataset below URL that fits the time and the space, measure the storage and run
     the workload on it, print the verdict, and remove the data. A dataset that lies at URL already
@@ -122,7 +121,6 @@ class CheckRequest(TrialsRequest):
     overrides: Overrides = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class DemoRequest(RecordingRequest, ReportedRequest):
     """Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk the
     dataset stays in ./demo-data. With --s3, a real S3 server (rclone) is started on loopback over a
@@ -146,7 +144,6 @@ class DemoRequest(RecordingRequest, ReportedRequest):
     """time for the run, beside the generation of the data"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanRequest(SharedStorage):
     """Compute what a run would do before anything is generated or read. Nothing is written or
     evicted from the page cache, and only --probe reads data (18 blocks). Of a model: what its
@@ -209,7 +206,6 @@ class PlanRequest(SharedStorage):
     """with --print: memory of each host, e.g. 512GiB (default: that of this host)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SizeRequest(ReportedRequest):
     """Compute what N accelerators demand of storage. Nothing is read or measured. With --from, the
     storage of a recorded run is compared with the demand. Of several workloads that are trained at
@@ -310,7 +306,6 @@ class SizeRequest(ReportedRequest):
     overrides: Overrides = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class GenerateQuestion(LockingRequest):
     """What ``iobench generate`` and ``iobench.generate`` can be asked of a dataset.
 
@@ -335,7 +330,6 @@ class GenerateQuestion(LockingRequest):
     progress: Annotated[Callable[[int, int], None] | None, Parameter(parse=False)] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class GenerateRequest(GenerateQuestion, HostsRequest):
     """Generate a dataset from its spec. Bytes are unique and incompressible unless the spec says
     otherwise. The same spec gives the same bytes with any number of workers. To continue an
@@ -361,7 +355,6 @@ class GenerateRequest(GenerateQuestion, HostsRequest):
     """entries of the vocabulary (default: all); only the embeddings become smaller"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScanRequest(VerbRequest):
     """Read the headers of files, WebDataset tars, TFRecords, Parquet or HDF5 below a directory or
     URL, and write nothing there. Parquet does not record the sizes of samples, so the column that
@@ -387,7 +380,6 @@ class ScanRequest(VerbRequest):
     """read every sample once and record its checksum, for verify and reader.check=content"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class VerifyRequest(ScannedRequest, LockingRequest, HostsRequest):
     """Read a whole dataset and compare every sample, and everything around the samples, with the
     manifest. Damage is listed with its shard and sample. What could not be read (permissions, a
@@ -421,7 +413,6 @@ _FIXED = (
 """What a sweep that is continued or confirmed has its own values of."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasuringQuestion(ScannedRequest, RuledRequest, RecordingRequest, LockingRequest):
     """What a run can be asked, whatever its workload; a subclass adds ``data``.
 
@@ -472,7 +463,6 @@ class MeasuringQuestion(ScannedRequest, RuledRequest, RecordingRequest, LockingR
     later save has only the tensors that changed (default: 1)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasuringRequest(MeasuringQuestion, HostsRequest, ReportedRequest):
     """The flags of a run beside the question itself."""
 
@@ -480,7 +470,6 @@ class MeasuringRequest(MeasuringQuestion, HostsRequest, ReportedRequest):
     fail_on: ConditionsOnMetrics = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunQuestion(MeasuringQuestion):
     """What ``iobench run`` and ``iobench.run`` can be asked."""
 
@@ -510,7 +499,6 @@ class RunQuestion(MeasuringQuestion):
     """the most bytes that the cache holds, e.g. 20GB"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunRequest(RunQuestion, MeasuringRequest):
     """Run a workload on a dataset: measure the ceiling of each stage alone, then all stages
     together, and print the verdict.
@@ -539,7 +527,6 @@ class RunRequest(RunQuestion, MeasuringRequest):
     are kept in memory, in turns with the run itself"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainRequest(MeasuringRequest):
     """Train a real model on the batches that the storage delivers: on a GPU, or on the CPU beside
     its own loader. Measures the same ceilings as 'iobench run', and the training step alone. Needs
@@ -582,7 +569,6 @@ class TrainRequest(MeasuringRequest):
     """smallest number of steps with --record (default: 300)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingRequest, ReportedRequest):
     """Let requests arrive by themselves, each for one sample that is read from storage, and tell
     how long they take from their arrival to the end of the accelerator's step. Prints whether
@@ -639,7 +625,6 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     """override a key, e.g. reader.concurrency=128; repeatable"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest):
     """Keep the KV cache of a language model on a storage, and tell whether that is worth it:
     whether loading a prefix is faster than computing it again, from which context length on, and
@@ -695,7 +680,6 @@ class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest)
     """override a key, e.g. layers=4 or dram=512GB; repeatable"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointRequest(
     SharedStorage, RuledRequest, RecordingRequest, LockingRequest, HostsRequest
 ):
@@ -773,7 +757,6 @@ class CheckpointRequest(
 ENGINE = group("the engine that will serve the model")
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoadRequest(RuledRequest, RecordingRequest, HostsRequest, ReportedRequest):
     """Load a model's weights from storage into memory, with each loader and each number of
     replicas in turns, and tell how long that takes, what limits it, and which loader is fastest.
@@ -824,7 +807,6 @@ class LoadRequest(RuledRequest, RecordingRequest, HostsRequest, ReportedRequest)
     """reads in flight in each process, of loaders that have such an option"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SweepRequest(TrialsRequest, LockingRequest):
     """Generate the datasets that the combinations (points) need, run each point several times with
     the points taking turns, and remove the data again. Keys that begin with 'dataset.' change the
@@ -896,7 +878,6 @@ class SweepRequest(TrialsRequest, LockingRequest):
     """override a key, e.g. batch_size=64; repeatable"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class AbRequest(GateRequest, ScannedRequest, RuledRequest, TrialsRequest, LockingRequest):
     """Measure two datasets, storages or settings in turns, until a sequential test with a
     controlled error rate tells whether they differ by more than a threshold, or the budget ends.
@@ -953,7 +934,6 @@ class AbRequest(GateRequest, ScannedRequest, RuledRequest, TrialsRequest, Lockin
     """seed of the first round; each has its own (default: as in the run that is repeated, or 42)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProbeRequest(ScannedRequest, HostsRequest, ReportedRequest):
     """Read with 1, 2, 4, ... requests in flight until more of them bring nothing, and show the
     plateau (the most that the storage delivers), the knee (the fewest reads in flight that reach
@@ -1028,7 +1008,6 @@ def time_until(text: str) -> float:
 UsdByType = Annotated[dict[str, float], value("[TYPE=]USD", prices_by_type)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReportRequest(ReportedRequest):
     """Compute every figure of a run again from its recorded events, and print it. Neither torch nor
     the storage is needed. Exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on
@@ -1058,7 +1037,6 @@ class ReportRequest(ReportedRequest):
     """rule set by which to judge (default: the one of the run)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompareRequest(GateRequest, HistoryRequest):
     """Compare recorded runs: the first place is the baseline, each other one a candidate, and
     several candidates are listed best first. The runs of a directory are compared separately for
@@ -1096,7 +1074,6 @@ class CompareRequest(GateRequest, HistoryRequest):
     """also use INVALID runs"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WhatifRequest(ReportedRequest):
     """Predict the ceilings and the verdict of a recorded run with changes, by documented models,
     and show the error of the models on the recorded run. A factor such as 2x multiplies what was
@@ -1165,7 +1142,6 @@ class WhatifRequest(ReportedRequest):
     """also more than 32 times what was measured"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class AdviseRequest(TrialsRequest, LockingRequest):
     """Recommend settings from runs of one workload with different settings: the smallest settings
     within 5 % of the best, whether a codec is worth its cost, how large a shard should be, and the
@@ -1217,7 +1193,6 @@ class AdviseRequest(TrialsRequest, LockingRequest):
     accelerator.model=MODULE:CLASS, where the run's record names code; repeatable"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CostRequest(HistoryRequest):
     """Rank the ways to pay for the work of recorded runs: the cheapest first, and last what misses
     --deadline or --max-cost. Nothing is measured, and no price is looked up over a network: prices
@@ -1298,7 +1273,6 @@ SCHEMAS = ("run", "ab", "sweep")
 """The documents of ``record.published``, which is imported only if one is asked for."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ListRequest(VerbRequest):
     """List everything that iobench knows by name, with one line about each.
 
@@ -1316,7 +1290,6 @@ class ListRequest(VerbRequest):
     """print the JSON schema (draft 2020-12) of run.json, ab.json or sweep.json instead"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DoctorRequest(VerbRequest):
     """Show cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio and
     GPU, and what to change.
@@ -1332,7 +1305,6 @@ class DoctorRequest(VerbRequest):
     """directory on the storage to examine (default: the current directory)"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CleanRequest(LockingRequest, VerbRequest):
     """Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made.
     Other files are kept and listed. A directory that iobench did not make is refused.
