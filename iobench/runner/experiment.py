@@ -101,7 +101,8 @@ def run(
         hosts.log_place(plan.workload.log, break_lock=options.break_lock) as log_place,
         ExitStack() as held,
     ):
-        return _measure(plan, options, observer, Others(lease), saver, held, hosts, log_place)
+        begun = _Run(plan, options, Others(lease), observer, held, hosts, saver, log_place)
+        return begun.run(), begun.bench.directory
 
 
 def _check_log(plan: Plan) -> None:
@@ -119,68 +120,6 @@ def _check_log(plan: Plan) -> None:
         "the log of a repetition takes",
         "use a smaller log.record, or fewer steps (max_steps)",
     )
-
-
-def _measure(
-    plan: Plan,
-    options: Options,
-    observer: Observer,
-    others: Others,
-    saver: Saver | None,
-    held: ExitStack,
-    hosts: Hosts,
-    log_place: LogPlace | None,
-) -> tuple[TrainingRecord, Path]:
-    """Carry out the run, while the dataset and the place for checkpoints are held."""
-    directory = new_directory(options.results, plan.workload.name)
-    begun = RunBegun(plan, directory, options, others, observer, held, hosts)
-    bench, doc, plan = begun.bench, begun.doc, begun.bench.plan
-    bench.seconds = bench.window_s = options.calibration_s
-    bench.log = log_place
-    doc.findings += unlocked(log_place.lease) if log_place else []
-    doc.job.saves = saver.study if saver else None
-    doc.findings += saver.findings if saver else []
-    if options.began_s is not None:
-        doc.timings["start"] = time.monotonic() - options.began_s
-    with failures_recorded(doc, directory) as ending:
-        begun.prepare(proof=options.prove)
-        pilot = fitted = None
-        if options.budget.limited:
-            pilot = _pilot(bench, options, doc, saver)
-            fitted = _fit(bench, plan, pilot, doc, options)
-            options = fitted.options(options)
-            observer.fitted(bench.plan, options)
-        if options.calibration_s > 0:
-            _calibrate(bench, doc, without=fitted)
-            _tell_rate(bench)
-        if pilot is not None:
-            fitted = _fit(bench, plan, pilot, doc, options, before=fitted)
-            options = fitted.options(options)
-        if saver and pilot is None:
-            _save_alone(saver, doc, observer, options.budget)
-        Rounds(
-            bench=bench,
-            doc=doc,
-            options=options,
-            others=others,
-            saver=saver,
-        ).run()
-        if options.find_max:
-            with timed(doc, "find_max", observer, "finding the largest number of accelerators"):
-                doc.job.find_max = begin_search(bench)
-                find_max(bench, doc.job.find_max, options.budget)
-            others.look()
-        if options.confirm is not None:
-            with timed(doc, "confirm", observer, "trying the advice"):
-                _confirm(bench, options.confirm, options.budget, doc, others, saver)
-        add_changes(doc, plan, begun.versions)
-    failure = ending.failure
-    doc = begun.end(stopped=failure is not None)
-    if saver:
-        failure = saver.end(failure)
-    if failure is not None:
-        raise kept_in(failure, directory)
-    return doc, directory
 
 
 class RunBegun:
@@ -272,148 +211,190 @@ def _keep_samples(bench: Bench) -> dict[str, FileDigest]:
         return {}
 
 
-def _pilot(bench: Bench, options: Options, doc: TrainingRecord, saver: Saver | None) -> Pilot:
-    """The storage's curve and a few saves, and what a pilot tells of the time that the rest takes.
+class _Run(RunBegun):
+    """One call of ``run``, while the dataset and the place for checkpoints are held."""
 
-    Where the curve tells that the first batches alone take too long, it is the pilot.
-    """
-    budget = options.budget
-    if options.calibration_s > 0:
-        curve_s = options.calibration_s
-        if "calibration" not in budget.given:
-            curve_s = curve_windows_s(budget.left_s)
-        bench.seconds = bench.window_s = curve_s
-        _measure_ceilings(bench, [entry for entry in ENTRIES if entry.name in CURVE], doc)
-        bench.seconds = options.calibration_s
-    if saver:
-        _save_alone(saver, doc, bench.observer, budget)
-    found = pilot_by_curve(bench.plan, bench.ceilings, budget.left_s)
-    if found is None:
-        with (
-            timed(doc, "pilot", bench.observer, "a pilot: how many steps fit into the time"),
-            saver.during(recorded=False) if saver else nullcontext() as saving,
-        ):
-            found = measure_pilot(bench, budget.seconds or 0.0, saving)
-    found = with_curve(found, bench.plan, bench.ceilings)
-    if saver:
-        found = replace(found, every=saver.every, save_s=saver.save_s)
-    log.info("pilot: %s", found)
-    return found
+    def __init__(
+        self,
+        plan: Plan,
+        options: Options,
+        others: Others,
+        observer: Observer,
+        held: ExitStack,
+        hosts: Hosts,
+        saver: Saver | None,
+        log_place: LogPlace | None,
+    ) -> None:
+        directory = new_directory(options.results, plan.workload.name)
+        super().__init__(plan, directory, options, others, observer, held, hosts)
+        bench, doc = self.bench, self.doc
+        self.options, self.budget, self.saver = options, options.budget, saver
+        self.asked = bench.plan  # which a budget may change
+        bench.seconds = bench.window_s = options.calibration_s
+        bench.log = log_place
+        doc.findings += unlocked(log_place.lease) if log_place else []
+        doc.job.saves = saver.study if saver else None
+        doc.findings += saver.findings if saver else []
+        if options.began_s is not None:
+            doc.timings["start"] = time.monotonic() - options.began_s
 
+    def run(self) -> TrainingRecord:
+        """Measure, and write the run; return its concluded record. Raises as ``run``."""
+        bench, doc, observer, saver = self.bench, self.doc, self.bench.observer, self.saver
+        with failures_recorded(doc, bench.directory) as ending:
+            self.prepare(proof=self.options.prove)
+            pilot = fitted = None
+            if self.budget.limited:
+                pilot = self._pilot()
+                fitted = self._fit(pilot)
+                observer.fitted(bench.plan, self.options)
+            if self.options.calibration_s > 0:
+                self._calibrate(without=fitted)
+                self._tell_rate()
+            if pilot is not None:
+                self._fit(pilot, before=fitted)
+            elif saver:
+                self._save_alone(saver)
+            Rounds(
+                bench=bench, doc=doc, options=self.options, others=self.others, saver=saver
+            ).run()
+            if self.options.find_max:
+                with timed(doc, "find_max", observer, "finding the largest number of accelerators"):
+                    doc.job.find_max = begin_search(bench)
+                    find_max(bench, doc.job.find_max, self.budget)
+                self.others.look()
+            if self.options.confirm is not None:
+                with timed(doc, "confirm", observer, "trying the advice"):
+                    self._confirm(self.options.confirm)
+            add_changes(doc, self.asked, self.versions)
+        failure = ending.failure
+        doc = self.end(stopped=failure is not None)
+        if saver:
+            failure = saver.end(failure)
+        if failure is not None:
+            raise kept_in(failure, bench.directory)
+        return doc
 
-def _save_alone(saver: Saver, doc: TrainingRecord, observer: Observer, budget: Budget) -> None:
-    with timed(doc, "checkpoint", observer, "checkpoints alone"):
-        saver.alone(observer, budget)
+    def _pilot(self) -> Pilot:
+        """The storage's curve and a few saves, and what a pilot tells of how long the rest takes.
 
+        Where the curve tells that the first batches alone take too long, it is the pilot.
+        """
+        bench, budget, saver = self.bench, self.budget, self.saver
+        if self.options.calibration_s > 0:
+            curve_s = self.options.calibration_s
+            if "calibration" not in budget.given:
+                curve_s = curve_windows_s(budget.left_s)
+            bench.seconds = bench.window_s = curve_s
+            self._measure_ceilings([entry for entry in ENTRIES if entry.name in CURVE])
+            bench.seconds = self.options.calibration_s
+        if saver:
+            self._save_alone(saver)
+        found = pilot_by_curve(bench.plan, bench.ceilings, budget.left_s)
+        if found is None:
+            title = "a pilot: how many steps fit into the time"
+            with (
+                timed(self.doc, "pilot", bench.observer, title),
+                saver.during(recorded=False) if saver else nullcontext() as saving,
+            ):
+                found = measure_pilot(bench, budget.seconds or 0.0, saving)
+        found = with_curve(found, bench.plan, bench.ceilings)
+        if saver:
+            found = replace(found, every=saver.every, save_s=saver.save_s)
+        log.info("pilot: %s", found)
+        return found
 
-def _fit(
-    bench: Bench,
-    plan: Plan,
-    pilot: Pilot,
-    doc: TrainingRecord,
-    options: Options,
-    *,
-    before: Fitted | None = None,
-) -> Fitted:
-    """Fit ``plan`` and the options to the time that is left, as ``choose`` does.
+    def _save_alone(self, saver: Saver) -> None:
+        with timed(self.doc, "checkpoint", self.bench.observer, "checkpoints alone"):
+            saver.alone(self.bench.observer, self.budget)
 
-    ``before``: what was fitted before the ceilings were measured. Raises UsageError if the time is
-    too short.
-    """
-    budget = options.budget
-    fitted = choose(
-        plan,
-        pilot if before is None else with_ceilings(pilot, bench.ceilings),
-        budget.left_s,
-        options,
-        budget.given,
-        calibrated=before is not None,
-        before=before,
-    )
-    if budget.strict and before is None and not budget.fits(fitted.least_s):
-        raise too_short(budget, fitted.least_s)
-    log.info(
-        "fitted to the budget: %d repetitions of at most %s steps, windows of %.2f s and %d rounds "
-        "for each ceiling but %s, %.1f s for ablations; %.1f s are left",
-        fitted.plan.repetitions,
-        fitted.plan.workload.max_steps,
-        fitted.calibration_s,
-        fitted.min_rounds,
-        ", ".join(sorted(fitted.skipped)) or "none",
-        fitted.ablations_s,
-        budget.left_s,
-    )
-    bench.plan, bench.seconds = fitted.plan, fitted.calibration_s
-    bench.min_rounds = fitted.min_rounds
-    add_plan(doc, fitted.plan, asked=plan)
-    return fitted
+    def _fit(self, pilot: Pilot, *, before: Fitted | None = None) -> Fitted:
+        """Fit the plan and the options to the time that is left, as ``choose`` does.
 
+        ``before``: what was fitted before the ceilings were measured. Raises UsageError if the time
+        is too short.
+        """
+        bench, budget = self.bench, self.budget
+        fitted = choose(
+            self.asked,
+            pilot if before is None else with_ceilings(pilot, bench.ceilings),
+            budget.left_s,
+            self.options,
+            budget.given,
+            calibrated=before is not None,
+            before=before,
+        )
+        if budget.strict and before is None and not budget.fits(fitted.least_s):
+            raise too_short(budget, fitted.least_s)
+        log.info(
+            "fitted to the budget: %d repetitions of at most %s steps, windows of %.2f s and %d "
+            "rounds for each ceiling but %s, %.1f s for ablations; %.1f s are left",
+            fitted.plan.repetitions,
+            fitted.plan.workload.max_steps,
+            fitted.calibration_s,
+            fitted.min_rounds,
+            ", ".join(sorted(fitted.skipped)) or "none",
+            fitted.ablations_s,
+            budget.left_s,
+        )
+        bench.plan, bench.seconds = fitted.plan, fitted.calibration_s
+        bench.min_rounds = fitted.min_rounds
+        add_plan(self.doc, fitted.plan, asked=self.asked)
+        self.options = fitted.options(self.options)
+        return fitted
 
-def _calibrate(
-    bench: Bench,
-    doc: TrainingRecord,
-    *,
-    without: Fitted | None,
-) -> None:
-    """Measure each ceiling for the first time, the cheapest first, unless there is no time for it.
+    def _calibrate(self, *, without: Fitted | None) -> None:
+        """Measure each ceiling for the first time, the cheapest first, unless there is no time.
 
-    ``without``: what a budget has time for; its curve has been measured.
-    """
-    bench.window_s = plan_windows(bench.seconds, bench.plan.repetitions).first_s
-    done = CURVE if without is not None else frozenset()
-    skipped = without.skipped if without is not None else frozenset()
-    for name in sorted(skipped):
-        bench.ceilings[name] = Ceiling(not_measured=NO_TIME)
-    chosen = [entry for entry in ENTRIES if entry.name not in done | skipped]
-    _measure_ceilings(bench, chosen, doc)
+        ``without``: what a budget has time for; its curve has been measured.
+        """
+        bench = self.bench
+        bench.window_s = plan_windows(bench.seconds, bench.plan.repetitions).first_s
+        done = CURVE if without is not None else frozenset()
+        skipped = without.skipped if without is not None else frozenset()
+        for name in sorted(skipped):
+            bench.ceilings[name] = Ceiling(not_measured=NO_TIME)
+        self._measure_ceilings([entry for entry in ENTRIES if entry.name not in done | skipped])
 
+    def _measure_ceilings(self, entries: Sequence[CeilingEntry]) -> None:
+        bench = self.bench
+        for entry in entries:
+            if entry.applies(bench.plan):
+                with timed(self.doc, "calibrate", bench.observer, f"ceiling: {entry.title}"):
+                    bench.ceilings[entry.name] = entry.measure(bench)
+                    add_loader_facts(self.doc, bench.loader)
 
-def _measure_ceilings(bench: Bench, entries: Sequence[CeilingEntry], doc: TrainingRecord) -> None:
-    for entry in entries:
-        if entry.applies(bench.plan):
-            with timed(doc, "calibrate", bench.observer, f"ceiling: {entry.title}"):
-                bench.ceilings[entry.name] = entry.measure(bench)
-                add_loader_facts(doc, bench.loader)
+    def _tell_rate(self) -> None:
+        """Tell the lowest ceiling, by which the time of the repetitions can be estimated."""
+        known = [ceiling.samples_per_s for ceiling in self.bench.ceilings.values()]
+        if rates := [rate for rate in known if rate]:
+            self.bench.observer.rate(min(rates))
 
-
-def _tell_rate(bench: Bench) -> None:
-    """Tell the lowest ceiling, by which the time of the repetitions can be estimated."""
-    known = [ceiling.samples_per_s for ceiling in bench.ceilings.values()]
-    if rates := [rate for rate in known if rate]:
-        bench.observer.rate(min(rates))
-
-
-def _confirm(
-    bench: Bench,
-    asked: Confirm,
-    budget: Budget,
-    doc: TrainingRecord,
-    others: Others,
-    saver: Saver | None,
-) -> None:
-    """Try the advice that was asked for, or this run's own, and add the turns to ``doc``."""
-    advice: Sequence[Advice] | None = asked.advice
-    if advice is None:
-        measured = doc.with_job(ceilings=bench.ceilings, curve=bench.curve)
-        concluded = conclude(measured).job.verdict
-        advice = concluded.advice if concluded is not None else ()
-    chosen = applicable(advice)
-    if not chosen:
-        doc.job.no_confirmations = NOTHING
-        return
-    measured_s = doc.timings.get("measure", 0.0)
-    usual_s = measured_s if asked.usual_s is None else asked.usual_s
-    budget_s = asked.budget_s
-    if budget_s is None and budget.limited:
-        budget_s = budget.left_s
-    Trying(
-        bench=bench,
-        into=doc.job.confirmations,
-        repetition_s=measured_s / max(1, len(doc.job.repetitions)),
-        budget=Budget(
-            seconds=usual_s if budget_s is None else budget_s,
-            end_s=0.0,
-            strict=budget_s is not None,
-        ),
-        saving=lambda: saver.during(recorded=False) if saver else nullcontext(),
-    ).run(chosen, asked.by)
+    def _confirm(self, asked: Confirm) -> None:
+        """Try the advice that was asked for, or this run's own, and record the turns."""
+        bench, doc, budget, saver = self.bench, self.doc, self.budget, self.saver
+        advice: Sequence[Advice] | None = asked.advice
+        if advice is None:
+            measured = doc.with_job(ceilings=bench.ceilings, curve=bench.curve)
+            concluded = conclude(measured).job.verdict
+            advice = concluded.advice if concluded is not None else ()
+        chosen = applicable(advice)
+        if not chosen:
+            doc.job.no_confirmations = NOTHING
+            return
+        measured_s = doc.timings.get("measure", 0.0)
+        usual_s = measured_s if asked.usual_s is None else asked.usual_s
+        budget_s = asked.budget_s
+        if budget_s is None and budget.limited:
+            budget_s = budget.left_s
+        Trying(
+            bench=bench,
+            into=doc.job.confirmations,
+            repetition_s=measured_s / max(1, len(doc.job.repetitions)),
+            budget=Budget(
+                seconds=usual_s if budget_s is None else budget_s,
+                end_s=0.0,
+                strict=budget_s is not None,
+            ),
+            saving=lambda: saver.during(recorded=False) if saver else nullcontext(),
+        ).run(chosen, asked.by)
