@@ -58,20 +58,8 @@ def _measure(request: SweepRequest, walk: WalkSpec | None, hosts: Hosts) -> int:
     with Live(quiet=request.quiet) as live:
         if request.confirm is not None:
             return _confirm(request, request.confirm, options, live, hosts)
-        begun = _begin(request, options, walk, live, hosts)
-        return _sweep(request, *begun, options, live, hosts)
-
-
-def _sweep(
-    request: SweepRequest,
-    sweep: Sweep,
-    directory: Path,
-    options: SweepOptions,
-    live: Live,
-    hosts: Hosts,
-) -> int:
-    sweep = run_sweep(sweep, directory, options, observer=live, hosts=hosts)
-    live.close()
+        sweep, directory = _begin(request, options, walk, live, hosts)
+        sweep = run_sweep(sweep, directory, options, observer=live, hosts=hosts)
     return finish_sweep(request, sweep, directory, new=True)
 
 
@@ -119,13 +107,7 @@ def _axes(request: SweepRequest) -> dict[str, list[Setting]]:
 
 def _given(request: SweepRequest) -> Given:
     """Return the arguments that the user repeated for a sweep that is continued."""
-    return Given(
-        workload=request.workload,
-        data_root=request.to,
-        data=request.data,
-        overrides=list(request.overrides),
-        axes=_axes(request),
-    )
+    return request.made(Given, data_root=request.to, axes=_axes(request))
 
 
 def _walk(request: SweepRequest) -> WalkSpec | None:
@@ -201,13 +183,9 @@ def _begin(
 
 def refuse_axes(request: SweepRequest, spec: WalkSpec) -> None:
     """Raise UsageError for flags that choose points, since the walk has its own."""
-    for flag, given in (
-        ("--one-at-a-time", request.one_at_a_time),
-        ("--data-budget", request.data_budget),
-    ):
-        if given:
-            raise UsageError(
-                f"{flag} can't be used with the walk '{spec.name}', which varies one setting after "
-                "the other",
-                remedy=f"leave {flag} out, or vary settings of your own with --sweep KEY=A,B,C",
-            )
+    if flag := request.first_of(["one_at_a_time", "data_budget"]):
+        raise UsageError(
+            f"{flag} can't be used with the walk '{spec.name}', which varies one setting after the "
+            "other",
+            remedy=f"leave {flag} out, or vary settings of your own with --sweep KEY=A,B,C",
+        )

@@ -37,7 +37,7 @@ QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loade
 WRITING = "iobench.data.generator.writer:UnitWriter._write_shard"
 READING = "iobench.runner.cache:prepare_cache"
 SAVING = "iobench.runner.study:StudyJob.save"
-TRYING = "iobench.runner.sweeping.run:_trial"
+TRYING = "iobench.runner.sweeping.run:_Trials._trial"
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.nightly)])

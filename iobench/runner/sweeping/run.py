@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...ask.compare.runs import values_of
@@ -140,26 +141,27 @@ def _continued(sweep: Sweep, found: Sweep) -> Sweep:
     return with_own_places(found)
 
 
+@dataclass
 class _Trials:
-    """One call of ``run_sweep``."""
+    """One call of ``run_sweep``.
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        directory: Path,
-        options: SweepOptions,
-        lease: Lease,
-        apart: Apart,
-        observer: Observer,
-        hosts: Hosts,
-    ) -> None:
-        self.hosts = hosts
-        self.sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
-        self.directory, self.options, self.lease = directory, options, lease
-        self.apart, self.observer = apart, observer
-        self.budget = options.budget
-        self.pace_s = 0.0  # seconds per byte of the slowest generation so far
-        self.held: dict[str, ExitStack] = {}  # locks of datasets, by the dataset's location
+    ``pace_s``: seconds per byte of the slowest generation so far. ``held``: locks of datasets, by
+    the dataset's location.
+    """
+
+    sweep: Sweep
+    directory: Path
+    options: SweepOptions
+    lease: Lease
+    apart: Apart
+    observer: Observer
+    hosts: Hosts
+    pace_s: float = 0.0
+    held: dict[str, ExitStack] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        begun = {"status": "running", "left_out": list(self.sweep.planned)}
+        self.sweep, self.budget = self.sweep.model_copy(update=begun), self.options.budget
 
     def run(self) -> Sweep:
         sweep = self.sweep
@@ -223,9 +225,9 @@ class _Trials:
 
         def completed(number: int) -> None:
             if self.options.drop and sweep.walk:
-                _drop_hopeless(sweep, group, group[0].settings, self.observer)
+                self._drop_hopeless(group, group[0].settings)
             elif self.options.drop:
-                _drop_hopeless(sweep, sweep.points, sweep.default, self.observer)
+                self._drop_hopeless(sweep.points, sweep.default)
 
         take_turns(
             group,
@@ -253,15 +255,7 @@ class _Trials:
             finally:
                 pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
                 self.pace_s = max(self.pace_s, pace_s)
-        _trial(
-            self.sweep,
-            point,
-            number,
-            self.directory,
-            self.apart,
-            self.observer,
-            self.hosts,
-        )
+        self._trial(point, number)
         save_sweep(self.directory, self.sweep)
 
     def _out_of_time(self, point: SweepPoint, *, generating: bool = False) -> bool:
@@ -352,56 +346,65 @@ class _Trials:
                     f"not removed: {error}"
                 )  # another sweep reads it, or removed it first
 
+    def _trial(self, point: SweepPoint, number: int) -> None:
+        """Measure a point once, and add what was found. Raises IobenchError."""
+        sweep, observer = self.sweep, self.observer
+        workload, _ = resolve(sweep, point.settings)
+        began = time.monotonic()
+        first = not point.runs
+        asked = Trial(
+            workload=workload,
+            data=point.data,
+            accelerators=sweep.accelerators,
+            seed=sweep.seed + number,
+            results=str(self.directory),
+            command=sweep.command,
+            calibration_s=sweep.calibration_s if first else 0.0,
+            prove=first,
+            tags=sweep.tags,
+        )
+        if needs_a_process(workload):
+            observer.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
+            doc, run_directory = self.apart.measure(asked)
+        else:
+            doc, run_directory = measure(asked, observer, self.hosts)
+        for finding in doc.findings:  # only the first trial checks the delivery
+            if finding.rule == "loader.delivery" and finding.level == "invalid":
+                raise IobenchError(finding.evidence)
+        figure = _figure(sweep, doc)
+        point.runs.append(run_directory.name)
+        point.figures.append(figure)
+        point.seconds.append(time.monotonic() - began)
+        _keep_costs(point, doc)
+        took = format_duration(point.seconds[-1])
+        observer.note(
+            f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
+            f"{_shown(sweep, figure)} ({took})"
+        )
 
-def _trial(
-    sweep: Sweep,
-    point: SweepPoint,
-    number: int,
-    directory: Path,
-    apart: Apart,
-    observer: Observer,
-    hosts: Hosts,
-) -> None:
-    """Measure a point once, and add what was found. Raises IobenchError."""
-    workload, _ = resolve(sweep, point.settings)
-    began = time.monotonic()
-    first = not point.runs
-    asked = Trial(
-        workload=workload,
-        data=point.data,
-        accelerators=sweep.accelerators,
-        seed=sweep.seed + number,
-        results=str(directory),
-        command=sweep.command,
-        calibration_s=sweep.calibration_s if first else 0.0,
-        prove=first,
-        tags=sweep.tags,
-    )
-    if needs_a_process(workload):
-        observer.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
-        doc, run_directory = apart.measure(asked)
-    else:
-        doc, run_directory = measure(asked, observer, hosts)
-    false = next(
-        (
-            finding.evidence
-            for finding in doc.findings
-            if finding.rule == "loader.delivery" and finding.level == "invalid"
-        ),
-        "",
-    )
-    if false:  # only the first trial checks the delivery
-        raise IobenchError(false)
-    figure = _figure(sweep, doc)
-    point.runs.append(run_directory.name)
-    point.figures.append(figure)
-    point.seconds.append(time.monotonic() - began)
-    _keep_costs(point, doc)
-    took = format_duration(point.seconds[-1])
-    observer.note(
-        f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
-        f"{_shown(sweep, figure)} ({took})"
-    )
+    def _drop_hopeless(self, points: Sequence[SweepPoint], keep: Settings | None) -> None:
+        """Drop points that are so slow that noise can't be the reason.
+
+        The settings ``keep`` are kept, because the others are compared with them.
+        """
+        sweep = self.sweep
+        measured = [p for p in points if len(p.figures) >= _TRIALS_BEFORE_DROPPING and not p.failed]
+        if not measured:
+            return
+        speeds = {id(point): [sweep.speed(each) for each in point.figures] for point in measured}
+        best = max(measured, key=lambda point: min(speeds[id(point)]))
+        for point in measured:
+            if (
+                not point.dropped
+                and point.settings != keep
+                and max(speeds[id(point)]) < HOPELESS * min(speeds[id(best)])
+            ):
+                point.dropped = (
+                    f"below {HOPELESS:.0%} of {called(sweep, best)} after {len(point.runs)} "
+                    "repetitions"
+                )
+                if len(point.runs) < sweep.repetitions:
+                    self.observer.note(f"{called(sweep, point)}: dropped, {point.dropped}")
 
 
 def _shown(sweep: Sweep, figure: float) -> str:
@@ -440,31 +443,3 @@ def _keep_costs(point: SweepPoint, doc: RunRecord) -> None:
     point.read_bytes_per_sample.append(read / samples if read is not None and samples else None)
     point.cpu_s_per_gb.append(measured.cpu_s_per_gb)
     point.other_cores.append(other_cores(doc, repetition))
-
-
-def _drop_hopeless(
-    sweep: Sweep,
-    points: Sequence[SweepPoint],
-    keep: Settings | None,
-    observer: Observer,
-) -> None:
-    """Drop points that are so slow that noise can't be the reason.
-
-    The settings ``keep`` are kept, because the others are compared with them.
-    """
-    measured = [p for p in points if len(p.figures) >= _TRIALS_BEFORE_DROPPING and not p.failed]
-    if not measured:
-        return
-    speeds = {id(point): [sweep.speed(each) for each in point.figures] for point in measured}
-    best = max(measured, key=lambda point: min(speeds[id(point)]))
-    for point in measured:
-        if (
-            not point.dropped
-            and point.settings != keep
-            and max(speeds[id(point)]) < HOPELESS * min(speeds[id(best)])
-        ):
-            point.dropped = (
-                f"below {HOPELESS:.0%} of {called(sweep, best)} after {len(point.runs)} repetitions"
-            )
-            if len(point.runs) < sweep.repetitions:
-                observer.note(f"{called(sweep, point)}: dropped, {point.dropped}")
