@@ -45,6 +45,10 @@ PIPE_COLUMNS = 140
 """Largest width of a table where standard output is no terminal: other programs fold no lines."""
 
 
+_DATA = {"csv": render_csv, "markdown": render_markdown, "github": render_github}
+"""Formats that are the sections alone, without breaking lines."""
+
+
 def print_report(
     request: ReportedRequest,
     document: object,
@@ -60,12 +64,8 @@ def print_report(
     kind = request.format
     if kind == "json":
         show_json(document)
-    elif kind == "csv":
-        show_data(render_csv(sections))
-    elif kind == "markdown":
-        show_data(render_markdown(sections))
-    elif kind == "github":
-        show_data(render_github(sections))
+    elif kind in _DATA:
+        show_data(_DATA[kind](sections))
     elif kind == "html":
         known = any(section.id == "again" for section in sections)
         again = [] if known or not COMMAND.get() else command_sections(COMMAND.get())

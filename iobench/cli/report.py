@@ -39,10 +39,9 @@ def run(request: ReportRequest) -> int:
     (named,) = places
     if named.is_dir() and not _is_own(named) and is_submission(named):
         return _submissions(request, named)
-    if named.name == AB_FILE or (named / AB_FILE).is_file():
-        return _comparison(request, named.parent if named.name == AB_FILE else named)
-    if named.name == SWEEP_FILE or (named / SWEEP_FILE).is_file():
-        return _sweep(request, named.parent if named.name == SWEEP_FILE else named)
+    for file, show in ((AB_FILE, _comparison), (SWEEP_FILE, _sweep)):
+        if named.name == file or (named / file).is_file():
+            return show(request, named.parent if named.name == file else named)
     doc, directory = _computed(named, request.rules)
     check_kind(request.format, doc.job.kind, named)
     return finish(request, doc, directory, fail_on=request.fail_on, new=False)
@@ -78,14 +77,15 @@ def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
     doc = load_run(named)
     if rules:
         doc = doc.model_copy(update={"rules": rules})
-    if isinstance(doc, TrainingRecord) and (directory / EVENTS_FILE).is_file():
-        doc = rebuild(doc, read_events(directory / EVENTS_FILE))
-    elif isinstance(doc, KvCacheRecord) and (directory / EVENTS_FILE).is_file():
-        doc = kv_again(doc, read_requests(directory / EVENTS_FILE, KV_COLUMNS))
-    elif isinstance(doc, ServingRecord) and (directory / EVENTS_FILE).is_file():
-        doc = served_again(doc, read_requests(directory / EVENTS_FILE))
-    elif isinstance(doc, TrainingRecord | RequestsRecord):
+    events = directory / EVENTS_FILE
+    if isinstance(doc, TrainingRecord | RequestsRecord) and not events.is_file():
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
+    elif isinstance(doc, TrainingRecord):
+        doc = rebuild(doc, read_events(events))
+    elif isinstance(doc, KvCacheRecord):
+        doc = kv_again(doc, read_requests(events, KV_COLUMNS))
+    elif isinstance(doc, ServingRecord):
+        doc = served_again(doc, read_requests(events))
     return conclude(doc), directory
 
 

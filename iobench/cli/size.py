@@ -11,7 +11,7 @@ from ..ask.capacity.traffic import PRECISIONS, Saves
 from ..base.errors import UsageError
 from ..host.requests import read_requests
 from ..record.packing import Layout
-from ..record.run import EVENTS_FILE, ModelLoadRecord, ServingRecord, load_run, load_training
+from ..record.run import EVENTS_FILE, ModelLoadRecord, ServingRecord, load_kind, load_training
 from ..report.size import sections, together_sections
 from ..report.size_loads import load_sections
 from ..report.size_requests import request_sections
@@ -74,12 +74,9 @@ def _loads(request: SizeRequest, replicas: int) -> int:
         raise UsageError(f"{flag} is about a training", remedy=f"leave out {flag}, or --replicas")
     if len(request.workload) != 1:
         raise UsageError("--replicas is about one model", remedy="name one model")
-    doc = None if request.run_directory is None else load_run(Path(request.run_directory))
-    if doc is not None and not isinstance(doc, ModelLoadRecord):
-        raise UsageError(
-            f"{request.run_directory} is a {doc.job.kind} run, which loaded no model",
-            remedy="name a run of 'iobench load'",
-        )
+    doc = None
+    if request.run_directory is not None:
+        doc = load_kind(Path(request.run_directory), ModelLoadRecord)
     model = find_served_model(request.workload[0])
     found = load_need(
         model.name,
@@ -110,13 +107,8 @@ def _requests(request: SizeRequest, rate: float) -> int:
         reads = stated_reads(request.latency_s, request.latency_p99_s)
     elif request.run_directory is not None:
         place = Path(request.run_directory)
-        doc = load_run(place)
-        if not isinstance(doc, ServingRecord):
-            raise UsageError(
-                f"{place} is a {doc.job.kind} run, which served no requests",
-                remedy="name a run of 'iobench serve'",
-            )
-        reads, measured = recorded_reads(doc, read_requests(place / EVENTS_FILE)), doc
+        measured = load_kind(place, ServingRecord)
+        reads = recorded_reads(measured, read_requests(place / EVENTS_FILE))
     instants = Arrivals(scenario.arrivals).window(rate, SIMULATED / rate, seed=0)
     found = served_need(
         scenario,

@@ -309,10 +309,7 @@ def output_to(file: str | None) -> Iterator[None]:
             else new.open("x", encoding="utf-8", errors="backslashreplace")
         )
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UsageError(
-            f"--output {file} can't be written: {why}", remedy="name a file that you may write"
-        ) from None
+        raise _not_writable("--output", file, error) from None
     try:
         with _named(file), handle:
             with redirect_stdout(handle):
@@ -326,6 +323,13 @@ def output_to(file: str | None) -> Iterator[None]:
         if not special:
             with suppress(OSError):
                 new.unlink()
+
+
+def _not_writable(flag: str, file: str | None, error: OSError | ValueError) -> UsageError:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return UsageError(
+        f"{flag} {file} can't be written: {why}", remedy="name a file that you may write"
+    )
 
 
 def _refuse(path: Path) -> None:
@@ -429,10 +433,7 @@ def logging_to(level: str | None, file: str | None) -> Iterator[None]:
             else logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
         )
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UsageError(
-            f"--log-file {file} can't be written: {why}", remedy="name a file that you may write"
-        ) from None
+        raise _not_writable("--log-file", file, error) from None
     handler.setFormatter(_Formatter())
     root, own = logging.getLogger(), logging.getLogger("iobench")
     before = own.level

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr
 
@@ -265,15 +265,31 @@ def _changed_files(directory: Path, record: RunRecord) -> Iterator[str]:
             yield f"{name} is not the file that the run has written (its xxh3 is {found.xxh3})"
 
 
-def load_training(directory: Path) -> TrainingRecord:
-    """Load the record of a run that loaded data.
+K = TypeVar("K", bound=RunRecord)
+
+_LACKS: dict[type[RunRecord], tuple[str, str]] = {
+    TrainingRecord: ("loaded no data", "run"),
+    ServingRecord: ("served no requests", "serve"),
+    ModelLoadRecord: ("loaded no model", "load"),
+}
+"""What a run of another kind has not done, and the verb that does it."""
+
+
+def load_kind(directory: Path, kind: type[K]) -> K:
+    """Load the record of a run of this kind, one of ``_LACKS``.
 
     Raises IobenchError as ``load_run`` does, and UsageError for a run of another kind.
     """
     record = load_run(directory)
-    if not isinstance(record, TrainingRecord):
+    if not isinstance(record, kind):
+        lacks, verb = _LACKS[kind]
         raise UsageError(
-            f"{directory} is a {record.job.kind} run, which loaded no data",
-            remedy="name a run of 'iobench run'",
+            f"{directory} is a {record.job.kind} run, which {lacks}",
+            remedy=f"name a run of 'iobench {verb}'",
         )
     return record
+
+
+def load_training(directory: Path) -> TrainingRecord:
+    """Load the record of a run that loaded data. Raises as ``load_kind``."""
+    return load_kind(directory, TrainingRecord)

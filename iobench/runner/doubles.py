@@ -111,22 +111,6 @@ def _without_sync(bench: Bench, phase: Phase, base: Repetition) -> Phase:
     return replace(phase, accelerator=phase.accelerator.model_copy(update=alone))
 
 
-def _no_saves(bench: Bench, saves: bool) -> str:
-    return "" if saves else "no checkpoints are saved during the run"
-
-
-def _without_saves(bench: Bench, phase: Phase, base: Repetition) -> Phase:
-    return replace(phase, saving=None)
-
-
-def _no_log(bench: Bench, saves: bool) -> str:
-    return "" if bench.log is not None else "no log is written"
-
-
-def _without_log(bench: Bench, phase: Phase, base: Repetition) -> Phase:
-    return replace(phase, log=None)
-
-
 DOUBLES = (
     Double(
         stage="storage",
@@ -138,14 +122,14 @@ DOUBLES = (
     Double(
         stage="checkpoint",
         how="no checkpoints are saved",
-        why_not=_no_saves,
-        without=_without_saves,
+        why_not=lambda bench, saves: "" if saves else "no checkpoints are saved during the run",
+        without=lambda bench, phase, base: replace(phase, saving=None),
     ),
     Double(
         stage="log",
         how="no log is written",
-        why_not=_no_log,
-        without=_without_log,
+        why_not=lambda bench, saves: "" if bench.log is not None else "no log is written",
+        without=lambda bench, phase, base: replace(phase, log=None),
     ),
     Double(
         stage="sync",

@@ -53,7 +53,8 @@ def describe_plan(
     memory = total_bytes()
     steps = steps_per_repetition(workload, samples=samples, accelerators=accelerators)
     step_time = workload.accelerator.step_time
-    shards, free = _shards(spec, manifest), _free_bytes(lies)
+    shards = manifest.shard_count if manifest else plan_shards(spec).shard_count
+    free = _free_bytes(lies)
     minimum = None
     if memory is not None:
         minimum = sizing.mlperf_minimum_samples(
@@ -63,14 +64,7 @@ def describe_plan(
             hosts=1,
             record_bytes=per_sample,
         )
-    demand = None
-    if step_time:
-        demand = sizing.demanded_bytes_per_s(
-            batch_size=workload.batch_size,
-            step_time_s=step_time,
-            accelerators=accelerators,
-            bytes_per_sample=read,
-        )
+    demand = _demanded(workload, accelerators, read)
     return PlanFigures(
         workload=workload.name,
         dataset=spec.name,
@@ -114,10 +108,17 @@ def describe_plan(
     )
 
 
-def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
-    if manifest is not None:
-        return manifest.shard_count
-    return plan_shards(spec).shard_count
+def _demanded(workload: Workload, accelerators: int, sample_bytes: float) -> float | None:
+    """Bytes/s that keep the accelerators busy; None if they have no step time."""
+    step_time = workload.accelerator.step_time
+    if not step_time:
+        return None
+    return sizing.demanded_bytes_per_s(
+        batch_size=workload.batch_size,
+        step_time_s=step_time,
+        accelerators=accelerators,
+        bytes_per_sample=sample_bytes,
+    )
 
 
 def _free_bytes(storage: Storage | None) -> int | None:
@@ -152,13 +153,8 @@ def probe(plan: Plan) -> ProbeFigures:
         storage.close()
     latency = found.latency_p50_s or 0.0
     needed = None
-    if workload.accelerator.step_time is not None:
-        demand = sizing.demanded_bytes_per_s(
-            batch_size=workload.batch_size,
-            step_time_s=workload.accelerator.step_time,
-            accelerators=plan.accelerators,
-            bytes_per_sample=manifest.mean_stored_bytes,
-        )
+    demand = _demanded(workload, plan.accelerators, manifest.mean_stored_bytes)
+    if demand is not None:
         rate = demand / places.median_bytes
         needed = sizing.reads_in_flight(reads_per_s=rate, latency_s=latency)
     workers = max(1, workload.loader.workers) * plan.accelerators

@@ -100,7 +100,6 @@ DEFAULT_REQUEST = 128 << 10
 MIN_REQUEST, MAX_REQUEST = 512, 64 << 20
 MAX_REQUESTS = 8
 MAX_IN_FLIGHT = 256
-MAX_TIME_S = 3600
 SAMPLE_BLOCK = 4 << 20
 """Bytes of the largest request for a part of a sample, as ``reader.block_size`` has it."""
 
