@@ -155,35 +155,29 @@ def plan_ablations(
     )
 
 
+@dataclass(kw_only=True)
 class Ablations:
     """The ablations of a run.
 
     Call ``begin`` after each repetition, and ``run`` for each stage that it names. Both keep the
-    job's record up to date.
+    job's record up to date. ``budget_s``: the time that was asked for, if it is not fitted to the
+    budget. ``for_them_s``: what a budget has for them after a repetition.
     """
 
-    def __init__(
-        self,
-        bench: Bench,
-        job: TrainingRun,
-        saver: Saver | None,
-        *,
-        budget: Budget,
-        budget_s: float | None = None,
-        for_them_s: Callable[[int], float],
-    ) -> None:
-        """``budget_s``: the time that was asked for, if it is not fitted to the budget.
+    bench: Bench
+    job: TrainingRun
+    saver: Saver | None
+    budget: Budget
+    budget_s: float | None
+    for_them_s: Callable[[int], float]
+    plan: AblationPlan | None = None
 
-        ``for_them_s``: what a budget has for them after a repetition.
-        """
-        self.bench, self.job, self.saver = bench, job, saver
-        self.budget, self.budget_s, self.for_them_s = budget, budget_s, for_them_s
-        self.fitted = budget.fitted("ablations")
-        self.plan: AblationPlan | None = None
+    def __post_init__(self) -> None:
+        self.fitted = self.budget.fitted("ablations")
         self.doubles = {double.stage: double for double in DOUBLES}
         self._base: Events | None = None
         self._failed: set[AblatedStage] = set()
-        job.no_ablations = TOO_EARLY
+        self.job.no_ablations = TOO_EARLY
 
     def begin(self, number: int, outcome: Outcome, took_s: float) -> Sequence[AblatedStage]:
         """Return the stages to leave out after repetition ``number``.

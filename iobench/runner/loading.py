@@ -84,8 +84,8 @@ def run_phase(
     with scratch("ranks") if phase.exchanges_gradients else nullcontext() as meeting:
         url = f"file://{meeting}/gradients" if meeting else None
         task, crew = context.hosts.loading(phase, context, url)
-        loading = _Loading(phase, task, prepare, finish, context.observer, sampler)
-        loading.head_start_ns = context.hosts.head_start_ns(HEAD_START_NS)
+        head_start_ns = context.hosts.head_start_ns(HEAD_START_NS)
+        loading = _Loading(phase, task, prepare, finish, context.observer, sampler, head_start_ns)
         context.observer.watch(task.counters)
         return _outcome(phase, crew, loading)
 
@@ -109,6 +109,7 @@ def _outcome(phase: Phase, crew: Crew, loading: _Loading) -> Outcome:
     return outcome
 
 
+@dataclass
 class _Loading(Handler):
     """Begins the epochs and the checkpoints, and keeps what the ranks record.
 
@@ -117,21 +118,18 @@ class _Loading(Handler):
     reaches is skipped.
     """
 
-    def __init__(
-        self,
-        phase: Phase,
-        task: Load,
-        prepare: Prepare | None,
-        finish: Finish | None,
-        observer: Observer,
-        sampler: Sampler | None,
-    ) -> None:
-        self.phase, self.task, self.observer, self.sampler = phase, task, observer, sampler
-        self.on_prepare, self.on_finish = prepare, finish
-        self.records = phase.saving.records if phase.saving else None
-        self.outcome = Outcome()
-        self.next: Epoch | None = None  # prepared, and about to begin
-        self.head_start_ns = HEAD_START_NS
+    phase: Phase
+    task: Load
+    on_prepare: Prepare | None
+    on_finish: Finish | None
+    observer: Observer
+    sampler: Sampler | None
+    head_start_ns: int
+    outcome: Outcome = field(default_factory=Outcome)
+    next: Epoch | None = None  # prepared, and about to begin
+
+    def __post_init__(self) -> None:
+        self.records = self.phase.saving.records if self.phase.saving else None
 
     def heard(self, rank: int, message: Report | Last) -> None:
         match message:

@@ -67,9 +67,9 @@ class Rounds:
         job.no_ablations = SWITCHED_OFF
         if self.options.ablations:
             self.ablations = Ablations(
-                self.bench,
-                job,
-                self.saver,
+                bench=self.bench,
+                job=job,
+                saver=self.saver,
                 budget=self.budget,
                 budget_s=self.options.ablations_s,
                 for_them_s=self._for_ablations_s,

@@ -226,29 +226,26 @@ def remove(url: str, observer: Observer) -> None:
         return
 
 
+@dataclass
 class _Filling:
     """Generates datasets of growing size into one place, and keeps the last one."""
 
-    def __init__(
-        self,
-        place: CheckPlace,
-        spec: DatasetSpec,
-        url: str,
-        accelerators: int,
-        seconds: float,
-        keep: bool,
-        observer: Observer,
-        size_bytes: int | None = None,
-        look: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.look = look
-        self.spec, self.url, self.observer = spec, url, observer
-        self.budget, self.seconds, self.keep = Budget(seconds=seconds, end_s=0.0), seconds, keep
+    place: CheckPlace
+    spec: DatasetSpec
+    url: str
+    accelerators: int
+    seconds: float
+    keep: bool
+    observer: Observer
+    size_bytes: int | None = None
+    look: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        spec, workload, size_bytes = self.spec, self.place.workload, self.size_bytes
+        self.budget = Budget(seconds=self.seconds, end_s=0.0)
         self.sample_bytes = spec.sample_size.mean_bytes
-        workload = place.workload
         batches = -(-needed_steps(workload.loader.workers) // workload.epochs)
-        least = workload.batch_size * accelerators * max(MIN_BATCHES, batches)
-        self.accelerators = accelerators
+        least = workload.batch_size * self.accelerators * max(MIN_BATCHES, batches)
         self.least = min(least, spec.samples)
         asked = spec if size_bytes is None else resized(spec, size_bytes=size_bytes)
         if asked.samples < self.least:
@@ -261,7 +258,7 @@ class _Filling:
         if size_bytes is not None:
             self.least = asked.samples
         share = SPACE_SHARE if size_bytes is None else 1.0
-        self.most = min(asked.samples, self._room(place.url, share))
+        self.most = min(asked.samples, self._room(self.place.url, share))
         self.removal_s = 0.0  # for each sample
 
     def run(self) -> float:

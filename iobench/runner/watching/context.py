@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -41,26 +42,21 @@ _NAMES_BYTES = 64 << 10
 _counts: Counter[str] = Counter()  # how often this process has watched, by name
 
 
+@dataclass(eq=False, repr=False)
 class Watch:
     """See ``watch``. ``directory``: the run directory, after the context has been left."""
 
-    def __init__(
-        self,
-        loader: Iterable[Any],
-        *,
-        name: str,
-        results: Path,
-        data: str | Path | None,
-        batch_size: int | None,
-        rank: int,
-        world: int,
-        synchronize: bool,
-        tags: Mapping[str, str],
-    ) -> None:
-        self.tags = tags
-        self.loader, self.name, self.results, self.data = loader, name, results, data
-        self.batch_size, self.rank, self.world = batch_size, rank, world
-        self.synchronize = synchronize
+    loader: Iterable[Any]
+    name: str
+    results: Path
+    data: str | Path | None
+    batch_size: int | None
+    rank: int
+    world: int
+    synchronize: bool
+    tags: Mapping[str, str]
+
+    def __post_init__(self) -> None:
         self.directory: Path | None = None
         self._meter: Meter | None = None
         self._book: Book | None = None
