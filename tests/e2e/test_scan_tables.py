@@ -135,6 +135,15 @@ class TestParquet:
         assert any(note.startswith(f"{empty} samples ") for note in report.notes)
         assert delivered(tmp_path / "d", report, tmp_path) == expected
 
+    def test_the_largest_of_several_columns(self, tmp_path: Path) -> None:
+        texts = [RANDOM.bytes(100 + number).hex() for number in range(60)]
+        names = {"id": [f"{number:08d}" for number in range(60)], "text": texts}
+        table = pa.table(names | {"source": ["a page " * 100] * 60, "digest": [b"0123"] * 60})
+        write_parquet(tmp_path / "d/a.parquet", table, row_group_size=27)
+        report = scanned(tmp_path / "d")
+        assert any("column 'text'" in note for note in report.notes)
+        assert delivered(tmp_path / "d", report, tmp_path) == [text.encode() for text in texts]
+
     def test_fixed_lengths_by_the_footer_alone(self, tmp_path: Path) -> None:
         values = [RANDOM.bytes(3000) for _ in range(500)]
         schema = pa.schema(

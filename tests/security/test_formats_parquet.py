@@ -269,7 +269,7 @@ def test_samples_of_any_schema(
     statistics: bool,
     page: str,
 ) -> None:
-    """The first column of bytes, or else of text, of any schema that a writer may choose."""
+    """The largest column of bytes or text, of any schema that a writer may choose."""
     columns = {
         f"column {number} ü.{kind}": pa.array(
             [None if nulls and n % 4 == 1 else VALUES[kind](n) for n in range(rows)], KINDS[kind]
@@ -285,7 +285,10 @@ def test_samples_of_any_schema(
     )
     of_bytes = [n for n, kind in enumerate(kinds) if kind in ("binary", "fixed", "struct")]
     of_text = [n for n, kind in enumerate(kinds) if kind == "text"]
-    chosen = next(iter(of_bytes + of_text), None)
+    described = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0).to_dict()["columns"]
+    nbytes = {each["path_in_schema"]: each["total_uncompressed_size"] for each in described}
+    paths = {n: name + ".data" * (kinds[n] == "struct") for n, name in enumerate(columns)}
+    chosen = max(of_bytes + of_text, key=lambda n: nbytes[paths[n]], default=None)
     if chosen is not None:
         column = list(columns.values())[chosen].to_pylist()
         assert unpacked(data) == [as_bytes(value) for value in column]

@@ -71,9 +71,11 @@ def footer_bytes(tail: Buffer, size: int) -> int:
 class ParquetShard:
     """One Parquet file, opened from its footer. Not thread-safe.
 
-    In files that iobench wrote, a sample is made of all columns; in other files, of the first
-    column of bytes that is not inside a list, or else of the first such column of text. If there is
+    In files that iobench wrote, a sample is made of all columns; in other files, of the column of
+    bytes or text, not inside a list, that has most of the bytes of the first row group. If there is
     none, each row group, as it is stored, is a sample.
+
+    ``chosen``: the path of the column that was taken among several; empty if there was no choice.
     """
 
     def __init__(self, tail: Buffer, size: int, column: str | None = None) -> None:
@@ -93,9 +95,10 @@ class ParquetShard:
         self._no_pages = _NoPages(size)
         self._proof: Any = None
         self._chunks: tuple[tuple[int, int], list[Chunk]] = ((-1, 0), [])
+        self.chosen = ""
         try:
             self._metadata = _metadata(bytes(tail[-need:-_END]))
-            self._leaves = _leaves(self._metadata.schema, column)
+            self._leaves, candidates = _leaves(self._metadata.schema, column)
             rows = [
                 self._metadata.row_group(group).num_rows
                 for group in range(self._metadata.num_row_groups)
@@ -109,6 +112,9 @@ class ParquetShard:
         self._numbers = [number for number, count in enumerate(rows) if count]
         self._rows = rows
         self.groups = len(self._numbers)
+        if len(candidates) > 1:
+            self._leaves = [self._largest(candidates)]
+            self.chosen = self._metadata.schema.column(self._leaves[0].place).path
 
     @property
     def columns(self) -> int:
@@ -121,6 +127,20 @@ class ParquetShard:
         if not self._leaves or any(not leaf.length or leaf.nullable for leaf in self._leaves):
             return None
         return sum(leaf.length for leaf in self._leaves)
+
+    def _largest(self, candidates: list[Leaf]) -> Leaf:
+        """The column with most bytes in the first row group; the first one if that is damaged."""
+        self._leaves = candidates
+        try:
+            if self.groups:
+                self._described(0, None)  # pyarrow can be asked for proven descriptions only
+        except ValueError:  # whoever reads the group is told
+            return candidates[0]
+        if not self.groups:
+            return candidates[0]
+        group = self._metadata.row_group(self._numbers[0])
+        self._chunks = ((-1, 0), [])
+        return max(candidates, key=lambda leaf: group.column(leaf.place).total_uncompressed_size)
 
     def rows(self, group: int) -> int:
         """Number of rows that a group claims to have."""
@@ -351,20 +371,23 @@ def _metadata(footer: bytes) -> Any:
     ).metadata
 
 
-def _leaves(schema: Any, label: str | None) -> list[Leaf]:
-    """The columns that samples are made of, or the one of this name. Raises ValueError."""
+def _leaves(schema: Any, label: str | None) -> tuple[list[Leaf], list[Leaf]]:
+    """(the columns that samples are made of, or the one of this name; those to choose one from).
+
+    Raises ValueError.
+    """
     columns = [schema.column(place) for place in range(len(schema))]
     if label is not None:
-        return [_label(columns, label)]
+        return [_label(columns, label)], []
     flat = [(place, column) for place, column in enumerate(columns) if not _repeated(column)]
     binary = [(p, c) for p, c in flat if c.physical_type in _BINARY and not _annotated(c)]
-    if not (
-        len(binary) == len(columns)
-        and all(_OWN.fullmatch(column.path) and not _nullable(column) for column in columns)
+    if len(binary) == len(columns) and all(
+        _OWN.fullmatch(column.path) and not _nullable(column) for column in columns
     ):
-        text = [(place, column) for place, column in flat if column.physical_type == "BYTE_ARRAY"]
-        binary = (binary or text)[:1]
-    return [_leaf(place, column) for place, column in binary]
+        return [_leaf(place, column) for place, column in binary], []
+    text = [(p, c) for p, c in flat if c.physical_type == "BYTE_ARRAY" and _annotated(c)]
+    candidates = [_leaf(place, column) for place, column in binary + text]
+    return candidates[:1], candidates
 
 
 def _label(columns: list[Any], name: str) -> Leaf:

@@ -1,7 +1,7 @@
 """Find the samples of a foreign Parquet file: row groups, and the bytes of each row's sample.
 
-A row's sample is the first column of bytes (or else of text), also inside structs, as
-data/formats/parquet_shard.py decides. Parquet stores the lengths of rows only in its pages, so that
+A row's sample is one column of bytes or text, also inside structs, which
+data/formats/parquet_shard.py chooses. Parquet stores the lengths of rows only in its pages, so that
 column is read and decoded once to get exact sizes. The footer alone is enough in two cases: the
 column has a fixed length; or there is no such column, and each row group as it is stored is a
 sample.
@@ -16,6 +16,7 @@ from multiprocessing import get_context
 import numpy as np
 
 from ...base.limits import check_plausible
+from ...base.text import printable
 from ...storage.window import ByteSource
 from ..formats.parquet import Parquet
 from ..formats.parquet_rows import Rows
@@ -40,6 +41,7 @@ READ = (
 )
 AS_STORED = "row groups are samples as they are stored, because no column holds bytes or text"
 EMPTY = "samples are null or empty"
+CHOSEN = "files have their samples in column '{name}', the one of bytes or text that is largest"
 
 
 def opened(window: ByteSource, size: int, column: str | None = None) -> tuple[ParquetShard, int]:
@@ -65,6 +67,8 @@ def parquet(window: ByteSource, size: int) -> ShardSamples:
     notes: Counter[str] = Counter()
     suffix: str | None = None
     shard, footer = opened(window, size)
+    if shard.chosen:
+        notes[CHOSEN.format(name=printable(shard.chosen, 100))] += 1
     for group in range(shard.groups):
         begin, end = shard.extent(group)
         if not shard.columns:
