@@ -116,7 +116,7 @@ def _lines(path: str, origin: str, report: VerifyReport) -> Iterator[str]:
     if report.damages:
         found = _count(len(report.damages), "difference", rest)
         remedy = (
-            f"Restore the data at {origin}, or scan it again"
+            f"Restore the data at {origin}, or remove what is damaged and scan it again"
             if origin
             else f"Remove it (iobench clean {path}) and generate it again"
         )

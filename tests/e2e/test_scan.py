@@ -24,7 +24,7 @@ from iobench.data.dataset import find_dataset, load_manifest
 from iobench.data.scan import save, scan
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
-from tests.processes import document, printed, refused
+from tests.processes import completed, document, printed, refused
 
 QUICK = (
     "--no-ablations --repeat 1 --calibration 0 --set batch_size=8 --set epochs=1 "
@@ -147,6 +147,16 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
         stored = [each.samples["stored"].sum() for each in (clone, theirs)]
         assert stored[0] == pytest.approx(stored[1], rel=0.2)
     assert state(root) == before
+
+
+def test_verify_finds_a_sample_that_can_not_be_decoded(images: Path, tmp_path: Path) -> None:
+    printed(f"scan {images} --save {tmp_path / 'mine.yaml'}")
+    photo = images / "n00000001/21.JPEG"
+    photo.write_bytes(b"\x89PNG".ljust(photo.stat().st_size, b"\0"))
+    done = completed("verify", tmp_path / "mine.manifest", "--origin", images)
+    assert done.returncode == 1
+    assert "n00000001/21.JPEG: sample" in done.stdout
+    assert "can't be decoded as jpeg" in done.stdout
 
 
 def test_the_clone_has_the_shape(images: Path, tmp_path: Path) -> None:

@@ -106,8 +106,30 @@ class PartialReport:
         self.unreadable += other.unreadable
 
 
+class _Memory:
+    """Memory for one sample at a time, faulted in only as far as it is filled."""
+
+    def __init__(self) -> None:
+        self._held: Buffer = memoryview(b"")
+
+    def of(self, size: int) -> Buffer:
+        """The first ``size`` bytes. Raises DatasetError if the host has not so many."""
+        if len(self._held) < size:
+            try:
+                self._held = private(size, prefault=False).array.data
+            except (OSError, OverflowError, ValueError, MemoryError):
+                raise DatasetError(
+                    f"a sample of {size} bytes does not fit into memory",
+                    remedy="use a host with more memory, if the sample really has that size",
+                ) from None
+        return self._held[:size]
+
+
 class ShardChecker:
-    """Compares shards in one process."""
+    """Compares shards in one process.
+
+    Samples of scanned data are also decoded: what they are was concluded from a few of them.
+    """
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         dataset = ResolvedSpec.of(manifest)
@@ -120,7 +142,8 @@ class ShardChecker:
         # For scanned data the manifest says nothing about the bytes between samples.
         self.foreign = bool(manifest.header.origin)
         self.hashed = manifest.header.checksums
-        self._content: Buffer = memoryview(b"")
+        self.content = dataset.content
+        self._content, self._decoded = _Memory(), _Memory()
         self._window = ReadWindow(storage, int(manifest.samples["stored"].max()))
 
     def check(self, shards: range) -> PartialReport:
@@ -328,33 +351,15 @@ class ShardChecker:
             content = found.content(row)
             if len(content) != size:
                 damages.append(Damage(key, first + row, f"{len(content)} bytes, not {size}"))
-            elif self.hashed and (actual := xxhash.xxh3_64_intdigest(content)) != digest:
-                damages.append(
-                    Damage(
-                        key,
-                        first + row,
-                        f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})",
-                    )
-                )
+            elif problem := self._problem(content, digest):
+                damages.append(Damage(key, first + row, problem))
         return damages
-
-    def _memory(self, size: int) -> Buffer:
-        """Memory for a sample, faulted in only as far as it is filled. Raises DatasetError."""
-        if len(self._content) < size:
-            try:
-                self._content = private(size, prefault=False).array.data
-            except (OSError, OverflowError, ValueError, MemoryError):
-                raise DatasetError(
-                    f"a sample of {size} bytes does not fit into memory",
-                    remedy="use a host with more memory, if the sample really has that size",
-                ) from None
-        return self._content[:size]
 
     def _compare(self, stored: Buffer, size: int, digest: int) -> str:
         """What is wrong with a sample's stored bytes; '' if nothing is."""
         content = stored
         if not self.plain:
-            content = self._memory(size)
+            content = self._content.of(size)
             try:
                 got = self.codec.decompress(stored, content)
             except ValueError as error:
@@ -363,9 +368,19 @@ class ShardChecker:
                 return f"{got} bytes after decompression, not {size}"
         elif len(stored) != size:
             return f"{len(stored)} bytes, not {size}"
-        if not self.hashed:
+        return self._problem(content, digest)
+
+    def _problem(self, content: Buffer, digest: int) -> str:
+        """What is wrong with a sample's content; '' if nothing is."""
+        if self.hashed and (actual := xxhash.xxh3_64_intdigest(content)) != digest:
+            return f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"
+        if not self.foreign or self.content.plain:
             return ""
-        actual = xxhash.xxh3_64_intdigest(content)
-        return (
-            "" if actual == digest else f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"
-        )
+        try:
+            if self.content.in_place:
+                self.content.locate(content)
+            else:
+                self.content.decode(content, self._decoded.of(self.content.decoded_bytes(content)))
+        except ValueError as error:
+            return f"it can't be decoded as {self.content.name}: {error}"
+        return ""
