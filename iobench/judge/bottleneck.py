@@ -190,7 +190,9 @@ BY_GAINS: tuple[Criteria, ...] = (
             Criterion(
                 "prep gains most, of a user's loader whose reads were left out with it",
                 Named("storage, prep, or both"),
-                f"by the waits of its workers, {waits.CLEAR:g} times as long for one: {_CHOICE}",
+                f"prep if the run reached {criteria.MIN_EXPLAINED:.0%} of its rate over the page "
+                f"cache; else by the waits of its workers, {waits.CLEAR:g} times as long for one: "
+                f"{_CHOICE}",
                 criteria.read_and_prepared_in_one,
             ),
             Criterion(

@@ -265,8 +265,11 @@ class Ablations:
 
         if not self.fitted:
             return divided(bench.min_rounds)
-        stages = by_likelihood(stages, bench.ceilings, first.samples_per_s)
-        rivals = likely(stages, bench.ceilings, first.samples_per_s)
+        ceilings = dict(bench.ceilings)
+        if bench.plan.subject.users:  # how fast others read says nothing about the user's reads
+            ceilings = {name: ceilings[name] for name in ceilings if name == "prep"}
+        stages = by_likelihood(stages, ceilings, first.samples_per_s)
+        rivals = likely(stages, ceilings, first.samples_per_s)
         plan = AblationPlan(left_out=dict.fromkeys(stages, ""))
         if bench.min_rounds > FEW_ROUNDS and not self._is_longer(first):
             plan = divided(bench.min_rounds)

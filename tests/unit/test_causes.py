@@ -95,6 +95,9 @@ COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
         # Its storage can't be cached: the workers' times tell reading from preparing.
         (READS, {"prep": (2.0, 2.2)}, {}, "storage", "tested"),
         (COMPUTES, {"prep": (2.0, 2.2)}, {}, "prep", "tested"),
+        # No round left the storage out, but over the page cache it is as slow.
+        (READS, {"prep": (2.0, 2.2)}, {"prep": 1050.0}, "prep", "tested"),
+        (READS, {"prep": (2.0, 2.2)}, {"prep": 2000.0}, "storage", "tested"),
         # Its dataset can't be replaced: what remains is inferred, without the storage.
         (READS, {"storage": (0.99, 1.02)}, {"prep": 1050.0, "loader": None}, "prep", "inferred"),
         (READS, {"storage": (0.99, 1.02)}, {"loader": None}, "prep", "inferred"),
