@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from ..base.errors import UsageError
 from .base import Count, Duration, Figure, OpenRecord, Record, fitting, read_json
 
 
@@ -122,4 +123,10 @@ class StepRecording(Record):
 
 def read_recording(path: str | Path) -> StepRecording:
     """Read a file that ``iobench train --record`` has written. Raises UsageError, IobenchError."""
-    return fitting(Path(path), StepRecording, read_json(Path(path), version="1"))
+    try:
+        return fitting(Path(path), StepRecording, read_json(Path(path), version="1"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no recording of steps at {path}",
+            remedy="make one: iobench train MODEL --record FILE",
+        ) from None
