@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Generic, Literal, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Generic, Literal, TypeGuard, TypeVar
 
+from ..ask.capacity.scaling import Band
 from ..base.units import format_bytes, format_count, format_duration, format_percent, format_rate
 from ..judge.promise import shown
+from ..record.checkpoint import Spread
+from ..record.curve import Rate
 from ..record.metrics import Metric
+from ..record.run import Summary
 from ..record.verdict import Estimate
 from .sections import (
     Bars,
@@ -82,16 +86,8 @@ def median_cell(values: Sequence[float], show: Format) -> Cell:
     return with_interval(median(values), min(values), max(values), show)
 
 
-@runtime_checkable
-class Summarised(Protocol):
-    """A median with the smallest and the largest value."""
-
-    @property
-    def median(self) -> float: ...
-    @property
-    def min(self) -> float: ...
-    @property
-    def max(self) -> float: ...
+Summarised = Summary | Spread
+"""A median with the smallest and the largest value."""
 
 
 def summary(found: Summarised, show: Format) -> Cell:
@@ -209,16 +205,8 @@ class Medians:
         return Table(id=name, title=title, columns=self.columns, rows=tuple(self.rows), notes=notes)
 
 
-@runtime_checkable
-class Ranged(Protocol):
-    """A figure with the interval that it is in. Value None: nothing tells where in it."""
-
-    @property
-    def value(self) -> float | None: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
+Ranged = Estimate | Rate | Band
+"""A figure with the interval that it is in. Value None: nothing tells where in it."""
 
 
 def ranged(found: Ranged, show: Format) -> str:

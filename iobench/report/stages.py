@@ -145,7 +145,8 @@ def ceiling_section(doc: TrainingRecord) -> Table | None:
     rows.add("samples_per_s", "samples/s", "samples/s", partial(_rate, None, why=not size))
     rows.add_each(_OF_CEILINGS, of=_of_ceiling, missing="", where="pages")
     longest, bound = min(max(known), LONGEST * min(known)), bottleneck_stage(doc, rates)
-    marks, by = _demands(doc, evidence.accelerator, longest), ("ceiling",)
+    demand, by = evidence.accelerator, ("ceiling",)
+    marks = (Mark(at=demand, label="the demand"),) if demand and demand <= longest else ()
     chart = Chart(kind="bars", y=("samples_per_s",), label=by, full=longest, marks=marks)
     spent = tuple(at for at, each in enumerate(rows.records) if each.ceiling.cpu_s_per_gb)
     title = "CPU seconds per GB of stored samples"
@@ -188,31 +189,6 @@ def _rate(size: float | None, stage: StageRate, *, why: bool) -> Cell:
 def _of_ceiling(stage: StageRate, key: str) -> Value:
     value: Value = getattr(stage.ceiling, key) if stage.rate else None
     return value
-
-
-MAX_DEMANDS = 6
-"""Numbers of accelerators whose demand is marked: 1, 2, 4 ... and the number of the run."""
-
-
-def _demands(doc: TrainingRecord, demand: float | None, longest: float) -> tuple[Mark, ...]:
-    """The demand of the run's accelerators and of more of them, as lines of a chart."""
-    ranks = doc.job.accelerators
-    each = demand / ranks if demand else 0.0
-    return tuple(
-        Mark(at=each * number, label=f"demand of {counted(number, 'accelerator')}")
-        for number in demands(ranks, int(min(longest / each, 1e18)) if each > 0 else 0)
-    )
-
-
-def demands(ranks: int, limit: int) -> list[int]:
-    """Numbers of accelerators to mark, up to ``limit``: the run's own, and powers of two.
-
-    Of more than MAX_DEMANDS the largest ones, since the lines of the others would lie together.
-    """
-    powers = [1 << power for power in range(limit.bit_length())]
-    own = [ranks] if ranks <= limit else []
-    others = [number for number in powers if number <= limit and number not in own]
-    return sorted([*own, *others[-(MAX_DEMANDS - len(own)) :]])
 
 
 def _transport(doc: TrainingRecord, size: float | None) -> str:
