@@ -6,12 +6,15 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.browser.pages import Opened
 from tests.servers.process import missing
+
+if TYPE_CHECKING:  # processes that run other tests read this file, too
+    from tests.browser.pages import Opened
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[type[Opened]]:
     """``opened(text)`` shows a page; what was opened is closed after the test."""
+    from tests.browser.pages import Opened
+
     shown: list[Opened] = []
 
     class Here(Opened):

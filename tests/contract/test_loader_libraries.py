@@ -45,13 +45,11 @@ def _why_not(kind: str) -> str | None:
     return None
 
 
-def _opens_paths(kind: str) -> bool:
-    library = library_class(kind)
-    return library is not None and library.local
+NOT_HERE = _why_not(MOSAIC)
+KINDS = sorted({*LOADERS.entries()} - {OWN_LOADER, USER_LOADER} - ({MOSAIC} if NOT_HERE else set()))
+OPENS_PATHS = sorted({"hf-datasets", "litdata", MOSAIC} & {*KINDS})
+"""As their classes say. Only a process that runs a test of them imports the libraries."""
 
-
-NOT_HERE = {kind: why for kind in LOADERS.entries() if (why := _why_not(kind)) is not None}
-KINDS = sorted(set(LOADERS.entries()) - {OWN_LOADER, USER_LOADER} - set(NOT_HERE))
 FORMAT = {"webdataset": "tar", "hf-datasets": "parquet", "torch-iterable": "tar", MOSAIC: "mds"}
 SIZES = {"distribution": "normal", "mean": 20_000, "stdev": 3_000}
 THREADS = ("torchdata", "spdl", "grain")
@@ -76,11 +74,12 @@ def test_every_kind_goes_through_this_suite() -> None:
     """But for one that CI can't have either: it wants NumPy below 2.2 and xxhash below 4, and a
     torchvision built with its torch.
     """
-    assert set(NOT_HERE) <= {MOSAIC}
+    assert [why for kind in KINDS if (why := _why_not(kind)) is not None] == []
+    assert [kind for kind in KINDS if getattr(library_class(kind), "local", False)] == OPENS_PATHS
     if NOT_HERE:
         pytest.skip(
             f"NOT RUN: loader {MOSAIC}, which can't be installed beside the versions in "
-            f"constraints.txt ({NOT_HERE[MOSAIC]})"
+            f"constraints.txt ({NOT_HERE})"
         )
 
 
@@ -133,7 +132,7 @@ class Stubborn(MemoryStorage):
         return Retries(self.reads, self.reads // 2)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not _opens_paths(kind)])
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {*OPENS_PATHS}))
 def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind))
     storage = Stubborn(
@@ -306,7 +305,7 @@ def test_what_a_library_cannot_have_is_named_with_a_way_out(
     assert words in str(caught.value)  # the setting to change
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if _opens_paths(kind)])
+@pytest.mark.parametrize("kind", OPENS_PATHS)
 def test_a_library_that_opens_paths_needs_a_directory(kind: str, make_dataset: Any) -> None:
     manifest, _ = make_dataset(**_spec(kind))
     with pytest.raises(UsageError):

@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.checkpoint import dcp_restore, saving
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.leaves import part_of
 from iobench.checkpoint.manifest import corrupt
@@ -331,8 +330,8 @@ def test_restores_are_compared_where_that_is_asked_for(
     def differs(*_: Any) -> None:
         raise corrupt("the state", "it is not what was saved")
 
-    monkeypatch.setattr(saving, "verify_state", differs)
-    monkeypatch.setattr(dcp_restore, "verify_state", differs)
+    for module in ("saving", "dcp_restore"):
+        monkeypatch.setattr(f"iobench.checkpoint.{module}.verify_state", differs)
     unseen = document(f"{small} --writer {writer} --set verify=false")
     assert [restore["verified"] for restore in unseen["job"]["restores"]] == [None, None]
     line = refused(f"{small} --writer {writer} --set verify=true", code=1)

@@ -9,6 +9,7 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,10 @@ import torch
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed.checkpoint import metadata
 
 from iobench.base.errors import CorruptCheckpointError
 from iobench.base.limits import MIN_HEADER_LIMIT
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
-from iobench.checkpoint.dcp_compat import unpickle_metadata
 from tests.checkpoints import blank, plant, restore, save
 from tests.children import in_child
 
@@ -31,6 +30,22 @@ GOLDEN = next((TESTS / "golden").glob("0.1.0/checkpoints/dcp/step-*/.metadata"))
 SLOTS = (TESTS / "corpus/dcp/slots.metadata").read_bytes()
 LITTLE = 100 << 20
 """Bytes that no refusal needs."""
+
+
+def library() -> Any:
+    """The module of torch with the classes of metadata.
+
+    It takes a second to import, which only a process that runs these tests should take.
+    """
+    from torch.distributed.checkpoint import metadata
+
+    return metadata
+
+
+def unpickled(data: bytes) -> Any:
+    from iobench.checkpoint.dcp_compat import unpickle_metadata
+
+    return unpickle_metadata(data)
 
 
 class Reduced:
@@ -52,7 +67,7 @@ def archived(value: Any) -> bytes:
 def damaged(data: bytes) -> bool:
     """Whether metadata is refused, whatever the error is: a restore makes one line of it."""
     try:
-        unpickle_metadata(data)
+        unpickled(data)
     except Exception:
         return True
     return False
@@ -62,7 +77,7 @@ class TestMetadata:
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
     def test_of_any_protocol_is_read(self, protocol: int) -> None:
         truth = pickle.loads(GOLDEN)
-        found = unpickle_metadata(pickle.dumps(truth, protocol))
+        found = unpickled(pickle.dumps(truth, protocol))
         assert found.storage_data == truth.storage_data
         assert found.state_dict_metadata == truth.state_dict_metadata
 
@@ -71,10 +86,9 @@ class TestMetadata:
         assert damaged(SLOTS)
         assert dict(vars(pathlib.PosixPath)) == before
 
-    @pytest.mark.parametrize(
-        "changed", [metadata.Metadata, metadata._MEM_FORMAT_ENCODING.TORCH_CHANNELS_LAST]
-    )
-    def test_nothing_of_the_library_gets_an_attribute(self, changed: Any) -> None:
+    @pytest.mark.parametrize("name", ["Metadata", "_MEM_FORMAT_ENCODING.TORCH_CHANNELS_LAST"])
+    def test_nothing_of_the_library_gets_an_attribute(self, name: str) -> None:
+        changed = attrgetter(name)(library())
         slots = pickle.dumps(changed)[:-1] + pickle.dumps((None, {"planted": 1}))[2:-1] + b"b."
         assert pickle.loads(slots) is changed  # so the pickle is one that would do it
         del changed.planted
@@ -86,7 +100,7 @@ class TestMetadata:
         [
             Reduced(os.mkdir, "made"),
             Reduced(eval, "open('made', 'w')"),
-            Reduced(setattr, metadata.Metadata, "version", "x"),
+            lambda: Reduced(setattr, library().Metadata, "version", "x"),
             Reduced(bytearray, 8 << 30),
             Reduced(torch.empty, 8 << 30),
             Reduced(pathlib.PosixPath, Reduced(os.mkdir, "made")),
@@ -98,13 +112,14 @@ class TestMetadata:
         self, made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        whole = pickle.dumps(metadata.Metadata({}, None, {}, made, None))
-        part = pickle.dumps(metadata.Metadata({"a": made}, None, {}))
+        made = made() if callable(made) else made
+        whole = pickle.dumps(library().Metadata({}, None, {}, made, None))
+        part = pickle.dumps(library().Metadata({"a": made}, None, {}))
         ended = in_child(lambda: [damaged(d) for d in (pickle.dumps(made), part, whole)])
         assert ended.value == [True, True, True]
         assert ended.extra_bytes < LITTLE
         assert list(tmp_path.iterdir()) == []
-        assert metadata.Metadata({}).version is None
+        assert library().Metadata({}).version is None
 
     @settings(max_examples=40)
     @given(changes=st.lists(st.tuples(st.integers(0, len(GOLDEN) - 1), st.integers(0, 255))))
@@ -113,7 +128,7 @@ class TestMetadata:
         for place, byte in changes:
             data[place] = byte
         with suppress(Exception):
-            assert isinstance(unpickle_metadata(bytes(data)), metadata.Metadata)
+            assert isinstance(unpickled(bytes(data)), library().Metadata)
 
     @pytest.mark.parametrize(
         "data",

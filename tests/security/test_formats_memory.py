@@ -48,7 +48,7 @@ def memory(**objects: bytes) -> MemoryStorage:
 # npz
 
 
-def npz(header: bytes, length: int, version: int, *, claimed: int = 0) -> bytes:
+def npz(header: bytes, length: int, version: int, claimed: int = 0) -> bytes:
     """A deflated npz of one member whose npy header is ``length`` bytes long, or claims to be."""
     out = io.BytesIO()
     pack = "<I" if version > 1 else "<H"
@@ -62,18 +62,19 @@ HEADER = b"{'descr': '|u1', 'fortran_order': False, 'shape': (0,), }"
 
 
 @pytest.mark.parametrize(
-    "data",
+    "given",
     [
-        npz(HEADER, MAX_NPY_HEADER + 1, 2),
-        npz(HEADER, 64 << 20, 2),
-        npz(HEADER, 100, 2, claimed=0xFFFFFFFF),
-        npz(b"(" * 9000, 9000, 1),
-        npz(b"-" * 9000 + b"1", 9001, 1),
-        npz(b"[" * 5000 + b"]" * 5000, 10_000, 2),
+        (HEADER, MAX_NPY_HEADER + 1, 2),
+        (HEADER, 64 << 20, 2),
+        (HEADER, 100, 2, 0xFFFFFFFF),
+        (b"(" * 9000, 9000, 1),
+        (b"-" * 9000 + b"1", 9001, 1),
+        (b"[" * 5000 + b"]" * 5000, 10_000, 2),
     ],
     ids=["just too long", "64 MiB", "claims 4 GiB", "parentheses", "minus", "lists"],
 )
-def test_headers_of_arrays(data: bytes) -> None:
+def test_headers_of_arrays(given: tuple[Any, ...]) -> None:
+    data = npz(*given)
     content = CONTENTS.open("arrays")
 
     def decoded() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ GOLDEN = ROOT / "tests" / "golden"
 Json = dict[str, Any]
 
 
+@cache
 def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(json_schema(name))
 
@@ -34,7 +36,6 @@ def recorded(path: Path) -> Json:
     return found
 
 
-RUN = validator("run")
 TRAINING = recorded(GOLDEN / "0.1.0" / "runs" / "beside-saves")
 CHECKPOINT = recorded(GOLDEN / "0.1.0" / "runs" / "checkpoint-dcp-async")
 
@@ -60,7 +61,7 @@ def test_a_schema_and_a_kind_do_not_go_together() -> None:
     "path", sorted(GOLDEN.rglob("run.json")), ids=lambda path: str(path.relative_to(GOLDEN))
 )
 def test_records_of_all_versions_fit(path: Path) -> None:
-    assert list(RUN.iter_errors(recorded(path))) == []
+    assert list(validator("run").iter_errors(recorded(path))) == []
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.rglob("sweep.json")), ids=str)
@@ -71,16 +72,16 @@ def test_sweeps_fit(path: Path) -> None:
 
 
 def test_what_is_made_today_fits() -> None:
-    assert RUN.is_valid(json.loads(json_text(build_run())))
+    assert validator("run").is_valid(json.loads(json_text(build_run())))
     comparison = json.loads(json_text(FASTER))
     assert list(validator("ab").iter_errors(comparison)) == []
     assert not validator("ab").is_valid({**comparison, "rounds": None})
-    assert not RUN.is_valid(comparison)
+    assert not validator("run").is_valid(comparison)
 
 
 def test_keys_of_a_newer_version_fit() -> None:
     newer = {**TRAINING, "new": 1, "job": {**TRAINING["job"], "new": {}}}
-    assert RUN.is_valid({**newer, "hosts": [{**TRAINING["hosts"][0], "new": []}]})
+    assert validator("run").is_valid({**newer, "hosts": [{**TRAINING["hosts"][0], "new": []}]})
 
 
 DAMAGE: dict[str, Callable[[Json], object]] = {
@@ -133,4 +134,4 @@ def test_a_damaged_record_does_not_fit(record: Json, damage: Callable[[Json], ob
     broken = copy.deepcopy(record)
     damage(broken)
     assert broken != record
-    assert not RUN.is_valid(broken)
+    assert not validator("run").is_valid(broken)
