@@ -26,23 +26,37 @@ from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, 
 from .stages import BURST, is_burst
 
 PACKED = "for example samples packed into shards"
+IN_ORDER = "for example whole shards in order (reader.access=sequential)"
+PACKED_REQUESTS = 2
+"""Files that have more than so many requests each are taken for packed ones."""
+
 UNCONFIRMED = "Faster points were short, and those with more reads in flight did not confirm them."
 
 
 def sections(probe: StorageProbe) -> list[Section]:
     """What was found, a table for each curve, and each host."""
-    told = [_sentence(curve, which) for curve, which in zip(probe.curves, probe.spent, strict=True)]
+    packed = probe.bytes > PACKED_REQUESTS * probe.objects * probe.curves[0].request_bytes
+    larger = IN_ORDER if packed else PACKED
+    told = [
+        _sentence(curve, which, larger)
+        for curve, which in zip(probe.curves, probe.spent, strict=True)
+    ]
     large = [probe.large] if probe.large is not None else []
     told += [_sentence(each, "unknown") for each in large]
     named = [(f"curve-{at}", each) for at, each in enumerate(probe.curves, 1)]
     named += [("curve-large", each) for each in large]
     told += _metadata_sentences(probe)
+    points = [point for curve in (*probe.curves, *large) for point in curve.points]
+    if again := sum(not point.disjoint for point in points):
+        told.append(
+            f"The data is small: {again} of {counted(len(points), 'point')} read bytes again, so a "
+            "cache of the storage may have served them."
+        )
     notes = [*probe.notes, *dict.fromkeys(note for each in probe.metadata for note in each.notes)]
     for curve in (*probe.curves, *large):
         told_above = curve.plateau_reads_per_s is None or curve.stopped == FLATTENED
         ended = [] if told_above else [f"ended, since {curve.stopped}"]
         notes += [f"{_requests(curve)}: {note}" for note in [*ended, *curve.notes]]
-    points = [point for curve in (*probe.curves, *large) for point in curve.points]
     if any(point.latency_p999_s is None for point in points):
         notes.append("p99 needs 100 reads, and p99.9 needs 1,000")
     return joined(
@@ -91,14 +105,19 @@ ASKED: dict[Operation, str] = {"open": "opens", "stat": "stats", "list": "listin
 
 def _metadata_sentences(probe: StorageProbe) -> list[str]:
     """``Metadata: 12,300 opens/s, 15,000 stats/s; listings of 210,000 entries/s.``"""
-    rates = {}
+    rates, client = {}, []
     for curve in probe.metadata:
         if (best := highest(curve.points)) is not None:
             rate = best.bytes_per_s if curve.operation == "list" else best.reads_per_s
-            rates[curve.operation] = format_count(rate.value)
+            least = "at least " if best.client else ""
+            rates[curve.operation] = f"{least}{format_count(rate.value)}"
+            client += [ASKED[curve.operation]] if best.client else []
     parts = [f"{rates[each]} {ASKED[each]}/s" for each in ("open", "stat") if each in rates]
     parts += [f"listings of {rates['list']} entries/s"] if "list" in rates else []
-    return [f"Metadata, without reading: {', '.join(parts)}."] if parts else []
+    told = [f"Metadata, without reading: {', '.join(parts)}."] if parts else []
+    if client:
+        told.append(f"This program limits the {' and '.join(client)}, and not the storage.")
+    return told
 
 
 def _metadata(probe: StorageProbe) -> Table:
@@ -173,7 +192,7 @@ def larger_reads(doc: TrainingRecord) -> str:
     if not data.samples or not data.shards or data.samples <= data.shards:
         return PACKED
     if (loader.access or doc.job.workload.reader.access) == "random":
-        return "for example whole shards in order (reader.access=sequential)"
+        return IN_ORDER
     return "for example larger blocks (reader.block_size)"
 
 

@@ -10,10 +10,18 @@ import pytest
 
 from iobench.base.errors import UsageError
 from iobench.host import fio
-from iobench.record.curve import StorageProbe
+from iobench.judge.figures.curve import conclude_curve
+from iobench.record.curve import Operation, StorageProbe
+from iobench.report.curve import sections
+from iobench.report.sections import FirstScreen
+from iobench.runner.budget import Budget
+from iobench.runner.curve import metadata
+from iobench.runner.curve.curve import Limits
 from iobench.runner.curve.story import plan_probe
 from iobench.runner.curve.target import open_target
+from iobench.settings.base import head
 from iobench.storage import open_storage
+from tests import curves
 from tests.conftest import MakeDataset
 from tests.processes import in_process
 from tests.servers.s3 import rclone_s3, s3_environment
@@ -99,10 +107,45 @@ def test_opens_stats_and_listings_without_reads(tmp_path: Path) -> None:
     for curve in asked.values():
         check_points(curve)
         assert all(point["reads_per_s"]["value"] < 75 for point in curve["points"])
+    assert not any(point["client"] for point in asked["open"]["points"])
     for point in asked["list"]["points"]:  # each lists the four files of one folder
         assert point["bytes_per_s"]["value"] == pytest.approx(4 * point["reads_per_s"]["value"])
     code, out, err = in_process("probe", url, *words, *QUICK, "--details")
     assert (code, err, "opens/s" in out, "entries/s" in out) == (0, "", True, True)
+
+
+@pytest.mark.parametrize("operation", ["open", "stat", "list"])
+def test_what_is_no_slower_than_files_in_memory_tells_of_this_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: Operation
+) -> None:
+    assert metadata.of_memory(operation, 2) > 0
+    storage = open_storage(str(files(tmp_path / "data", 4, 64)))
+    for of_memory, client in ((1.0, True), (1e9, False)):
+        monkeypatch.setattr(metadata, "of_memory", lambda *asked, known=of_memory: known)
+        limits = Limits(max_in_flight=1, point_s=0.1, budget=Budget(seconds=3, end_s=0.0))
+        found = metadata.curve_of(
+            operation, storage, list(storage.list()), limits, run_dir=tmp_path, seed=0
+        )
+        assert [point.client for point in found.points] == [client]
+
+
+@pytest.mark.parametrize(("seen", "told"), [(True, 0), (False, 1)])
+def test_the_first_screen_tells_that_bytes_were_read_again(seen: bool, told: int) -> None:
+    points = [curves.point(number, 100.0, disjoint=number > 1 or seen) for number in (1, 2, 4, 8)]
+    probe = StorageProbe(
+        **head([]),
+        url="/data",
+        dataset=None,
+        objects=1,
+        bytes=1 << 30,
+        budget_s=30,
+        took_s=12.5,
+        curves=[conclude_curve(curves.curve(points))],
+        spent=["unknown"],
+    )
+    first, *_ = sections(probe)
+    assert isinstance(first, FirstScreen)
+    assert len(first.sentences) == 1 + told
 
 
 def test_metadata_is_measured_by_one_host(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ nothing: an operation takes the place of a read, and an entry of a listing that 
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -15,12 +17,14 @@ from typing import ClassVar
 import numpy as np
 
 from ...base.buffers import Buffer
-from ...judge.figures.curve import conclude_curve
+from ...judge.figures.curve import conclude_curve, highest
 from ...record.curve import Operation, StorageCurve
+from ...storage import open_storage
 from ...storage.base import Entry, OpensFiles, Storage, StorageTraits, innermost, local_root
 from ...storage.simulated.memory import Wrapper
 from .curve import CurveMeasurement, Limits
 from .places import MAX_SMALL_OBJECTS, Places
+from .reader import ThreadReader
 
 MAX_ENTRIES = 10_000
 """Entries of one listing that are counted; an object store lists 1,000 in a request."""
@@ -29,6 +33,16 @@ REMEMBERED = (
     "names and inodes may be answered from this host's memory, which is not emptied: the first "
     "epoch after a start may be slower"
 )
+
+IN_MEMORY = Path("/dev/shm")
+
+MEMORY_FILES = 256
+MEMORY_S = 0.1
+MOST = 100_000
+MEMORY_SHARE = 0.5
+"""A storage that answers this share of what the same number of threads get of so many files in
+memory, or more, is limited by this program, and not by itself.
+"""
 
 
 class MetadataStorage(Wrapper):
@@ -78,15 +92,43 @@ def curve_of(
     found = CurveMeasurement(
         MetadataStorage(storage, operation), places, limits, run_dir=run_dir, tell=tell
     ).run()
-    memory = local_root(innermost(storage)) is not None
+    local = local_root(innermost(storage)) is not None
+    if local and (best := highest(found.points)) is not None:
+        least = MEMORY_SHARE * of_memory(operation, best.in_flight)
+        spent = [point.client or 0 < least <= point.bytes_per_s.value for point in found.points]
+        points = [
+            point.model_copy(update={"client": client})
+            for point, client in zip(found.points, spent, strict=True)
+        ]
+        found = found.model_copy(update={"points": points})
     found = found.model_copy(
         update={
             "operation": operation,
             "how": "threads of this process",
-            "notes": [REMEMBERED] if memory else [],
+            "notes": [REMEMBERED] if local else [],
         }
     )
     return conclude_curve(found)
+
+
+def of_memory(operation: Operation, in_flight: int) -> float:
+    """The operations/s, or entries/s, that this program gets of files in memory; 0: not known."""
+    if not os.access(IN_MEMORY, os.W_OK):
+        return 0.0
+    with tempfile.TemporaryDirectory(prefix="iobench-probe-", dir=IN_MEMORY) as folder:
+        names = [f"{number:03}" for number in range(MEMORY_FILES)]
+        for name in names:
+            (Path(folder) / name).touch()
+        places = _places(operation, [Entry(name, 0) for name in names], seed=0)
+        taken = places.take(len(places), enough=1).places
+        storage = open_storage(folder)
+        try:
+            asking = MetadataStorage(storage, operation)
+            reader = ThreadReader(asking, max_bytes=places.max_bytes, once=True)
+            found = reader.read(taken, in_flight=in_flight, seconds=MEMORY_S, most=MOST)
+        finally:
+            storage.close()
+    return found.bytes_per_s
 
 
 def _places(operation: Operation, objects: Sequence[Entry], seed: int) -> Places:

@@ -340,7 +340,8 @@ def run_probe(
 
 
 def _tell_asked(observer: Observer, operation: Operation, in_flight: int) -> None:
-    observer.phase(f"{operation}s, {in_flight} in flight")
+    what = "listings" if operation == "list" else f"{operation}s"
+    observer.phase(f"{what}, {in_flight} in flight")
 
 
 def second_requests(
