@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..ask.capacity.loads import LoadCost, LoadGuess, LoadNeed, LoadWhatIf
 from ..base.units import counted, format_bytes, format_duration, format_percent, format_rate
-from .cost_words import in_usd, plain_usd
+from .cost import in_usd, plain_usd
 from .figures import ENDS, MAX_BARS, TableOf, facts, picture, with_interval, word
 from .sections import Cell, FirstScreen, KeyFigure, Section
 
