@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.base.errors import IobenchError, UsageError
-from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
+from iobench.record.sweep import SWEEP_FILE, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.runner.budget import Budget
 from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import SweepOptions
@@ -84,16 +84,11 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     monkeypatch.setattr(sweeping, "resolve", lambda *_: (load_workload("demo"), None))
     monkeypatch.setattr(sweeping, "measure", lambda *_: (doc, tmp_path / "r"))
     point = _point(1, "z")
+    sweep = build_sweep(axes={"a": [1, 2]}, points=[point])
+    lease: Any = None  # it is looked at before a trial
+    trials = sweeping._Trials(sweep, tmp_path, SweepOptions(), lease, Apart(), Observer(), Hosts())
     with pytest.raises(IobenchError, match="not measured"):
-        sweeping._trial(
-            build_sweep(axes={"a": [1, 2]}, points=[point]),
-            point,
-            0,
-            tmp_path,
-            Apart(),
-            Observer(),
-            Hosts(),
-        )
+        trials._trial(point, 0)
     assert (point.figures, point.runs, point.seconds) == ([], [], [])
 
 
@@ -103,7 +98,7 @@ def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
     """Each trial takes 10 s on a planted clock, so that 45 s are enough for four of ten."""
     now = [100.0]
 
-    def trial(sweep: Sweep, point: SweepPoint, number: int, *_: Any) -> None:
+    def trial(self: Any, point: SweepPoint, number: int) -> None:
         now[0] += 10.0
         point.runs.append(f"run-{number}")
         point.figures.append(1.0)
@@ -113,7 +108,7 @@ def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
         self.held[point.data] = ExitStack()
 
     monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(sweeping, "_trial", trial)
+    monkeypatch.setattr(sweeping._Trials, "_trial", trial)
     monkeypatch.setattr(sweeping._Trials, "_provide", provide)
     monkeypatch.setattr(sweeping._Trials, "_release", lambda self: None)
     points = [SweepPoint(settings={"batch_size": each}, data="d") for each in (1, 2)]
