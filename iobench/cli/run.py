@@ -28,7 +28,7 @@ from ..storage import is_local, open_storage
 from .hosts import accelerators_here, hosts_of, launched, on_all_hosts
 from .live import Live, progress_bar
 from .printing import finish
-from .terminal import note, say, show_json
+from .terminal import note, show_lines
 from .verbs import MeasuringQuestion, MeasuringRequest, RunQuestion, RunRequest, TrainRequest
 
 if TYPE_CHECKING:
@@ -264,31 +264,23 @@ def tell_headspace(
     seconds = max(MIN_TRIAL_S, seconds)
     found = headspace(plan, seconds=seconds, observer=Live(quiet=request.quiet), hosts=hosts)
     bound = found.bound
-    if request.format == "json":
-        show_json(
-            {
-                "headspace": bound.model_dump(mode="json") if bound is not None else None,
-                "rounds": [
-                    {"samples_per_s": best, "base_samples_per_s": base}
-                    for best, base in found.rounds
-                ],
-                "not_measured": "" if bound is not None else _TOO_SHORT,
-            }
+    document = {
+        "headspace": bound.model_dump(mode="json") if bound is not None else None,
+        "rounds": [
+            {"samples_per_s": best, "base_samples_per_s": base} for best, base in found.rounds
+        ],
+        "not_measured": "" if bound is not None else _TOO_SHORT,
+    }
+    line = f"headspace: not measured: {_TOO_SHORT}"
+    if bound is not None:
+        known = bound.low is not None and bound.high is not None
+        interval = f" [{bound.low:.2f}, {bound.high:.2f}]" if known else ""
+        best, base = (median(each[place] for each in found.rounds) for place in (0, 1))
+        line = (
+            f"at most {bound.value:.2f} x{interval} from the loader: {format_count(base)} "
+            f"samples/s now, {format_count(best)} with batches that are already there"
         )
-        return 0
-    if bound is None:
-        say(f"headspace: not measured: {_TOO_SHORT}")
-        return 0
-    interval = (
-        f" [{bound.low:.2f}, {bound.high:.2f}]"
-        if bound.low is not None and bound.high is not None
-        else ""
-    )
-    best, base = (median(each[place] for each in found.rounds) for place in (0, 1))
-    say(
-        f"at most {bound.value:.2f} x{interval} from the loader: {format_count(base)} samples/s "
-        f"now, {format_count(best)} with batches that are already there"
-    )
+    show_lines(document, [line], json=request.json)
     return 0
 
 

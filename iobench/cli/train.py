@@ -14,7 +14,7 @@ from ..data.dataset import find_dataset
 from ..settings.base import apply_overrides, build
 from ..settings.workload import AcceleratorSpec, Workload
 from .run import measure
-from .terminal import say, show_json
+from .terminal import show_lines
 from .verbs import TrainRequest
 
 _MIN_STEPS, _TRIAL_S, _TRAINS_S = 10, 3.0, 10.0
@@ -112,28 +112,23 @@ def record_steps(request: TrainRequest, target: Path, asked: dict[str, object]) 
             f"cannot write {target}: {error.strerror or error}",
             remedy="the step times are lost: record again with another --record",
         ) from error
-    if request.format == "json":
-        show_json(recording.model_dump())
-        return 0
-    times = recording.quantiles_s
-    say(
-        f"{recording.model} on {recording.where.device}, batches of {recording.batch_size}, "
-        f"{recording.precision}: {len(recording.steps_s)} steps, mean "
-        f"{format_duration(recording.mean_s)}, p50 {format_duration(times[50])}, "
-        f"p99 {format_duration(times[99])}"
-    )
-    where = recording.where
+    times, where = recording.quantiles_s, recording.where
     known = (
         ("MFU {:.1%}", recording.mfu),
         ("SMs at {:,.0f} MHz", where.clock_mhz),
         ("power {:,.0f} W", where.power_w),
         ("power limit {:,.0f} W", where.power_limit_w),
     )
-    if told := [text.format(value) for text, value in known if value is not None]:
-        say(", ".join(told))
-    say(f"written to {target}; replay it on any storage:")
-    say(
+    told = [text.format(value) for text, value in known if value is not None]
+    lines = [
+        f"{recording.model} on {where.device}, batches of {recording.batch_size}, "
+        f"{recording.precision}: {len(recording.steps_s)} steps, mean "
+        f"{format_duration(recording.mean_s)}, p50 {format_duration(times[50])}, "
+        f"p99 {format_duration(times[99])}",
+        *([", ".join(told)] if told else []),
+        f"written to {target}; replay it on any storage:",
         "  iobench run WORKLOAD --data DIR --set accelerator.kind=recorded "
-        f"--set accelerator.steps={target} --set batch_size={recording.batch_size}"
-    )
+        f"--set accelerator.steps={target} --set batch_size={recording.batch_size}",
+    ]
+    show_lines(recording.model_dump(), lines, json=request.json)
     return 0

@@ -22,8 +22,8 @@ from ..judge.promise import WORTH, told_again
 from ..judge.statistics import ratio_estimate
 from ..record.training import Repetition
 from ..record.verdict import Advice, Confirmation, ConfirmationRound, Estimate
-from ..settings.base import apply_overrides, build
-from ..settings.workload import Workload, code_in
+from ..settings.base import with_overrides
+from ..settings.workload import code_in
 from ..storage.locks.lock import reading
 from .budget import Budget
 from .cache import run_cached_phase, with_local_cache
@@ -72,11 +72,8 @@ def with_settings(plan: Plan, settings: Sequence[str]) -> Plan:
     """
     if named := code_in(settings):
         raise SpecError(f"advice may not change '{min(named)}', which names code")
-    workload = build(
-        Workload,
-        apply_overrides(plan.workload.model_dump(mode="json"), settings),
-        where="the workload with " + ", ".join(settings),
-    )
+    where = "the workload with " + ", ".join(settings)
+    workload = with_overrides(plan.workload, settings, where=where)
     return make_plan(
         workload,
         plan.data,

@@ -376,6 +376,11 @@ def apply_overrides(data: Mapping[str, object], overrides: Sequence[str]) -> dic
     return result
 
 
+def with_overrides(spec: M, overrides: Sequence[str], *, where: str) -> M:
+    """The same with other settings. Raises SpecError as ``apply_overrides`` and ``build``."""
+    return build(type(spec), apply_overrides(spec.model_dump(mode="json"), overrides), where=where)
+
+
 def _deep_copy(value: object) -> object:
     return {k: _deep_copy(v) for k, v in value.items()} if isinstance(value, dict) else value
 

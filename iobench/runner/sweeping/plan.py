@@ -28,7 +28,7 @@ from ...record.sweep import (
     setting_text,
 )
 from ...settings.any_workload import AnyWorkload, load_any_workload, read_any_workload
-from ...settings.base import apply_overrides, build, head
+from ...settings.base import apply_overrides, head, with_overrides
 from ...settings.dataset import DatasetSpec, resized
 from ...settings.model_load import LoadSpec
 from ...settings.walk import WalkSpec, check_keys
@@ -240,8 +240,7 @@ def _check_same_data(sweep: Sweep, spec: DatasetSpec, given: Sequence[str]) -> N
         if not key.startswith(DATASET):
             continue
         changed = [f"{key.removeprefix(DATASET)}={value}"]
-        wanted = apply_overrides(spec.model_dump(mode="json"), changed)
-        if build(DatasetSpec, wanted, where="--sweep") != spec:
+        if with_overrides(spec, changed, where="--sweep") != spec:
             raise UsageError(
                 f"{key}={value} needs another dataset than the one at {sweep.data}",
                 remedy="use --to DIR instead of --data, so that each dataset is generated there",
@@ -293,8 +292,10 @@ def value_now(sweep: Sweep, key: str) -> Setting:
     Raises SpecError for a key that does not exist.
     """
     workload, spec = resolve(sweep, {})
-    of_dataset = key.startswith(DATASET) and spec is not None
-    data: Setting = (spec if spec is not None and of_dataset else workload).model_dump(mode="json")
+    asked: AnyWorkload | DatasetSpec = workload
+    if key.startswith(DATASET) and spec is not None:
+        asked = spec
+    data: Setting = asked.model_dump(mode="json")
     for part in key.removeprefix(DATASET).split("."):
         if not isinstance(data, dict):
             raise SpecError(f"there is no setting '{key}'")
@@ -302,30 +303,12 @@ def value_now(sweep: Sweep, key: str) -> Setting:
             # The schema raises the error for an unknown key, with the nearest names. Options of a
             # storage are known only to the storage.
             if not key.startswith("storage."):
-                _refuse_unknown(sweep, key, workload, spec)
+                name = key if asked is workload else key.removeprefix(DATASET)
+                value = setting_text(sweep.axes[key][0])
+                with_overrides(asked, [f"{name}={value}"], where="--sweep")
             return None
         data = data[part]
     return data
-
-
-def _refuse_unknown(
-    sweep: Sweep, key: str, workload: AnyWorkload, spec: DatasetSpec | None
-) -> None:
-    value = sweep.axes[key][0]
-    if key.startswith(DATASET) and spec is not None:
-        build(
-            DatasetSpec,
-            apply_overrides(
-                spec.model_dump(mode="json"), [f"{key.removeprefix(DATASET)}={setting_text(value)}"]
-            ),
-            where="--sweep",
-        )
-    else:
-        build(
-            type(workload),
-            apply_overrides(workload.model_dump(mode="json"), [f"{key}={setting_text(value)}"]),
-            where="--sweep",
-        )
 
 
 def place_of_data(sweep: Sweep, spec: DatasetSpec | None) -> str:
