@@ -171,6 +171,19 @@ def demanded(evidence: Evidence) -> float | None:
     return evidence.accelerator / evidence.measured
 
 
+def possible(evidence: Evidence, stage: str) -> float | None:
+    """The largest factor of a change of a stage: the accelerators have all that they demand.
+
+    Without the fill, the run has the rate of its lowest ceiling at most: batches that are read
+    during the fill count in what its events tell, as if they had been read after it.
+    """
+    most, limit = demanded(evidence), limit_of(evidence, {})
+    if stage != "fill" or limit is None or not evidence.measured:
+        return most
+    reached = limit[1] / evidence.measured
+    return reached if most is None else min(most, reached)
+
+
 def required_gain(evidence: Evidence) -> float | None:
     """The factor at which the accelerators are as busy as is required; None if it is not known."""
     most = demanded(evidence)

@@ -40,9 +40,9 @@ from .promise import (
     WORTH,
     AdvisedChange,
     advice_of,
-    demanded,
     in_order,
     limited,
+    possible,
     reached,
     required_gain,
     shown,
@@ -309,7 +309,7 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
 
 def _of_stage(stage: str, evidence: Evidence, bound: Bound | None) -> list[Advice]:
     """The advice on a stage in its order, without that which promises too little."""
-    gain, most = evidence.gains.get(stage), demanded(evidence)
+    gain, most = evidence.gains.get(stage), possible(evidence, stage)
     several = [*_applying(stage, evidence, bound)]
     longer = [each for _, each in several if each.id == "longer-run"]
     promising = [

@@ -112,7 +112,7 @@ def test_a_map_of_the_files_is_given_up_where_reads_get_more(
 @pytest.mark.parametrize("gain", [(6.0, 7.0), 6.5])
 def test_no_promise_exceeds_what_the_accelerators_demand(stage: str, gain: Any) -> None:
     """A round without the stage began beside other load: 6.5 x of 395 is more than 2,000."""
-    rates = {"fetch": 5000, "prep": 400} if stage == "prep" else SLOW["rates"]
+    rates = {"prep": {"fetch": 5000, "prep": 400}, "fill": {}}.get(stage, SLOW["rates"])
     found = verdict_on(**SLOW | {"rates": rates}, ablations=without(**{stage: gain}))
     promises = [each for each in found.advice if each.predicted_gain is not None]
     assert promises
@@ -120,6 +120,15 @@ def test_no_promise_exceeds_what_the_accelerators_demand(stage: str, gain: Any) 
         assert (each.predicted_gain or 0) <= DEMANDED * (1 + 1e-9)
         assert (each.high or 0) <= DEMANDED * (1 + 1e-9)
         assert each.at_most or (each.predicted_gain or 0) < DEMANDED
+
+
+def test_longer_epochs_are_promised_no_more_than_the_storage_delivers() -> None:
+    """200 samples/s, 6.5 times as many by the events without the fill; the storage has 800."""
+    rates = {"storage_raw": 800, "fetch": 800}
+    found = verdict_on(rates=rates, measured=200, au=0.1, ablations=without(fill=(6.0, 7.0)))
+    assert found.bottleneck == "fill"
+    [longer] = [each for each in found.advice if each.id == "longer-epochs"]
+    assert (longer.predicted_gain, longer.at_most) == (pytest.approx(4.0), True)
 
 
 def test_a_log_that_batches_wait_for_is_blamed_without_a_run_that_lacks_it() -> None:
