@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import multiprocessing.util
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,12 @@ def pytest_sessionstart() -> None:
     worker of xdist, and a loader worker that can't make its socket sends no batch, ever.
     """
     multiprocessing.util.get_temp_dir()
+
+
+def pytest_configure() -> None:
+    """Parse a module once for the sources of its classes, of which each help asks for a dozen."""
+    find, of_class = inspect.findsource, cache(inspect.findsource)
+    inspect.findsource = lambda of: (of_class if isinstance(of, type) else find)(of)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
