@@ -12,7 +12,7 @@ from .ablations import MIN_S, USUAL_ROUNDS
 from .budget import USUAL_S, Budget
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
-from .calibration.findmax import USUAL_TRIES, most_s, wanted_steps
+from .calibration.findmax import least_tries
 from .checkpoint import ALONE
 from .confirm import MAX_TRIED, MIN_ROUNDS
 from .options import Confirm, Options
@@ -186,21 +186,16 @@ def estimate(
     if options.confirm is not None:
         found.append(_confirm(options.confirm, each))
     if options.find_max:
+        tries, try_s = least_tries(plan)
         found.append(
             PartTime(
                 part="find_max",
                 what="search for the largest number of accelerators",
-                seconds=USUAL_TRIES * (_try_s(plan) + START_S),
+                seconds=tries * (try_s + START_S),
                 at_least=True,
             )
         )
     return found
-
-
-def _try_s(plan: Plan) -> float:
-    """Seconds of a try of ``--find-max`` where the accelerators are fed."""
-    step_time = plan.workload.accelerator.step_time or 0.0
-    return min(most_s(plan.workload), wanted_steps(plan.workload) * step_time)
 
 
 def _ablations(plan: Plan, options: Options, repetitions: PartTime, each: float | None) -> PartTime:
@@ -296,7 +291,10 @@ def total(parts: list[PartTime]) -> tuple[float, bool]:
 
 
 def shorter(plan: Plan, parts: list[PartTime]) -> list[str]:
-    """Flags that bring a long run near USUAL_S, each alone: fewer steps, epochs or repetitions."""
+    """Flags that bring a long run near USUAL_S, each alone: fewer steps, epochs or repetitions.
+
+    Where no such number of steps could tell the bottleneck, a budget shortens all parts.
+    """
     spent, _ = total(parts)
     known = {part.part: part.seconds for part in parts}
     measure = known.get("measure")
@@ -304,8 +302,11 @@ def shorter(plan: Plan, parts: list[PartTime]) -> list[str]:
         return []
     measure += known.get("ablations") or 0.0
     share = max(0.0, USUAL_S - (spent - measure)) / measure
-    work = Work.of(plan, Pilot())
-    found = [f"--set max_steps={max(1, int(work.whole * share))}"] if work.whole > 1 else []
+    work = Work.of(plan, Pilot(), steps_given=False)
+    steps = int(work.whole * share)
+    if steps < work.needed:
+        return [f"--budget {USUAL_S / 60:g}min"]
+    found = [f"--set max_steps={steps}"] if work.whole > 1 else []
     if work.whole > work.epoch_steps:
         found.append("--set epochs=1")
     fewer = max(3, int(plan.repetitions * share))
@@ -345,4 +346,6 @@ class TimeLeft:
             for part in parts
             if part.seconds is not None
         )
-        return max(0.0, left - (time.monotonic() - self._trial_began)), more
+        left = max(0.0, left - (time.monotonic() - self._trial_began))
+        most = self.options.budget.left_s
+        return (most, False) if left > most else (left, more)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from iobench.base.errors import UsageError
+from iobench.record.plan import PartTime
 from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
-from iobench.runner.estimate import START_S, TimeLeft, estimate, total
+from iobench.runner.estimate import START_S, TimeLeft, estimate, shorter, total
 from iobench.runner.experiment import Options
 from iobench.runner.fit import Pilot, check_budget, choose
 from iobench.runner.plan import Plan, make_plan
@@ -82,6 +83,29 @@ def test_the_time_left_gets_less(make: Any, monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(5):
         left.finished("measure", 30.0)
     assert left.seconds()[0] == 0.0
+
+
+def test_the_time_left_is_at_most_that_of_the_budget(make: Any) -> None:
+    left, more = TimeLeft(make(step_time=1.0), options(budget=Budget(seconds=20.0))).seconds()
+    assert 0 < left < 20
+    assert not more
+
+
+def test_a_search_in_a_small_dataset_has_few_and_short_tries(make: Any) -> None:
+    """60 samples in batches of 4; a try of one rank alone may take 15 steps."""
+    plan = make(loader={"workers": 1, "prefetch_factor": 1}, reader={"direct": False})
+    assert plan.passes == 1
+    found = seconds(plan, part="find_max", of=options(find_max=True))
+    assert found == pytest.approx(3 * (15 * 0.1 + START_S))
+
+
+def test_a_run_is_not_made_so_short_that_it_tells_nothing(make: Any) -> None:
+    long = [PartTime(part="find_max", what="", seconds=1000.0)]
+    plan = make(step_time=1.0)
+    assert shorter(plan, [*estimate(plan, options()), *long]) == ["--budget 5min"]
+    longer = make(step_time=2.5, loader={"workers": 1})
+    [steps, *_] = shorter(longer, estimate(longer, options()))
+    assert int(steps.removeprefix("--set max_steps=")) > 1
 
 
 # A run that fits

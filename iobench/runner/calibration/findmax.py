@@ -188,6 +188,20 @@ def search(found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> 
     found.bound = bound if high == limit and low else ""
 
 
+def least_tries(plan: Plan) -> tuple[int, float]:
+    """The tries of a search at least, and the seconds of each if the accelerators are fed.
+
+    Where a try ends with the dataset, it is one of the largest number that is tried.
+    """
+    workload = plan.workload
+    most, _ = _most(plan)
+    steps = wanted_steps(workload)
+    if plan.passes:
+        steps = min(steps, max(1, plan.manifest.sample_count // (most * workload.batch_size)))
+    step_s = workload.accelerator.step_time or 0.0
+    return min(USUAL_TRIES, TRIALS * most), min(most_s(workload), steps * step_s)
+
+
 def _most(plan: Plan) -> tuple[int, str]:
     """The largest number that is tried, and why no larger one is.
 
