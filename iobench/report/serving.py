@@ -10,7 +10,7 @@ from ..ask.capacity.requests import ServedPrediction
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.serving.figures import SLOW
 from ..judge.serving.verdict import quantile_text
-from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
+from ..record.kv_cache import KvCacheRun, KvParts, KvTraffic, KvTrial, KvVerdict
 from ..record.metrics import metrics_of
 from ..record.run import KvCacheRecord, ServingRecord
 from ..record.serving import (
@@ -38,7 +38,7 @@ from .figures import (
 )
 from .glance import whole_report
 from .labels import data_table
-from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
+from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, Value, joined
 
 Parts = Mapping[str, str]
 """The parts of the time of a request, by their names, and how they are called."""
@@ -111,7 +111,7 @@ def _first(doc: ServingRecord) -> FirstScreen:
         state = f"{HOLDS[verdict.holds]} {limit}"
         found = [verdict.sentence, cause(verdict), _log_sentence(job)]
     elif job.found is not None and job.found.low is None:
-        state = f"no rate holds {limit}"
+        state = f"no rate was found that holds {limit}"
     good, gauges = verdict.holds if verdict else None, tuple(_gauges(doc))
     return requests_screen(job, state, found, good, gauges, _parts_of(job))
 
@@ -371,8 +371,21 @@ def windows_table(
     rows.data("run_id", of=lambda _: doc.run_id)
     rows.data("kind", *(name for name in trial.model_fields if name not in _NO_COLUMNS))
     rows.data(*parts.model_fields, each=lambda one, name: getattr(one.parts, name))
+    if trial is KvTrial:
+        rows.data("accelerators_freed", "break_even_bytes_per_s")
+        rows.data(*_TRAFFIC, each=_of_traffic)
     return data_table(rows, doc, "windows", "Windows of requests")
 
 
-_NO_COLUMNS = ("kind", "parts", "slow_parts", "error", "residency_how", "write_error")
+_NO_COLUMNS = ("kind", "parts", "slow_parts", "traffic", "error", "residency_how", "write_error")
 """Fields of a window that its row does not have as they are."""
+
+_TRAFFIC = tuple(
+    f"traffic_{name}" for name in KvTraffic.model_fields if name != "break_even_bytes_per_s"
+)
+
+
+def _of_traffic(trial: ServedTrial | KvTrial, column: str) -> Value:
+    found = trial.traffic if isinstance(trial, KvTrial) else None
+    value: Value = getattr(found, column.removeprefix("traffic_"), None)
+    return value

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from ..base.units import format_count
 from ..host.requests import Described, RequestColumns, write_requests
 from ..judge.serving.search import RateSearch
-from ..judge.serving.verdict import window_client_bound
+from ..judge.serving.verdict import MAX_LATE_WINDOWS, window_client_bound
 from ..record.kv_cache import KvCacheRun
 from ..record.run import EVENTS_FILE, RequestsRecord
 from ..record.serving import FoundRate, RequestWindow, ServingRun
@@ -37,10 +37,6 @@ MAX_RATE = 50_000.0
 
 DRAIN_S, DRAIN = 2.0, 10.0
 """Requests may wait for a reader for so long after the last arrival, or for so many limits."""
-
-MAX_LATE_WINDOWS = 3
-"""A window that breaks the limit because the client was late tells nothing of the storage, and is
-tried again. After so many of them in a row the search ends."""
 
 SEARCHED = 8
 """So many windows a search for the largest rate usually has."""

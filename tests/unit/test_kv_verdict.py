@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from iobench.record.run import CHANGED, KvCacheRecord
 from iobench.record.serving import FoundRate
 from iobench.record.verdict import Estimate
 from iobench.report.record import sections
+from iobench.report.render_csv import render_csv
 from iobench.report.render_text import render_text
 from tests.kv import BREAK_EVEN, ENOUGH, KV, build_kv, build_kv_trial
 
@@ -237,6 +240,17 @@ def test_the_report_shows_what_was_found() -> None:
     nothing = build_kv([build_kv_trial("find-max", factor=0.01)], found=FoundRate(high=5.0))
     assert nothing.job.verdict is None
     assert "no rate was measured" in render_text(sections(nothing))
+
+
+def test_a_row_of_data_has_the_figures_of_the_whole_traffic() -> None:
+    doc = build_kv()
+    row = next(csv.DictReader(StringIO(render_csv(sections(doc)))))
+    first = doc.job.trials[0]
+    assert first.traffic is not None
+    assert float(row["accelerators_freed"]) == first.accelerators_freed
+    assert float(row["break_even_bytes_per_s"]) == first.break_even_bytes_per_s
+    assert float(row["traffic_accelerators"]) == first.traffic.accelerators
+    assert not any("=" in value for value in row.values())
 
 
 @pytest.mark.parametrize(

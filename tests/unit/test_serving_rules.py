@@ -189,6 +189,12 @@ def test_a_run_that_found_no_rate_has_no_verdict() -> None:
     assert (doc.job.verdict, broken(doc)) == (None, {"serve.incomplete": "warning"})
 
 
+def test_a_search_that_a_late_client_ended_is_invalid() -> None:
+    late = [build_trial("find-max", seed=seed, late_s=0.02) for seed in range(3)]
+    doc = build_serving(late, found=FoundRate(bound="the client could not tell"))
+    assert broken(doc)["serve.client-bound"] == "invalid"
+
+
 def test_a_rate_that_is_not_held_again_is_no_largest_rate() -> None:
     rate = FoundRate(low=400.0, bound="no rate above it was tried")
     held, broken_again = build_serving(found=rate), build_serving(read_s=0.018, found=rate)

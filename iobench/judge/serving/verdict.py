@@ -15,6 +15,10 @@ from ..statistics import NOISE, mean_interval, ratio_estimate
 MAX_LATE = 0.1
 """The share of the limit that late wake-ups of the client may add to the slow requests."""
 
+MAX_LATE_WINDOWS = 3
+"""A window that breaks the limit because the client was late tells nothing of the storage, and is
+tried again. After so many of them in a row the search ends."""
+
 MAX_CPU_SHARE = 0.8
 """Of one core: with more, requests wait for the interpreter, which runs one thread at a time."""
 
@@ -71,8 +75,12 @@ def gains_of(doc: ServingRecord) -> dict[str, Estimate]:
 
 
 def client_bound(doc: RequestsRecord) -> str:
-    """Why the client limits what was measured; empty if it does not."""
-    return window_client_bound(doc.job.repetitions, doc.job.limit_s)
+    """Why the client limits what was measured; empty if it does not.
+
+    Where nothing was repeated, the last windows of the search tell why it found no rate.
+    """
+    last = doc.job.repetitions or doc.job.of("find-max")[-MAX_LATE_WINDOWS:]
+    return window_client_bound(last, doc.job.limit_s)
 
 
 def window_client_bound(trials: Sequence[RequestWindow], limit_s: float) -> str:
