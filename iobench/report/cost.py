@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ..ask.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS, Against, Option, Price, PricedHosts
+from ..ask.compare.cost import (
+    MAX_HOSTS,
+    MAX_INTERRUPTIONS,
+    Against,
+    Option,
+    Price,
+    PricedHosts,
+    limit_of,
+)
 from ..ask.compare.pace import SaveTimes
 from ..ask.compare.ranking import BreakEven, Ranking
 from ..base.units import (
@@ -201,17 +209,19 @@ def cost_charts(one: Ranking) -> Iterator[Chart]:
 
 
 def title(one: Ranking) -> str:
+    apart = some(one.apart, MAX_DIFFERENCES, ", ")
+    work = f"{one.workload} with {apart}" if apart else one.workload
     if not one.options:
-        return f"{one.workload}: no price is known"
+        return f"{work}: no price is known"
     best = one.options[0]
     if len(one.options) == 1:
-        return f"{one.workload} on {_named(best)}"
+        return f"{work} on {_named(best)}"
     if not best.figures.samples_per_usd:
-        return f"{one.workload}: nothing is trained with any option"
+        return f"{work}: nothing is trained with any option"
     known = [each.against for each in one.options if not each.figures.never_interrupted]
     inconclusive = any(each is not None and each.answer == "inconclusive" for each in known)
     came_out = "came out cheapest" if inconclusive else "is cheapest"
-    return f"{one.workload} {came_out} on {_named(best)}"
+    return f"{work} {came_out} on {_named(best)}"
 
 
 def _named(option: Option) -> str:
@@ -237,7 +247,7 @@ def sentences(one: Ranking) -> tuple[str, ...]:
     cheaper = any(each.samples_per_usd > paid.samples_per_usd for each in late)
     last = f"What would be {' or '.join(missed)} stands last, though it is cheaper a sample."
     return told(
-        paid.samples_per_usd and f"1 USD buys {samples_per_usd(best)} samples.",
+        paid.samples_per_usd and f"1 USD buys {samples_per_usd(best)} samples{_at(best)}.",
         _job(one, best),
         _of_storage(best),
         *_next_best(one),
@@ -245,6 +255,12 @@ def sentences(one: Ranking) -> tuple[str, ...]:
         best.in_time_and_budget and cheaper and last,
         not best.in_time_and_budget and f"No option meets the {' and the '.join(asked)}.",
     )
+
+
+def _at(option: Option) -> str:
+    """Of a server: the limit that its rate held."""
+    limit = limit_of(option.slowest.pace)
+    return f", at a rate at which {limit}" if limit else ""
 
 
 def samples_per_usd(option: Option) -> str:

@@ -17,9 +17,10 @@ from iobench.ask.compare.ranking import Machine, Ranking, rankings
 from iobench.base.units import samples_per_usd
 from iobench.record.run import TrainingRecord, load_run
 from iobench.record.verdict import RankTime
+from iobench.report.cost import sentences, title
 from iobench.settings.instances import Instance
 from tests.processes import in_process
-from tests.requests import build_serving
+from tests.requests import build_serving, build_trial
 from tests.unit.conftest import build_run
 from tests.unit.test_compare import BASE, FAST, document
 
@@ -334,6 +335,28 @@ def test_a_server_costs_what_the_rate_costs_that_it_holds() -> None:
 def test_a_rate_that_breaks_its_limit_buys_nothing() -> None:
     machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
     assert rankings([(build_serving(read_s=0.022), machine)], Terms()) == []
+
+
+def test_a_rate_that_did_not_always_hold_its_limit_says_so() -> None:
+    """Repetitions that broke the limit are told; where they are half of all, there is no price."""
+    machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
+
+    def of(*read_s: float) -> list[Ranking]:
+        trials = [build_trial(seed=seed, read_s=each) for seed, each in enumerate(read_s)]
+        return rankings([(build_serving(trials), machine)], Terms())
+
+    ranking = of(0.002, 0.018, 0.002)[0]
+    assert "2 of 3 repetitions" in sentences(ranking)[0]
+    assert of(0.002, 0.018) == []
+
+
+def test_rankings_of_one_workload_are_told_apart() -> None:
+    machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
+    runs = [build_serving(rate=rate) for rate in (300.0, 400.0)]
+    found = rankings([(doc, machine) for doc in runs], Terms())
+    assert [each.apart for each in found] == [("rate=300.0",), ("rate=400.0",)]
+    assert "rate=300.0" in title(found[0])
+    assert rankings([(runs[0], machine)], Terms())[0].apart == ()
 
 
 def found_by(words: list[str]) -> Any:

@@ -16,7 +16,7 @@ from ...record.ab import Answer
 from ...record.run import RunRecord, ServingRecord
 from ...record.verdict import Estimate
 from ...settings.instances import Instance
-from .pace import Basis, Pace, SaveTimes, Schedule, lost_share, saving_of
+from .pace import Basis, Pace, SaveTimes, Schedule, held_in, lost_share, saving_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -419,9 +419,8 @@ def _notes(part: PricedHosts) -> list[str]:
     if (emulated := _emulated(part)) is not None:
         found.append(emulated)
     if isinstance(doc, ServingRecord):
-        spec, accelerators = doc.job.scenario, doc.job.scenario.accelerators
-        limit = f"p{100 * spec.quantile:.4g} stayed within {format_duration(spec.limit)}"
-        found.append(f"the rate is one at which {limit}")
+        accelerators = doc.job.scenario.accelerators
+        found.append(f"the rate is one at which {limit_of(part.pace)}")
     else:
         accelerators = doc.job.accelerators
     each = accelerators / part.pace.hosts
@@ -431,6 +430,18 @@ def _notes(part: PricedHosts) -> list[str]:
             f"{counted(instance.accelerators, 'accelerator')} are paid for"
         )
     return found
+
+
+def limit_of(pace: Pace) -> str:
+    """Which limit the runs of a server held, and in how many repetitions, if not in all."""
+    runs = [doc for doc in pace.runs if isinstance(doc, ServingRecord)]
+    if not runs:
+        return ""
+    spec = runs[0].job.scenario
+    limit = f"p{100 * spec.quantile:.4g} stayed within {format_duration(spec.limit)}"
+    held = sum(len(held_in(doc)) for doc in runs)
+    tried = sum(len(doc.job.repetitions) for doc in runs)
+    return limit if held == tried else f"{limit} in {held} of {tried} repetitions alone"
 
 
 def _emulated(part: PricedHosts) -> str | None:

@@ -28,7 +28,7 @@ from .changes import MIN_RUNS, MIN_SIDE, can_tell, change_points
 from .claims import MIN_DEGREES, Day, calendar, drift_of, spread_of
 from .identity import differences, identity, settings_of, workload_of
 from .identity import place as place_facts
-from .runs import AFTER_FILL, any_cut, collect, question, values_of
+from .runs import AFTER_FILL, any_cut, apart, collect, question, values_of
 
 MIN_GAP_DAYS = 7
 """A time without runs is shown if it is at least as long."""
@@ -257,10 +257,6 @@ def _gap(times: Sequence[str]) -> tuple[float | None, str]:
     return longest if longest[0] >= MIN_GAP_DAYS else (None, "")
 
 
-MAX_FACT = 60
-"""Longest fact, in characters, that a title shows."""
-
-
 def histories(place: Path, workload: str, wanted: str | None) -> tuple[list[History], list[str]]:
     """The histories of a workload's runs below a directory, and why others were left out.
 
@@ -311,16 +307,9 @@ def _titles(groups: Mapping[tuple[str, ...], Sequence[RunRecord]]) -> dict[tuple
     for facts in groups:
         node = _node(facts)
         rivals = [other for other in groups if other[0] == facts[0] and _node(other) == node]
-        apart = [
-            fact
-            for fact in facts[1:]
-            # Long facts are left out, such as the quantiles of all sample sizes.
-            if not fact.endswith("=null")
-            and (len(fact) <= MAX_FACT or fact.startswith("storage."))
-            and any(fact not in other for other in rivals)
-        ]
+        known = apart(facts, rivals)
         title = f"{facts[0]} on {node}"
-        titles[facts] = f"{title} with {', '.join(apart)}" if apart else title
+        titles[facts] = f"{title} with {', '.join(known)}" if known else title
     return titles
 
 

@@ -27,6 +27,7 @@ from ...judge.statistics import t_quantile
 from ...record.ab import Drift
 from ...record.checkpoint import Training
 from ...record.run import PricedRecord, RunRecord, ServingRecord, TrainingRecord
+from ...record.serving import ServedTrial
 from ...record.training import Repetition
 from ...record.verdict import Estimate
 from .claims import MIN_DEGREES, spread_of
@@ -196,14 +197,20 @@ def metric_of(doc: RunRecord) -> str:
 
 
 def rates_of(doc: RunRecord) -> list[float]:
-    """Samples/s of each complete repetition; of a server, only where its limit held."""
+    """Samples/s of each complete repetition; of a server, where its limit held in most of them."""
     if isinstance(doc, ServingRecord):
-        held = [one for one in doc.job.repetitions if one.holds and one.steady is not False]
-        return [one.requests_per_s for one in held if one.requests_per_s]
+        held = held_in(doc)
+        most = 2 * len(held) > len(doc.job.repetitions)
+        return [one.requests_per_s for one in held if most and one.requests_per_s]
     if not isinstance(doc, TrainingRecord):
         return []
     done = [without_saves(each) for each in doc.job.repetitions if each.complete]
     return [rate for rate in done if rate]
+
+
+def held_in(doc: ServingRecord) -> list[ServedTrial]:
+    """The repetitions in which the limit held, and the latency did not grow."""
+    return [one for one in doc.job.repetitions if one.holds and one.steady is not False]
 
 
 def _between(values: Sequence[float], drift: Drift | None) -> tuple[float, float] | None:

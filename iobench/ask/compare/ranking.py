@@ -23,7 +23,7 @@ from .claims import MIN_RUNS, Sides, answer_of, claim, combined, drift_of, like
 from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of
 from .identity import by_identity, differences, identity, workload_of
 from .pace import METRIC, Pace, metric_of, pace_of, rates_of
-from .runs import collect, question
+from .runs import apart, collect, question
 
 Machine = tuple[tuple[int, Instance], ...]
 """The hosts of a job: how many of each type of instance."""
@@ -43,9 +43,13 @@ class BreakEven:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """The options for one workload on one dataset, best first. The first is compared with none."""
+    """The options for one workload on one dataset, best first. The first is compared with none.
+
+    ``apart``: what sets its runs apart from those of other rankings of the same workload.
+    """
 
     workload: str
+    apart: tuple[str, ...] = ()
     options: tuple[Option, ...]
     break_evens: tuple[BreakEven, ...]
     without_price: tuple[str, ...]  # types of instances
@@ -67,8 +71,12 @@ def rankings(
     works: dict[tuple[str, ...], list[tuple[PricedRecord, Machine]]] = {}
     for doc, machine in priced:
         works.setdefault(question(doc), []).append((doc, machine))
-    found = [_ranking(each, terms, earlier) for each in works.values()]
-    return [ranking for ranking in found if ranking is not None]
+    found = {facts: _ranking(each, terms, earlier) for facts, each in works.items()}
+    ranked = {facts: ranking for facts, ranking in found.items() if ranking is not None}
+    return [
+        replace(ranking, apart=apart(facts, [one for one in ranked if one[0] == facts[0]]))
+        for facts, ranking in ranked.items()
+    ]
 
 
 def _ranking(

@@ -264,6 +264,21 @@ def question(doc: RunRecord, across: Sequence[str] = ()) -> tuple[str, ...]:
     )
 
 
+MAX_FACT = 60
+"""Longest fact, in characters, of a title: the quantiles of all sample sizes are longer."""
+
+
+def apart(facts: Sequence[str], rivals: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Of the facts of a group of runs (``KEY=VALUE``), those that one of the ``rivals`` lacks."""
+    return tuple(
+        fact
+        for fact in facts[1:]
+        if not fact.endswith("=null")
+        and (len(fact) <= MAX_FACT or fact.startswith("storage."))
+        and any(fact not in other for other in rivals)
+    )
+
+
 def allowed(key: str, across: Sequence[str]) -> bool:
     """Whether ``key`` is one of the keys ``across`` which runs may differ, or below one."""
     return any(key == free or key.startswith(f"{free}.") for free in across)

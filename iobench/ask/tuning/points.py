@@ -146,9 +146,10 @@ def asked_settings(doc: TrainingRecord) -> dict[str, str]:
         workload = workload.model_copy(update={"max_steps": doc.job.fitted.asked_max_steps})
         if (epochs := doc.job.fitted.asked_epochs) is not None:
             workload = workload.model_copy(update={"epochs": epochs})
-    return flatten(workload.model_dump(mode="json"), doc.job.dataset.asked) | {
-        "accelerators": str(doc.job.accelerators)
-    }
+    asked = workload.model_dump(mode="json")
+    if workload.log.to is None:
+        del asked["log"]  # nothing of it was used
+    return flatten(asked, doc.job.dataset.asked) | {"accelerators": str(doc.job.accelerators)}
 
 
 def _leaves(node: Mapping[str, object], prefix: str) -> Iterable[tuple[str, str]]:

@@ -555,6 +555,8 @@ class _Stepper:
                 if (synced := self._all_ready()) is None:
                     self.complete = self.complete and end is not None
                     break
+                if phase.log is not None:
+                    log = log or self._log(phase.log, epoch)
                 busy, late = accelerator.step(
                     samples, ready + copied - behind, stats.samples / phase.batch_size
                 )
@@ -569,8 +571,7 @@ class _Stepper:
                     lost, behind = lost + still, behind - still
                     late += behind
                 saved = self._checkpoint() if self.saver is not None else 0
-                if phase.log is not None:
-                    log = log or self._log(phase.log, epoch)
+                if log is not None:
                     synced += log.step(stats.samples, lambda: bool(self.stopped.value))
                 record(
                     StepEvent(
