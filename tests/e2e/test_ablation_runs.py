@@ -306,6 +306,14 @@ def test_a_log_is_written_beside_batches_and_is_left_out_in_turns(
     assert load_training(folder).job.repetitions[0].log == found
 
 
+def test_the_time_of_a_log_holds_the_first_step(measure: Measure, tmp_path: Path) -> None:
+    """Of two steps of 0.5 s; else there would be twice as many records/s as samples/s."""
+    asked = (f"log.to={tmp_path}/logs", "log.commit=group", "batch_size=100")
+    doc, _ = measure(*asked, "accelerator.step_time=500ms")
+    (repetition,) = doc.job.repetitions
+    assert repetition.log.seconds > 0.75
+
+
 def test_the_waits_for_a_log_are_what_leaving_it_out_saves(
     measure: Measure, tmp_path: Path
 ) -> None:

@@ -148,7 +148,7 @@ def asked_settings(doc: TrainingRecord) -> dict[str, str]:
             workload = workload.model_copy(update={"epochs": epochs})
     asked = workload.model_dump(mode="json")
     if workload.log.to is None:
-        del asked["log"]  # nothing of it was used
+        asked.pop("log", None)  # nothing of it was used
     return flatten(asked, doc.job.dataset.asked) | {"accelerators": str(doc.job.accelerators)}
 
 
