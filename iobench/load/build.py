@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 
 from ..base.errors import UsageError
+from ..base.units import counted
 from ..data.dataset import Dataset, find_dataset, place_of, read_by_blocks, read_manifest
 from ..record.manifest import Manifest
 from ..settings.base import build
@@ -144,6 +145,11 @@ def make_loader(
         raise UsageError(
             f"kind '{loading.kind}' is a loader that your own code makes",
             remedy="call your function; 'iobench run --loader' measures it",
+        )
+    if not 0 <= rank < world:
+        raise UsageError(
+            f"rank {rank} is not one of {counted(world, 'rank')}",
+            remedy="ranks are numbered from 0: rank 0 of world 1 is a training alone",
         )
     wishes = Wishes(layout, transform, collate)
     training = labels is not None or wishes != Wishes()

@@ -4,10 +4,12 @@ reading of the same data by other software.
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import re
 import tarfile
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -178,9 +180,10 @@ def test_a_column_without_labels_is_refused(tmp_path: Path, column: str, why: st
 def test_labels_of_text_take_no_more_memory_than_is_plausible(tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
-    columns = {"x": [b"sample"] * 600, "label": ["a" * 200_000] * 600}  # 120 MB, of one value
+    samples = [np.random.default_rng(number).bytes(500) for number in range(600)]
+    columns = {"x": samples, "label": ["a" * 200_000] * 600}  # 120 MB, of one value
     pq.write_table(pa.table(columns), folder / "0.parquet", compression="zstd")
-    assert (folder / "0.parquet").stat().st_size < 1000
+    assert (folder / "0.parquet").stat().st_size < 310_000
     with pytest.raises(DatasetError, match="too many for"):
         read_labels(**scanned(folder))
 
@@ -371,6 +374,21 @@ def test_the_users_own_mistakes_are_one_line(
             list(load(path, num_workers=workers, **more))
 
 
+def test_a_loader_that_is_dropped_is_gone_at_once(make_dataset: MakeDataset) -> None:
+    """A garbage collection would end its workers while the threads of their queues are at work."""
+    _, path = make_dataset(**TAR)
+    loader = iobench.make_loader(path, batch_size=7, num_workers=1, labels="auto")
+    for examples in loader:
+        del examples
+    inner = weakref.ref(loader)
+    gc.disable()
+    try:
+        del loader
+        assert inner() is None
+    finally:
+        gc.enable()
+
+
 def test_what_cannot_be_given_is_refused_in_one_line(make_dataset: MakeDataset, load: Load) -> None:
     _, tar = make_dataset(**TAR)
     _, plain = make_dataset(content="jpeg", format="tar", sample_size={"mean": 3000})
@@ -398,6 +416,8 @@ def test_what_cannot_be_given_is_refused_in_one_line(make_dataset: MakeDataset, 
         (tar, {"collate": "sum"}, "collate 'sum'"),
         (tar, {"labels": "auto", "loader": {"kind": "webdataset"}}, "iobench's own loader"),
         (tar, {"labels": "auto", "loader": {"transport": "null"}}, "byte counts"),
+        (tar, {"labels": "auto", "rank": 2, "world": 2}, "rank 2 is not one of 2 ranks"),
+        (tar, {"rank": -1, "world": 2}, "rank -1"),
     ):
         with pytest.raises((UsageError, DatasetError), match=why):
             load(path, **more)

@@ -326,6 +326,21 @@ def loading_for(wishes: Wishes, loading: LoaderSpec) -> LoaderSpec:
     return loading
 
 
+class _Rest:
+    """The plan of an epoch without its first ``skip`` batches.
+
+    It does not hold the TrainingLoader: whoever drops that ends its workers at once, and not in the
+    middle of a garbage collection, in which torch can't end them without tracebacks.
+    """
+
+    def __init__(self, plan: Callable[[int], BatchPlan]) -> None:
+        self.plan, self.skip = plan, 0
+
+    def __call__(self, epoch: int) -> BatchPlan:
+        plan = self.plan(epoch)
+        return plan.after(self.skip) if self.skip else plan
+
+
 class TrainingLoader:
     """Iterates over ``Examples``: the batches of one rank in one epoch.
 
@@ -346,13 +361,8 @@ class TrainingLoader:
         self.inner = inner
         self._wishes = wishes
         self._facts = {name: facts[name] for name in _STATE}
-        self._plan = inner.plan_epoch
-        self._skip = self._done = 0
-        inner.plan_epoch = self._rest
-
-    def _rest(self, epoch: int) -> BatchPlan:
-        plan: BatchPlan = self._plan(epoch)
-        return plan.after(self._skip) if self._skip else plan
+        self._done = 0
+        self._rest = inner.plan_epoch = _Rest(inner.plan_epoch)
 
     @property
     def epoch(self) -> int:
@@ -364,17 +374,17 @@ class TrainingLoader:
         The epoch of a state that was loaded begins where the state was taken.
         """
         if epoch != self.inner.epoch:
-            self._skip = self._done = 0
+            self._rest.skip = self._done = 0
         self.inner.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return len(self._plan(self.inner.epoch))
+        return len(self._rest.plan(self.inner.epoch))
 
     def __iter__(self) -> Iterator[Examples]:
-        self._done = self._skip
+        self._done = self._rest.skip
         batches = iter(self.inner)
         first = next(batches, None)  # the plan of the epoch is taken with the first batch
-        self._skip = 0
+        self._rest.skip = 0
         if first is None:
             return
         self._done += 1
@@ -423,7 +433,7 @@ class TrainingLoader:
                     remedy="make the loader with the same dataset and settings",
                 )
         self.inner.set_epoch(int(state["epoch"]))
-        self._skip = self._done = int(state["batches"])
+        self._rest.skip = self._done = int(state["batches"])
 
     def shutdown(self) -> None:
         """End the workers now, not only when the loader is garbage-collected."""
