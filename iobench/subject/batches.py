@@ -19,10 +19,11 @@ from torch.utils.data import DataLoader
 from ..load.torch_compat import is_map_style
 
 Array = torch.Tensor | npt.NDArray[np.generic]
-Leaf = Array | bytes | bytearray | memoryview
+Plain = bytes | bytearray | memoryview | str
+Leaf = Array | Plain
 
 _ARRAY = (torch.Tensor, np.ndarray)
-_LEAF = (*_ARRAY, bytes, bytearray, memoryview)  # isinstance() takes a tuple faster than a union
+_LEAF = (*_ARRAY, bytes, bytearray, memoryview, str)  # isinstance() of a tuple is faster
 
 MAX_DEPTH = 32
 """Levels of a batch that are looked at; a batch that holds itself has no end."""
@@ -41,7 +42,7 @@ _MIN_DISTINCT = 0.5
 
 
 class Size(NamedTuple):
-    """``nbytes``: of all tensors, arrays and byte strings. ``samples``: the leading dimension.
+    """``nbytes``: of all tensors, arrays, bytes and texts. ``samples``: the leading dimension.
 
     ``leading``: the leading dimension of each tensor and array in turn.
     """
@@ -57,7 +58,7 @@ class Size(NamedTuple):
 
 
 def leaves(value: object, depth: int = 0) -> Iterator[Leaf]:
-    """The tensors, arrays and byte strings of a batch, in order; anything else is left out."""
+    """The tensors, arrays, byte strings and texts of a batch, in order; the rest is left out."""
     if isinstance(value, _LEAF):
         yield value
     elif depth < MAX_DEPTH and isinstance(value, (list, tuple)):
@@ -71,22 +72,38 @@ def leaves(value: object, depth: int = 0) -> Iterator[Leaf]:
 def measure(value: object) -> Size:
     """The size of a batch.
 
-    A list or tuple of byte strings has one sample in each, a byte string alone is one sample, and
-    so is a tensor without dimensions.
+    Without an array that has a leading dimension, its samples are those of its first list: of byte
+    strings, texts, tensors without dimensions, or dicts. Texts count as UTF-8.
     """
-    nbytes = plain = 0
+    nbytes = 0
     leading: list[int] = []
     for leaf in leaves(value):
         if isinstance(leaf, _ARRAY):
             nbytes += int(leaf.nbytes)
             if leaf.ndim:
                 leading.append(int(leaf.shape[0]))
-            else:
-                plain += 1
         else:
-            nbytes += len(leaf) if not isinstance(leaf, memoryview) else leaf.nbytes
-            plain += 1
-    return Size(nbytes, leading[0] if leading else plain, tuple(leading))
+            nbytes += leaf.nbytes if isinstance(leaf, memoryview) else len(_raw(leaf))
+    return Size(nbytes, leading[0] if leading else _listed(value), tuple(leading))
+
+
+def _raw(leaf: Plain) -> bytes | bytearray | memoryview:
+    return leaf.encode("utf-8", "surrogatepass") if isinstance(leaf, str) else leaf
+
+
+def _listed(value: object, depth: int = 0) -> int:
+    """The entries of the first list in a batch without arrays; 1 for what is one leaf itself."""
+    if isinstance(value, _LEAF):
+        return 1
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    elif isinstance(value, (list, tuple)) and any(
+        isinstance(each, (*_LEAF, Mapping)) for each in value
+    ):
+        return sum(1 for each in value if next(leaves(each), None) is not None)
+    if depth >= MAX_DEPTH or not isinstance(value, (list, tuple)):
+        return 0
+    return next((found for each in value if (found := _listed(each, depth + 1))), 0)
 
 
 def first_array(value: object) -> Array | None:
@@ -106,7 +123,7 @@ def as_bytes(array: Array) -> torch.Tensor | None:
 
 
 def hashes(value: object, *, max_bytes: int | None = None) -> list[int]:
-    """A hash (xxh3, 64 bits) of each sample of a batch: of its arrays, or its byte strings.
+    """A hash (xxh3, 64 bits) of each sample of a batch: of its arrays, or its texts and bytes.
 
     A sample is a row of all arrays that are as long as the first: an array of labels alone says
     little. ``max_bytes``: hash no more, so that a training waits for milliseconds at most.
@@ -114,7 +131,9 @@ def hashes(value: object, *, max_bytes: int | None = None) -> list[int]:
     array = first_array(value)
     if array is None:
         return [
-            xxhash.xxh3_64_intdigest(leaf) for leaf in leaves(value) if not isinstance(leaf, _ARRAY)
+            xxhash.xxh3_64_intdigest(_raw(leaf))
+            for leaf in leaves(value)
+            if not isinstance(leaf, _ARRAY)
         ][:_MAX_ROWS]
     alike = [
         leaf

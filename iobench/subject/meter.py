@@ -204,7 +204,7 @@ class Meter:
             raise UsageError(
                 f"batch {self.batches} of the loader is empty: a {type(value).__name__} without "
                 "data",
-                remedy="yield tensors, arrays or bytes, alone or in a dict, list or tuple",
+                remedy="yield tensors, arrays, bytes or text, alone or in a dict, list or tuple",
             )
         if self.stated is not None:
             return self.stated

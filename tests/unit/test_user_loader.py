@@ -68,7 +68,16 @@ def leaves_of(loader: UserLoader, epoch: int = 0) -> list[Any]:
         (b"12345", 5, 1),
         ([b"123", b"45"], 5, 2),
         (torch.tensor(1.0), 4, 1),
-        (["text", 7], 0, 0),
+        (["grün", "text", 7], 9, 2),
+        ({"text": ["one", "two", "three"], "id": ["1", "2", "3"], "n": [1, 2, 3]}, 14, 3),
+        ([("a question", "another"), ("an answer", "none")], 30, 2),
+        (
+            [{"text": "one", "id": "1"}, {"text": "two", "id": "2"}, {"text": "six", "id": "3"}],
+            12,
+            3,
+        ),
+        ({"image": torch.zeros(4, 2), "path": ["a", "b", "c", "d"]}, 36, 4),
+        ([7, None], 0, 0),
         ({}, 0, 0),
     ],
 )
