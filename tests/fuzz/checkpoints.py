@@ -14,7 +14,6 @@ import xxhash
 from iobench.checkpoint import make_writer
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.container import MAGIC, PAGE, layout_from_header, read_header
-from iobench.checkpoint.dcp_compat import unpickle_metadata
 from iobench.checkpoint.leaves import leaves
 from iobench.checkpoint.manifest import MANIFEST, parse_manifest, parse_part, part_name
 from iobench.checkpoint.place import CHECKPOINTS
@@ -108,6 +107,8 @@ def _padded(size: int) -> int:
 
 
 def dcp(data: bytes) -> None:
+    from iobench.checkpoint.dcp_compat import unpickle_metadata  # which takes a second to import
+
     with suppress(Exception):  # RestoringDcp.inspect names the file
         unpickle_metadata(data)
     _restored("dcp", data)

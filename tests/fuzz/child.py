@@ -18,7 +18,7 @@ PROGRAM = "IOBENCH_FUZZ_PROGRAM"
 """Names the file that libFuzzer executes where it starts itself again (merge)."""
 
 
-LAZY = ("iobench.data.formats", "iobench.storage")
+LAZY = ("iobench.checkpoint", "iobench.data.formats", "iobench.storage")
 """Packages of plug-ins, which are imported when they are needed: nobody would instrument them."""
 
 
