@@ -85,7 +85,9 @@ def _announcement(request: CheckRequest, place: CheckPlace, generating_s: float)
         return f"check of the dataset at {place.url} by {what}: {budget} to measure"
     rest = format_duration(request.budget_s - generating_s)
     end = "" if request.keep_data else " and to remove the data"
-    size = f"at most {SPACE_SHARE:.0%} of the free space" if request.size is None else request.size
+    size = f"at most {SPACE_SHARE:.0%} of the free space"
+    if request.size is not None:
+        size = format_bytes(request.size)
     return (
         f"check of {place.url} by {what} within {budget}: at most {format_duration(generating_s)} "
         f"to generate data ({size}), the other {rest} to measure{end}"

@@ -365,7 +365,8 @@ class TestNotLocked:
     def test_a_writer_says_so_and_works(
         self, storage: Any, caplog: pytest.LogCaptureFixture, nothing_left: set[int]
     ) -> None:
-        for writers in (1, 2):
+        object_lock.say_unlocked.cache_clear()
+        for _ in range(2):
             with exclusive(storage, MARKER, verb="generate") as lease:
                 assert lease.unregistered == object_lock.NOT_LOCKED
                 assert names(storage) == [MARKER, "data"]
@@ -373,8 +374,9 @@ class TestNotLocked:
                 lease.check()
                 lease.confirm()
             said = [r.getMessage() for r in caplog.records if "not locked" in r.getMessage()]
-            assert len(said) == 2 * writers
-            assert all(text.startswith(storage.url) and "\n" not in text for text in said)
+            assert len(said) == 1
+            assert said[0].startswith(storage.url)
+            assert "\n" not in said[0]
 
     def test_readers_are_seen(self, storage: Any) -> None:
         with shared(storage, MARKER, verb="run") as lease:

@@ -116,11 +116,17 @@ def test_a_share_of_the_space(filling: Any, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UsageError, match="--size"):
         filling(size=SAMPLE_BYTES)  # less than a check needs
     disk(megabytes=0.4, inodes=10**6)
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as refused:
         filling()
+    assert "--size" not in refused.value.remedy
     with pytest.raises(UsageError) as refused:
         filling(accelerators=8)
     assert "--accelerators 1" in refused.value.remedy
+    disk(megabytes=2.2, inodes=10**6)
+    with pytest.raises(UsageError) as refused:
+        filling(accelerators=8)
+    assert "--size 2MiB" in refused.value.remedy
+    filling(accelerators=8, size=2 << 20)
 
 
 def test_the_default_workload_is_a_shipped_one(tmp_path: Path) -> None:

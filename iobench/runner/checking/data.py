@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import time
@@ -193,10 +194,8 @@ def provided(
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     url = below(place.url, f"{_NAME}{stamp}-{secrets.token_hex(2)}")
     spec = load_dataset_spec(place.workload.dataset)
+    filling = _Filling(place, spec, url, accelerators, seconds, keep, observer, size_bytes, look)
     try:
-        filling = _Filling(
-            place, spec, url, accelerators, seconds, keep, observer, size_bytes, look
-        )
         removal_s = filling.run()
         yield Provided(url=url, removal_s=removal_s)
     finally:
@@ -369,14 +368,15 @@ class _Filling:
         if space.f_files:
             room = min(room, int(share * space.f_favail))
         if room < self.least:
-            used, more = "", ""
-            if share < 1:
-                used = f", of which a check uses at most {share:.0%} unless --size says how much"
-                more = "give a --size, "
+            least = self.least * self.sample_bytes
+            used = f", of which a check uses at most {share:.0%}" if share < 1 else ""
+            mebibytes = math.ceil(least / (1 << 20))
+            fits = share < 1 and mebibytes << 20 <= free
+            more = f"give --size {mebibytes}MiB, " if fits else ""
             raise UsageError(
                 f"{root} has {format_bytes(free)} free{used}; the smallest dataset of "
-                f"'{self.spec.name}' for it has {format_bytes(self.least * self.sample_bytes)}",
-                remedy=f"{more}free some space, name another directory, or a --workload with "
-                f"smaller batches{self._fewer()}",
+                f"'{self.spec.name}' for it has {format_bytes(least)}",
+                remedy=f"{more}free up to {format_bytes(least / share)}, name another directory, "
+                f"or a --workload with smaller batches{self._fewer()}",
             )
         return min(max(most, self.least), room)

@@ -17,6 +17,7 @@ without heartbeats, and none for readers.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 
@@ -61,12 +62,18 @@ def hold_exclusive(storage: Storage, *, verb: str, break_dead: bool = False) -> 
     try:
         if not _take(storage, mine, break_dead=break_dead):
             unlocked = NOT_LOCKED
-            log.warning("%s is %s", storage.url, unlocked)
+            say_unlocked(storage.url)
         wait_for_readers(storage, break_dead=break_dead)
     except BaseException:
         _remove_own(storage, LOCK, mine)
         raise
     return ObjectLease(storage, LOCK, mine, unregistered=unlocked)
+
+
+@functools.cache
+def say_unlocked(url: str) -> None:
+    """Once for each place, however often a command takes its lock."""
+    log.warning("%s is %s", url, NOT_LOCKED)
 
 
 def hold_shared(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
