@@ -245,9 +245,6 @@ def _hosts(found: HostsPrediction) -> Table:
     def past(at: HostsPoint) -> float:
         return max(at.hosts / most, at.accelerators / ranks)
 
-    def beyond(at: HostsPoint) -> float | None:
-        return past(at) if past(at) > 1 else None
-
     def measured(at: HostsPoint, key: str) -> float | None:
         values: list[float] = [
             getattr(job, key)
@@ -264,8 +261,6 @@ def _hosts(found: HostsPrediction) -> Table:
     rows.add(_USED, "utilization", "share", ends=ENDS)
     rows.add("bottleneck", "the bottleneck", of=lambda at: " or ".join(at.bottleneck))
     rows.add("fed", "fed", of=lambda at: {True: "yes", False: "no", None: INCONCLUSIVE}[at.fed])
-
-    rows.add("past", "past the runs", "ratio", beyond, show=format_factor, missing="")
     rows.add("measured_utilization", "measured", "share", used, missing="", where="page")
     return rows.made(
         "hosts",
