@@ -15,14 +15,16 @@ import pytest
 
 from iobench.ask.compare.claims import combined
 from iobench.ask.compare.comparison import compare
-from iobench.ask.compare.history import history
+from iobench.ask.compare.history import histories, history
 from iobench.ask.compare.runs import Group, collect
 from iobench.base.errors import UsageError
 from iobench.cli.main import main
 from iobench.record.ab import Drift
-from iobench.record.run import TrainingRecord
+from iobench.record.run import ServingRecord, TrainingRecord
+from iobench.record.serving import FoundRate
 from iobench.record.training import TrainingRun
 from tests.processes import in_process, python
+from tests.requests import build_serving
 
 
 def document(rates: list[float], **changes: Any) -> dict[str, Any]:
@@ -366,6 +368,39 @@ def test_what_asks_something_else_is_not_comparable(change: str, value: Any, key
     if key != "workload":
         (found,) = compared(one, other, "--across", key)["comparisons"]
         assert found["difference"] == "better"
+
+
+def searched(rate: float, read_s: float = 0.002) -> ServingRecord:
+    """A run that found this rate, and repeated it by reads of so long."""
+    return build_serving(rate=rate, found=FoundRate(low=rate), read_s=read_s)
+
+
+def test_searches_for_the_largest_rate_are_compared_by_that_rate() -> None:
+    sides = [Group(f"{rate}", [searched(rate)] * 4) for rate in (300.0, 600.0)]
+    found = compare(*sides)
+    assert (found.comparable, found.difference) == (True, "better")
+    assert [row.metric for row in found.rows] == ["requests_per_s"]
+    fixed = [Group(f"{rate}", [build_serving(rate=rate)] * 4) for rate in (300.0, 600.0)]
+    assert not compare(*fixed).comparable
+
+
+def test_a_rate_that_broke_its_limit_when_it_was_repeated_is_no_value() -> None:
+    found = compare(Group("held", [searched(300.0)]), Group("broken", [searched(400.0, 0.022)]))
+    assert (found.rows, found.missing) == (
+        (),
+        ("requests_per_s was not measured by the candidate",),
+    )
+
+
+def test_runs_of_requests_have_a_usual_metric_over_time() -> None:
+    folder = Path("served")
+    for number in range(3):
+        for name, doc in (("fixed", build_serving()), ("searched", searched(300.0))):
+            place = folder / f"{name}{number}"
+            place.mkdir(parents=True)
+            (place / "run.json").write_text(doc.model_dump_json())
+    shown, _ = histories(folder, "images", None)
+    assert {each.metric for each in shown} == {"latency_p99_s", "requests_per_s"}
 
 
 def test_folders_are_taken_apart_by_what_they_ask() -> None:

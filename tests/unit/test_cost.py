@@ -16,11 +16,12 @@ from iobench.ask.compare.pace import SaveTimes, Schedule, lost_share, saving_of
 from iobench.ask.compare.ranking import Machine, Ranking, rankings
 from iobench.base.units import samples_per_usd
 from iobench.record.run import TrainingRecord, load_run
+from iobench.record.serving import FoundRate
 from iobench.record.verdict import RankTime
 from iobench.report.cost import sentences, title
 from iobench.settings.instances import Instance
 from tests.processes import in_process
-from tests.requests import build_serving, build_trial
+from tests.requests import SCENARIO, build_serving, build_trial
 from tests.unit.conftest import build_run
 from tests.unit.test_compare import BASE, FAST, document
 
@@ -352,11 +353,23 @@ def test_a_rate_that_did_not_always_hold_its_limit_says_so() -> None:
 
 def test_rankings_of_one_workload_are_told_apart() -> None:
     machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
-    runs = [build_serving(rate=rate) for rate in (300.0, 400.0)]
+    scenarios = [SCENARIO.model_copy(update={"limit": limit}) for limit in (0.015, 0.05)]
+    runs = [build_serving(scenario=scenario) for scenario in scenarios]
     found = rankings([(doc, machine) for doc in runs], Terms())
-    assert [each.apart for each in found] == [("rate=300.0",), ("rate=400.0",)]
-    assert "rate=300.0" in title(found[0])
+    assert [each.apart for each in found] == [("limit=0.015",), ("limit=0.05",)]
+    assert "limit=0.05" in title(found[1])
     assert rankings([(runs[0], machine)], Terms())[0].apart == ()
+
+
+def test_servers_with_other_largest_rates_are_ways_to_pay_for_the_same() -> None:
+    """Twice the rate for three times the price."""
+    small, large = (Instance(type=name, usd_per_hour=usd) for name, usd in (("s", 1), ("l", 3)))
+    runs = [build_serving(rate=rate, found=FoundRate(low=rate)) for rate in (300.0, 600.0)]
+    (found,) = rankings([(runs[0], ((1, small),)), (runs[1], ((1, large),))], Terms())
+    first, second = found.options
+    assert (first.machine, second.machine) == ("s", "l")
+    assert second.against is not None
+    assert second.against.ratio == pytest.approx(1.5, rel=0.1)
 
 
 def found_by(words: list[str]) -> Any:

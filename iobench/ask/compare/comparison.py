@@ -27,7 +27,7 @@ from ...record.metrics import COMPARED, Metric
 from ...record.run import TrainingRecord
 from .claims import Sides, claim, claims_at_once
 from .identity import identity, role_of
-from .runs import PRIMARY, Group, RunValue, allowed, any_cut
+from .runs import LARGEST_RATE, PRIMARY, Group, RunValue, allowed, any_cut, found_rates, primary_of
 from .sequential import verdict
 
 OF_WHOLE_RUNS = ("cpu_s",)
@@ -107,7 +107,9 @@ def compare(
     sums = OF_WHOLE_RUNS if after_fill and _differ_in_length(baseline, candidate) else ()
     measured: dict[str, tuple[list[RunValue], list[RunValue]]] = {}
     missing: list[str] = []
-    for metric in (metrics or tuple(COMPARED)) if not obstacles else ():
+    found = found_rates((*baseline.runs, *candidate.runs))
+    usual = (LARGEST_RATE,) if found else tuple(COMPARED)
+    for metric in (metrics or usual) if not obstacles else ():
         before = baseline.values(metric, after_fill=after_fill)
         both = before, candidate.values(metric, after_fill=after_fill)
         if all(both) and metric in sums:
@@ -295,20 +297,13 @@ def gate(compared: Sequence[Comparison], metrics: Sequence[str] = ()) -> list[Ga
     return [
         _gated(each, metric)
         for each in compared
-        for metric in metrics or (primary_of(*each.sides),)
+        for metric in metrics or (primary_of([doc for side in each.sides for doc in side.runs]),)
     ]
 
 
 def line_of(gated: Gated) -> str:
     """The outcome in one line: metric, workload, reason and candidate."""
     return f"{gated.metric} of {gated.workload} is {gated.why}: {gated.candidate}"
-
-
-def primary_of(baseline: Group, candidate: Group) -> str:
-    """The most important metric that a side has measured, even if the other one has not."""
-    return next(
-        (name for name in PRIMARY if baseline.values(name) or candidate.values(name)), PRIMARY[0]
-    )
 
 
 def _gated(each: Comparison, metric: str) -> Gated:

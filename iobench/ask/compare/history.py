@@ -28,7 +28,7 @@ from .changes import MIN_RUNS, MIN_SIDE, can_tell, change_points
 from .claims import MIN_DEGREES, Day, calendar, drift_of, spread_of
 from .identity import differences, identity, settings_of, workload_of
 from .identity import place as place_facts
-from .runs import AFTER_FILL, any_cut, apart, collect, question, values_of
+from .runs import AFTER_FILL, any_cut, apart, collect, primary_of, question, values_of
 
 MIN_GAP_DAYS = 7
 """A time without runs is shown if it is at least as long."""
@@ -89,10 +89,6 @@ class History:
     gap_until: str  # when the first run after it was made
     medians: tuple[float, ...]  # of each entry
     after_fill: bool  # rates leave out the start of epochs, since a budget cut some of the runs
-
-
-_USUAL = {"checkpoint": "blocked_s", "load": "ready_s"}
-"""The metric of runs whose workload has a name that begins so (``workload_of``)."""
 
 
 def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
@@ -277,7 +273,7 @@ def histories(place: Path, workload: str, wanted: str | None) -> tuple[list[Hist
     shown, metrics = [], set()
     titles = _titles(groups)
     for asked, runs in groups.items():
-        metric = wanted or _USUAL.get(asked[0].partition(" ")[0], "samples_per_s")
+        metric = wanted or primary_of(runs)
         metrics.add(metric)
         one = history(titles[asked], runs, metric)
         if one.entries:

@@ -239,9 +239,9 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
         asked = doc.job.spec.model_dump(exclude={"repetitions", "engine_start_s"})
         return flatten({**asked, "weights": weights}, {})
     if isinstance(doc, KvCacheRecord):
-        return flatten(doc.job.scenario.model_dump(mode="json"), {}) | {"rate": str(doc.job.rate)}
+        return flatten(doc.job.scenario.model_dump(mode="json"), {}) | {"rate": _rate(doc)}
     if isinstance(doc, ServingRecord):
-        asked = {"rate": str(doc.job.rate), "dataset.seed": str(doc.job.dataset.asked.get("seed"))}
+        asked = {"rate": _rate(doc), "dataset.seed": str(doc.job.dataset.asked.get("seed"))}
         scenario = doc.job.scenario.model_dump(mode="json")
         del scenario["arrivals"]["rate"]  # it may have been found
         if doc.job.log is None:
@@ -256,6 +256,11 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
         return {key: str(value) for key, value in spec_of_study.items()}
     seed = doc.job.dataset.asked.get("seed")
     return asked_settings(doc) | {"dataset.seed": str(seed)}
+
+
+def _rate(doc: ServingRecord | KvCacheRecord) -> str:
+    """The rate that was asked for; the largest that holds the limit is an answer."""
+    return "the largest" if doc.job.found is not None else str(doc.job.rate)
 
 
 def _saves(saves: Study) -> dict[str, str]:

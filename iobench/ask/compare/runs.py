@@ -28,11 +28,13 @@ from ...record.run import (
     RUN_FILE,
     KvCacheRecord,
     ModelLoadRecord,
+    RequestsRecord,
     RunRecord,
     ServingRecord,
     TrainingRecord,
     load_run,
 )
+from ...record.serving import RequestWindow
 from ...record.training import Repetition
 from .identity import identity, role_of, workload_of
 
@@ -148,6 +150,22 @@ def _cannot_read(path: Path, error: OSError) -> str:
 PRIMARY = (*(kind.headline for kind in KINDS.values()), "restore_s")
 """Metrics that decide whether a candidate is better or worse, in this order, if measured."""
 
+LARGEST_RATE = "requests_per_s"
+"""What decides where each run looked for the largest rate that holds its limit: a latency at one
+rate is not to be compared with a latency at another one."""
+
+
+def found_rates(runs: Iterable[RunRecord]) -> bool:
+    """Whether each of the runs looked for the largest rate that holds its limit."""
+    return all(isinstance(doc, RequestsRecord) and doc.job.found is not None for doc in runs)
+
+
+def primary_of(runs: Sequence[RunRecord]) -> str:
+    """The most important metric that one of the runs has measured."""
+    if found_rates(runs):
+        return LARGEST_RATE
+    return next((name for name in PRIMARY if any(values_of(doc, name) for doc in runs)), PRIMARY[0])
+
 
 @dataclass(frozen=True, slots=True)
 class RunValue:
@@ -203,7 +221,10 @@ def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[
     if isinstance(doc, ServingRecord | KvCacheRecord):
         if found.name not in (KV_SUMMARISED if isinstance(doc, KvCacheRecord) else SUMMARISED):
             return []
-        windows = (getattr(window, found.name) for window in doc.job.repetitions)
+        tried: Sequence[RequestWindow] = doc.job.repetitions
+        if found.name == LARGEST_RATE and found_rates([doc]):  # one that broke its limit is none
+            tried = [window for window in tried if window.holds and window.steady is not False]
+        windows = (getattr(window, found.name) for window in tried)
         return [float(value) for value in windows if value is not None]
     if found.of == "request" or not isinstance(doc, TrainingRecord):
         return []
