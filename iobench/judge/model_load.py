@@ -260,9 +260,17 @@ def bottleneck(gains: dict[LoadStage, Estimate], unsteady: float = 0.0) -> list[
 
 
 def storage_share(figures: LoadFigures) -> Estimate | None:
-    """The share of the time that the load would not take if the storage took none."""
+    """The share of the time that the load would not take if the storage took none.
+
+    Its interval is that by which ``bottleneck`` decides.
+    """
     gain = figures.gains.get("storage")
-    return None if gain is None else gain.each(lambda factor: max(0.0, 1 - 1 / max(factor, 1e-9)))
+    if gain is None:
+        return None
+    if gain.low is not None:
+        low, high = known_to(gain)
+        gain = gain.model_copy(update={"low": low, "high": high})
+    return gain.each(lambda factor: max(0.0, 1 - 1 / max(factor, 1e-9)))
 
 
 def shared_cache(job: ModelLoadRun, loader: str) -> bool:

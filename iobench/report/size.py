@@ -131,6 +131,9 @@ def _job(need: Requirement) -> Told:
         "data": [
             f"{need.dataset}: {format_bytes(need.dataset_bytes)}, {need.access} access",
             f"samples of {format_bytes(need.sample_bytes)} as stored, {shard}{block}",
+            need.dataset_steps < need.margin.steps
+            and f"an epoch of it has {counted(need.dataset_steps, 'step')}, and "
+            f"{need.margin.steps:,} are counted: --dataset-size says how large yours is",
         ],
         "demand": [
             f"{_rate(need.demanded_read_bytes_per_s)}, {samples}, if no accelerator ever waits"

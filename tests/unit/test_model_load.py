@@ -111,6 +111,14 @@ def test_storage_is_the_bottleneck_where_a_load_without_it_is_fast() -> None:
     assert doc.validity == "valid"
 
 
+def test_two_rounds_that_blame_the_storage_tell_its_share() -> None:
+    """Student's t of two rounds reaches from nothing to all of the time."""
+    found = of(record(each_round(2.0, 2.6) + each_round(0.2, 0.13, left_out="storage")))
+    share = storage_share(found)
+    assert (found.bottleneck, found.gains["storage"].low < 1) == (["storage"], True)
+    assert 0.8 < share.low < share.value < share.high < 1
+
+
 def test_it_is_not_storage_where_the_bytes_alone_are_there_soon() -> None:
     """Without the storage nothing is won, without the tensors nearly all."""
     slow = each_round(1.9, 2.0, 2.0, left_out="storage")

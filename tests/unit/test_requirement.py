@@ -18,6 +18,7 @@ from iobench.record.host import StorageFacts
 from iobench.record.run import TrainingRecord
 from iobench.record.training import CeilingDetails, FindMax
 from iobench.record.verdict import Estimate
+from iobench.report.size import sections
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
 from tests.processes import document, refused
@@ -86,6 +87,14 @@ def test_what_a_measured_storage_would_do() -> None:
     assert many.measured.accelerators_fed_local == 8
     margin = many.margin.factor
     assert many.measured.missing_bytes_per_s == pytest.approx(16 * each * margin - 400e6, rel=1e-3)
+
+
+@pytest.mark.parametrize(("accelerators", "few"), [(64, True), (1, False)])
+def test_a_dataset_of_few_steps_is_told(accelerators: int, few: bool) -> None:
+    """resnet50 has 1,281,024 samples: 50 steps of 400 for each of 64, and 3,202 for one."""
+    need = size("resnet50-h100", Demand(accelerators=accelerators))
+    assert need.dataset_steps == 1_281_024 // (400 * accelerators)
+    assert ("--dataset-size says" in str(sections(need))) is few
 
 
 def test_latency_comes_from_the_best_evidence() -> None:

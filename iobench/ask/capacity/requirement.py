@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...base.errors import UsageError
+from ...base.units import format_duration
 from ...judge.figures.in_flight import job_reads_in_flight
 from ...judge.rules_data import MIN_STEPS
 from ...judge.statistics import of_all
@@ -64,6 +65,7 @@ class Requirement:
     required_accelerator_utilization: float
     sample_bytes: float  # stored, of the columns that are read
     dataset_bytes: float
+    dataset_steps: int  # of each accelerator in an epoch
     samples_per_shard: float
     access: str
     block_samples: float | None  # that share a block which is read as a whole
@@ -199,6 +201,7 @@ def requirement(
         required_accelerator_utilization=required,
         sample_bytes=reads.sample_bytes,
         dataset_bytes=whole,
+        dataset_steps=spec.samples // (workload.batch_size * demand.accelerators),
         samples_per_shard=per_shard,
         access="sequential" if reads.sequential else "random",
         block_samples=reads.block_samples,
@@ -319,8 +322,8 @@ def _why_no_rate(found: Margin, latency: float | None) -> str:
     if latency is None:
         return f"{reached}, since the pipeline fills at the beginning of each epoch"
     return (
-        f"{reached}, with this latency and the reads that the readers keep in flight, so raise "
-        "reader.concurrency or loader.workers"
+        f"{reached}, with reads that take {format_duration(latency)} and as many in flight as the "
+        "readers keep, so raise reader.concurrency or loader.workers"
     )
 
 
