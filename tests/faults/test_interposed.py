@@ -15,6 +15,7 @@ import pytest
 from iobench.base.pagecache import unwritten_bytes
 from iobench.judge.checkpoint.rules import proven
 from iobench.record.run import load_run
+from tests.processes import completed
 from tests.servers.process import missing
 
 NO_SYNC = "int fsync(int fd) { return 0; } int fdatasync(int fd) { return 0; }"
@@ -35,11 +36,15 @@ def preloading(source: str, folder: Path) -> dict[str, str]:
 
 
 def measured(folder: Path, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """The exit code, and the level of each finding, by its rule."""
-    command = [sys.executable, "-m", "iobench", *words, "--results", str(folder / "results")]
-    done = subprocess.run(
-        [*command, "--json"], env=env, capture_output=True, text=True, timeout=300, check=False
-    )
+    """The exit code, and the level of each finding, by its rule. ``env``: of a process."""
+    words = (*words, "--results", str(folder / "results"), "--json")
+    if env is None:
+        done = completed(*words)
+    else:
+        command = [sys.executable, "-m", "iobench", *words]
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=300, check=False
+        )
     assert done.stdout, done.stderr
     findings = {each["rule"]: each["level"] for each in json.loads(done.stdout)["findings"]}
     return {"code": done.returncode, **findings}
