@@ -70,9 +70,14 @@ class KvPlan(RequestsPlan):
         without = [each for each, left in _WITHOUT.items() if looked or left != "lookups"]
         return ["repetition", *without]
 
+    def window_s(self, rate: float) -> float:
+        """For which requests arrive in a window at this rate: until a trace ends."""
+        trace = self.arrivals.trace
+        return self.seconds if trace is None else min(self.seconds, trace.lasts_s(rate))
+
     def window(self, rate: float, seed: int) -> WindowPlan:
         """What the requests of a window do. Raises UsageError if they are too many."""
-        spec, seconds = self.scenario, self.seconds
+        spec, seconds = self.scenario, self.window_s(rate)
         # Until then they bring more than the tiers hold: the median is below the mean.
         chunks_per_s = rate * spec.prompts.new_tokens / spec.chunk_tokens
         history_s = min(MAX_HISTORY_S, (spec.dram_chunks + spec.capacity_chunks) / chunks_per_s)
@@ -256,7 +261,7 @@ class _KvRun(RequestsRun[KvCacheRecord]):
             kind=kind,
             seed=seed,
             rate=rate,
-            seconds=self.plan.seconds,
+            seconds=self.plan.window_s(rate),
             requests=len(plan.instants),
             bytes=issued.bytes,
             cpu_share=issued.cpu_s / issued.wall_s if issued.wall_s > 0 else None,

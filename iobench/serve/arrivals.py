@@ -191,6 +191,10 @@ class Trace:
         """Requests per second, on average."""
         return (len(self.times_s) - 1) / float(self.times_s[-1])
 
+    def lasts_s(self, rate: float) -> float:
+        """How long it lasts where it is stretched or shrunk to this rate."""
+        return (len(self.times_s) - 1) / rate
+
     @property
     def together(self) -> float:
         """The share of the requests that arrived at the very instant of the one before."""

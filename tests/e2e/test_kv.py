@@ -105,7 +105,11 @@ def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
     assert found["job"]["rate"] == pytest.approx(100)
     first = found["job"]["trials"][0]
     assert first["memory_tokens"] + first["loaded_tokens"] > 0
-    assert document(*asked, "--rate", 50)["job"]["rate"] == 50
+    fast = document(*asked, "--rate", 1000)["job"]
+    assert fast["rate"] == 1000
+    for trial in fast["trials"]:  # the trace is over before the window would be
+        assert trial["seconds"] == pytest.approx(299 / 1000)
+        assert trial["offered_per_s"] == pytest.approx(1000, rel=0.01)
 
 
 def test_a_second_run_with_the_seed_has_the_same_arrivals_and_hits(
