@@ -11,7 +11,8 @@ from .verbs import DoctorRequest
 
 
 def run(request: DoctorRequest) -> int:
-    if "://" in request.path:
+    wrapped = "+" in request.path.partition("/")[0]  # such as throttled+/mnt/fast
+    if "://" in request.path or (wrapped and not os.path.exists(request.path)):
         raise UsageError(
             f"'{request.path}' is a URL, but doctor examines directories",
             remedy="to measure reads from a URL: iobench probe URL",

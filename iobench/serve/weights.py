@@ -19,7 +19,7 @@ from ..base import buffers
 from ..base.documents import parse_json
 from ..base.errors import DatasetError, NoRoomError
 from ..base.units import format_bytes
-from ..storage.base import Storage, exists, read_object
+from ..storage.base import Storage, exists, innermost, local_root, read_object
 from ..storage.markers import Marked
 from ..storage.window import ReadWindow
 from .models import DTYPES
@@ -157,11 +157,12 @@ def _at_root(storage: Storage) -> tuple[str | None, list[str]]:
     keys = sorted(name for name in names if name.endswith(SUFFIX))
     indices = [name for name in names if name.endswith(f"{SUFFIX}.index.json")]
     if not keys:
-        raise DatasetError(
-            f"{storage.url} has no *{SUFFIX} file",
-            remedy="name the folder that holds them, or make one: iobench generate "
-            f"llama3-8b-weights --to {storage.url}",
-        )
+        root = local_root(innermost(storage))
+        what = f"{storage.url} has no *{SUFFIX} file"
+        if root is not None and not root.exists():
+            what = f"no weights at {storage.url}: no such directory"
+        make = f", or make one: iobench generate llama3-8b-weights --to {storage.url}"
+        raise DatasetError(what, remedy=f"name the folder that holds them{'' if names else make}")
     if len(keys) > _MAX_SHARDS:
         raise DatasetError(
             f"{storage.url} has {len(keys):,} files *{SUFFIX}, more than the {_MAX_SHARDS:,} that "

@@ -104,6 +104,7 @@ MISTAKES = (
     "scan thesis --save thesis/mine.yaml",
     "scan thesis --save mine.txt",
     "doctor nowhere",
+    "doctor throttled+nowhere?latency=5ms",
     "probe nowhere",
     "probe empty",
     "probe thesis",
