@@ -106,7 +106,7 @@ class PartialReport:
         self.unreadable += other.unreadable
 
 
-class _Memory:
+class _SampleMemory:
     """Memory for one sample at a time, faulted in only as far as it is filled."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class ShardChecker:
         self.foreign = bool(manifest.header.origin)
         self.hashed = manifest.header.checksums
         self.content = dataset.content
-        self._content, self._decoded = _Memory(), _Memory()
+        self._content, self._decoded = _SampleMemory(), _SampleMemory()
         self._window = ReadWindow(storage, int(manifest.samples["stored"].max()))
 
     def check(self, shards: range) -> PartialReport:
