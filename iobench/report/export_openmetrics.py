@@ -23,7 +23,6 @@ from .sections import TAG
 
 _UNITS: dict[Unit, tuple[str, str]] = {
     "samples/s": ("samples_per_s", "samples_per_second"),
-    "requests/s": ("requests_per_s", "requests_per_second"),
     "bytes/s": ("bytes_per_s", "bytes_per_second"),
     "s": ("s", "seconds"),
     "bytes": ("bytes", "bytes"),
@@ -33,7 +32,7 @@ _UNITS: dict[Unit, tuple[str, str]] = {
     "W": ("w", "watts"),
     "MHz": ("mhz", "megahertz"),
 }
-"""For each unit: how keys of records end, and its name in OpenMetrics."""
+"""For each unit but requests/s: how keys of records end, and its name in OpenMetrics."""
 
 _STATS = ("median", "min", "max")
 
@@ -78,7 +77,7 @@ def _families(doc: RunRecord) -> Iterator[Family]:
         values = [({"stat": stat} if stat else {}, value) for stat, value in _values(doc, metric)]
         told = f"{metric.label.strip()}{_OF.get(metric.of, '')}"
         samples = [({**run, **labels}, value) for labels, value in values]
-        yield Family(family_name(metric), told, samples, _UNITS[metric.unit][1])
+        yield Family(family_name(metric), told, samples, _unit(metric)[1])
     if isinstance(doc, TrainingRecord):
         yield from _of_verdict(doc, run)
 
@@ -97,11 +96,19 @@ def family_name(metric: Metric) -> str:
 
     Figures of saves, restores and the verdict are told apart by a prefix.
     """
-    ending, unit = _UNITS[metric.unit]
+    ending, unit = _unit(metric)
     words = metric.name.removesuffix(ending).strip("_") if ending else metric.name
     words = words.removeprefix(f"{unit}_") if unit else words
     prefix = "" if metric.of == "repetition" or words.startswith(metric.of) else metric.of
     return "_".join(filter(None, ("iobench", prefix, words, unit)))
+
+
+def _unit(metric: Metric) -> tuple[str, str]:
+    """How the key ends, and the unit; of requests/s, reads/s and records/s by what is counted."""
+    if metric.unit != "requests/s":
+        return _UNITS[metric.unit]
+    counted = metric.name.removesuffix("_per_s").rpartition("_")[2]
+    return f"{counted}_per_s", f"{counted}_per_second"
 
 
 def _values(doc: RunRecord, metric: Metric) -> Iterator[tuple[str, float]]:

@@ -289,3 +289,9 @@ def test_each_panel_has_a_place_of_its_own() -> None:
         assert at["x"] + at["w"] <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
+
+
+def test_a_rate_has_what_it_counts_as_its_unit() -> None:
+    names = [family_name(metric) for metric in METRICS if metric.unit == "requests/s"]
+    assert "iobench_request_log_records_per_second" in names
+    assert all(name.count("_per_") == 1 for name in names)
