@@ -9,10 +9,11 @@ from pathlib import Path
 from ..accelerate.bind import use_allocator
 from ..base.documents import json_text, write_whole
 from ..base.errors import StorageError, UsageError
-from ..base.units import format_duration
+from ..base.units import counted, format_duration
 from ..data.dataset import find_dataset
 from ..settings.base import apply_overrides, build
 from ..settings.workload import AcceleratorSpec, Workload
+from .live import Live
 from .run import measure
 from .terminal import show_lines
 from .verbs import TrainRequest
@@ -94,15 +95,31 @@ def record_steps(request: TrainRequest, target: Path, asked: dict[str, object]) 
         raise UsageError(
             f"no file can be made in {target.parent}", remedy="choose another place for --record"
         )
-    changed = apply_overrides({"accelerator": asked}, request.overrides)
+    changed = apply_overrides(
+        {"accelerator": asked, "batch_size": request.batch_size}, request.overrides
+    )
+    if others := sorted(set(changed) - {"accelerator", "batch_size"}):
+        raise UsageError(
+            f"--record trains on batches in memory, for which {others[0]} says nothing",
+            remedy="leave it out: --set takes batch_size and keys of the accelerator here",
+        )
+    batch_size = changed["batch_size"]
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UsageError(
+            f"'batch_size' must be a whole number from 1, but is '{batch_size}'",
+            remedy="use --batch-size N",
+        )
     spec = build(AcceleratorSpec, changed["accelerator"], where="iobench train --record")
     use_allocator(spec.allocator, request.command[1:])
-    recording = record(
-        spec,
-        request.batch_size,
-        steps=steps,
-        seconds=TIME_S if request.time_s is None else request.time_s,
-    )
+    with Live(quiet=request.quiet) as live:
+        live.phase(f"{counted(steps, 'step')} or more are recorded")
+        recording = record(
+            spec,
+            batch_size,
+            steps=steps,
+            seconds=TIME_S if request.time_s is None else request.time_s,
+            tick=live.steps,
+        )
     try:
         if target.exists():  # made meanwhile
             raise FileExistsError(EEXIST, "it exists already")

@@ -19,7 +19,7 @@ from iobench.record.metrics import BY_NAME
 from iobench.record.run import load_training
 from iobench.settings.workload import Workload
 from tests.nvml import FakeGpu, FakeNvml
-from tests.processes import completed
+from tests.processes import completed, refused
 
 
 def asked_of_train(data: Path, *settings: str) -> list[str]:
@@ -145,9 +145,23 @@ def test_a_rank_that_fails_ends_those_that_wait_for_its_gradients(
     assert "Traceback" not in "".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("batch_size=0", "whole number from 1"),
+        ("loader.workers=2", "loader says nothing"),
+    ],
+)
+def test_settings_that_a_recording_can_not_have_are_refused(
+    tmp_path: Path, asked: str, said: str
+) -> None:
+    command = f"train tests.networks:Tiny --record {tmp_path}/steps.json --set {asked}"
+    assert said in refused(command)
+
+
 def test_a_recording_is_replayed_without_the_model(data: Path, tmp_path: Path) -> None:
     steps = tmp_path / "steps.json"
-    asked = ["train", "tests.networks:Tiny", "--batch-size", "4", "--record", str(steps)]
+    asked = ["train", "tests.networks:Tiny", "--set", "batch_size=4", "--record", str(steps)]
     assert main([*asked, "--steps", "20", "--time", "0s", "--set", "accelerator.threads=1"]) == 0
     asked = ["run", "cosmoflow-h100", "--data", str(data), "-n", "1", "--no-ablations", "-q"]
     asked += ["--calibration", "0s", "--set", "accelerator.kind=recorded", "--set", "cache=any"]
