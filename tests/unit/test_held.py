@@ -111,7 +111,7 @@ def test_who_works_in_anothers_place_notices_a_change(url: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("url", ["PATH", "memory://bucket/held"])
 def test_checkpoints_of_another_process_are_not_removed(url: str, tmp_path: Path) -> None:
-    """The place is lost after the first step is gone."""
+    """The newest goes first. The place is lost after that."""
     root = CheckpointRoot.open(url.replace("PATH", str(tmp_path / "root")))
     root.claim()
     for number in (1, 2):
@@ -119,13 +119,13 @@ def test_checkpoints_of_another_process_are_not_removed(url: str, tmp_path: Path
     steps = [{entry.key for entry in root.storage.list(f"step-0000000{n}")} for n in (1, 2)]
 
     def held() -> None:
-        if not {entry.key for entry in root.storage.list("step-00000001")}:
+        if not {entry.key for entry in root.storage.list("step-00000002")}:
             raise TargetLostError("it is another's")
 
     with pytest.raises(TargetLostError):
         place.clean(root.storage, held=held)
-    assert {entry.key for entry in root.storage.list("step-00000002")} == steps[1]
-    assert root.latest() == root.step(2)
+    assert {entry.key for entry in root.storage.list("step-00000001")} == steps[0]
+    assert root.latest() == root.step(1)
     root.clean()
     root.storage.close()
 
