@@ -143,15 +143,19 @@ def _first(study: Study) -> FirstScreen:
 
 
 def _changed(study: Study) -> str:
-    """What saves of what changes take, beside one of the whole state; empty if there are none."""
+    """What saves of what changes take, beside one of the whole state; empty if there are none.
+
+    A run that loads data has saved the whole state before, alone.
+    """
     ends = [end for save in study.saves if (end := end_s(save)) is not None]
     if study.base is None or study.state_bytes is None or not ends:
         return ""
     share = format_share(study.bytes / study.state_bytes)
     took, whole = format_duration(median(ends)), format_duration(end_s(study.base) or 0.0)
+    how = "the whole state" if study.every is None else "the whole state, before the run,"
     restore = study.figures.get("restore_s")
     both = f"; a restore reads both: {format_duration(restore.median)}" if restore else ""
-    return f"A save of the {share} that change takes {took}, the whole state {whole}{both}."
+    return f"A save of the {share} that change takes {took}, {how} {whole}{both}."
 
 
 def _advised(interval_s: float, advised_s: float) -> str:

@@ -162,6 +162,7 @@ def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> KeyFigure:
 
 def _room(plan: CheckpointPlanFigures) -> str:
     need = f"{format_bytes(plan.needed_bytes)} are needed, "
+    need += "with the whole state, " if plan.state_bytes is not None else ""
     need += "because the last checkpoint stays until the next one is complete"
     if not plan.target:
         return f"unknown: name a target with --to; {need}"

@@ -311,10 +311,9 @@ def _cores(need: Requirement) -> Told:
 def _measured(need: Requirement, found: MeasuredStorage) -> Told:
     """What a run says of its storage, and how many accelerators that feeds."""
     low, high, missing = found.low_bytes_per_s, found.high_bytes_per_s, found.missing_bytes_per_s
-    known, needed = low is not None and high is not None, found.needed_bytes_per_s
-    interval = (
-        f"[{_rate(low)}, {_rate(high)}]" if known else "(how far that may be off is not known)"
-    )
+    needed, interval = found.needed_bytes_per_s, "(how far that may be off is not known)"
+    if low is not None:
+        interval = f"({_rate(low)} at least)" if high is None else f"[{_rate(low)}, {_rate(high)}]"
     fed, local = (
         format_count(min(each, need.accelerators))
         for each in (found.accelerators_fed, found.accelerators_fed_local)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from iobench.ask.capacity.measured import SizedJob, measured_storage
 from iobench.ask.capacity.requirement import Demand, requirement
 from iobench.ask.capacity.traffic import Saves, ring_bytes
 from iobench.base.errors import UsageError
@@ -291,6 +292,21 @@ def test_a_search_needs_no_margin() -> None:
     assert found.measured.read_bytes_per_s == pytest.approx(3 * 0.9 * 1000 * 1e5)
     assert found.measured.counted_bytes_per_s == pytest.approx(2 * 0.9 * 1000 * 1e5)
     assert found.measured.needed_bytes_per_s == pytest.approx(found.read_bytes_per_s, rel=1e-3)
+
+
+def test_a_storage_feeds_as_many_as_a_search_found() -> None:
+    """The specification states samples that are 0.1 % larger than those of the run."""
+    search = FindMax(required_accelerator_utilization=0.9, accelerators=2, low=2, high=3, points=[])
+    job = SizedJob(
+        spec=load_dataset_spec("resnet50"),
+        bytes_per_sample=100_100,
+        samples_per_s_per_accelerator=1000.0,
+        accelerators=2,
+        hosts=1,
+        required=0.9,
+    )
+    found = measured_storage(conclude(build_run().with_job(find_max=search)), job)
+    assert (found.accelerators_fed, found.missing_bytes_per_s) == (2, 0.0)
 
 
 def test_what_no_storage_can_give() -> None:

@@ -25,6 +25,11 @@ from ...settings.dataset import DatasetSpec
 SIMILAR = 2.0
 """Samples whose sizes differ by at most this factor are assumed to be read at the same rate."""
 
+SAME = 0.01
+"""Samples whose sizes differ by a smaller share are those of the run. A specification states the
+mean of a distribution, and an expected share of blocks that are read in vain.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizedJob:
@@ -86,9 +91,12 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
         by = "the run, whose accelerators received it"
     if high is not None and low >= max(high, rate):
         high = None  # no interval is not one of width zero
-    more = job.amplification / _amplification(doc) * (job.margin if alone else 1.0)
+    size = job.bytes_per_sample * job.amplification / _amplification(doc)
+    own = bytes_per_sample(doc)
+    if own is not None and abs(size / own - 1) < SAME:
+        size = own
     latency, source = known_latency(doc)
-    of_one = job.samples_per_s_per_accelerator * job.bytes_per_sample * more
+    of_one = job.samples_per_s_per_accelerator * size * (job.margin if alone else 1.0)
     fed = accelerators_fed(low, of_one, job.required) or 0
     needed = job.required * job.accelerators * of_one
     return MeasuredStorage(
@@ -108,7 +116,7 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
         cpu_s_per_gb=cpu_s_per_gb(doc),
         accelerators_fed=fed,
         accelerators_fed_local=fed * job.hosts,
-        missing_bytes_per_s=max(0.0, needed - low),
+        missing_bytes_per_s=max(0.0, needed - low) if fed < job.accelerators else 0.0,
         notes=tuple(_notes(doc, job, curve=supply.plateau)),
     )
 
@@ -133,11 +141,11 @@ def _received(doc: TrainingRecord) -> _Received | None:
 
 def _with_its_job(doc: TrainingRecord, supply: StorageSupply) -> bool:
     """Whether the rate is what a whole job received: filling and waits for others are in it."""
-    found = doc.job.verdict.fed if doc.job.verdict else None
-    if found is None or supply.plateau:
+    if supply.by_search:
+        return True
+    if doc.job.verdict is None or supply.plateau:
         return False
-    by_search = found.basis == "find-max" and bool(found.accelerators)
-    return by_search or (supply.today is not None and supply.today == judge(doc).evidence.measured)
+    return supply.today is not None and supply.today == judge(doc).evidence.measured
 
 
 def _amplification(doc: TrainingRecord) -> float:
@@ -151,8 +159,10 @@ def _by(doc: TrainingRecord, evidence: Evidence, supply: StorageSupply) -> str:
     found = doc.job.verdict.fed if doc.job.verdict else None
     if supply.plateau:
         reads = counted(round(supply.reads_in_flight), "read")
-        return f"the plateau of its curve, with {reads} in flight"
-    if found is not None and found.basis == "find-max" and found.accelerators:
+        flat = doc.job.curve is None or doc.job.curve.curve.plateau_bytes_per_s is not None
+        what = "plateau" if flat else "highest point"
+        return f"the {what} of its curve, with {reads} in flight"
+    if supply.by_search:
         return "--find-max"
     if doc.job.curve is not None and found is not None and found.basis == "plateau":
         return "the run, which starved"
