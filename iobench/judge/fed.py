@@ -53,6 +53,7 @@ class StorageSupply:
     too_few: bool = False
     plateau: bool  # from the storage's curve, else from the fetch ceiling
     by_run: bool = False  # what the run received after its rate fell
+    by_search: bool = False  # the number of accelerators that a search found
 
 
 def fed(judged: Judged, *, held_up: bool = False) -> Fed:
@@ -144,7 +145,7 @@ def delivered(judged: Judged) -> StorageSupply | None:
     """What the storage delivers, where the run's own utilization and its search may correct that.
 
     A search tells it from the number that it found, and a run that starves because of the storage
-    from what it received.
+    from what it received. A search that ended before the storage did tells only the least of it.
     """
     supply, evidence = supply_of(judged), judged.evidence
     found, each = _recorded(judged), _each(evidence)
@@ -153,14 +154,18 @@ def delivered(judged: Judged) -> StorageSupply | None:
     if found.basis == "find-max":
         if found.accelerators == 0:
             return supply
-        return StorageSupply(
+        least = StorageSupply(
             value=found.accelerators * each,
             low=None if found.low is None else found.low * each,
             high=None if found.high is None else (found.high + 1) * each,
             reads_in_flight=found.reads_in_flight or 1.0,
             today=None,
             plateau=False,
+            by_search=True,
         )
+        if found.high is not None or supply is None or supply.value <= least.value:
+            return least
+        return supply if supply.low is None else replace(supply, low=max(supply.low, least.value))
     capped = supply is not None and found.accelerators < _number(supply.value, each)
     if supply is None or not capped or supply.too_few or evidence.measured is None:
         return supply
