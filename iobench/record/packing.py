@@ -105,16 +105,16 @@ class Keys:
             return None
         if self._classes is not None and above == self._prefix:
             digits = last.rpartition("-")[2]
-            if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+            if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
                 return None
             first = int(digits)
             return first if first < self._classes and self._above(first) == name else None
-        if not (last.isascii() and last.isdigit() and len(last) < 19):
+        if not (last.isascii() and last.isdigit() and len(last) < 16):
             return None
         first = int(last) * self._each
         if self._classes is not None:
             digits = above.rpartition("-")[2]
-            if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+            if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
                 return None
             first += (int(digits) - first) % self._classes
         return first if self(first).rpartition("/")[0] == name else None
