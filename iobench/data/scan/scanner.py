@@ -35,7 +35,7 @@ from ...record.manifest import (
 )
 from ...settings.base import build
 from ...settings.dataset import DatasetSpec
-from ...storage.base import Entry, Storage, innermost
+from ...storage.base import Entry, Storage, innermost, local_root
 from ...storage.window import ReadWindow
 from ..codecs import CODECS
 from ..contents import CONTENTS
@@ -139,6 +139,9 @@ def _block_size(shards: Sequence[ShardSamples]) -> int:
     return min(_LARGEST_BLOCK, max(1, int(np.median(full))))
 
 
+_DIVIDED = {".bin": "tokens", ".jsonl": "lines", ".ndjson": "lines", ".csv": "lines"}
+"""Suffixes of files that usually hold many samples, which nothing in them tells apart."""
+
 _WORKERS = 8  # shards at a time: over a network each read is a request
 
 
@@ -168,6 +171,11 @@ def scan(
     ``workers`` 0 does everything in this process. Raises DatasetError if there is no data or a
     shard is damaged, WorkerError that names the shard over which a worker died, StorageError.
     """
+    root = local_root(innermost(storage))
+    if root is not None and not root.is_dir():
+        raise DatasetError(
+            f"there is no directory {root}", remedy="name the one that your data is in"
+        )
     url = innermost(storage).url  # URL of the data itself: a later run adds its own wrappers
     entries = list(storage.list())
     odd = [entry for entry in entries if key_problem(entry.key)]
@@ -181,6 +189,11 @@ def scan(
         notes.append(
             f"objects with names that are not paths: {len(odd)}, e.g. "
             f"'{printable(odd[0].key, 100)}'"
+        )
+    if kind.format == "files" and kind.suffix in _DIVIDED:
+        notes.append(
+            f"each {kind.suffix} file is one sample: a scan does not divide it into "
+            f"{_DIVIDED[kind.suffix]}"
         )
     prepare(kind.format)
     run = partial(run_tasks, remedy=LEAVE_IT_OUT)
