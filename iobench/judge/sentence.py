@@ -113,7 +113,10 @@ def _without_utilization(
 
 
 def _busy(evidence: Evidence) -> str:
-    between = " between saves" if evidence.job.saves is not None else ""
+    saves = evidence.job.saves
+    between = ""
+    if saves is not None:
+        between = " between saves" if saves.saves else " without a save"
     between += " after the first batch" if evidence.cut_fill > NOISE_OF_FILL else ""
     if evidence.lasting is not None and evidence.mean_utilization is not None:
         mean = percent_beside(evidence.mean_utilization, evidence.required)

@@ -26,6 +26,7 @@ from iobench.judge.checkpoint.rules import (
     verified,
     written,
 )
+from iobench.judge.rebuild import conclude
 from iobench.judge.rules_data import RuleOutcome
 from iobench.record.run import CheckpointRecord
 from tests.processes import document, printed, refused
@@ -263,3 +264,11 @@ def test_the_rate_is_that_of_all_hosts_and_held_against_the_limit() -> None:
     assert told["waste"] > row["waste"]  # a restore was not known before, and is not free
     assert "host" in refused(f"{base} --hosts-writing 0")
     assert "--storage-read-limit" in refused(f"{base} --storage-read-limit 0GB/s")
+
+
+@pytest.mark.parametrize(("made", "told"), [(1, "between saves"), (0, "without a save")])
+def test_a_run_whose_time_ended_before_a_save_says_so(made: int, told: str) -> None:
+    saved = study(saves=[save()] * made).checkpoints
+    found = conclude(build_run().with_job(saves=saved)).job.verdict
+    assert found is not None
+    assert told in found.sentence
