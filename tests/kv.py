@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.judge.kv.figures import traffic_of, with_kv_figures
+from iobench.judge.kv.figures import with_kv_figures
 from iobench.judge.rebuild import conclude
 from iobench.record.host import Host, StorageFacts
 from iobench.record.kv_cache import KvCacheRun, KvTrial, KvTrialKind
@@ -86,14 +86,12 @@ def build_kv_trial(
         "behind_p99_s": 0.01,
         "stored_share": 1.0,
     }
-    found = np.stack([rows[f"{name}tokens"] for name in ("", "memory_", "loaded_")], axis=1)
     trial = KvTrial(
         kind=kind,
         seed=seed,
         rate=5.0,
         seconds=requests * 0.2,
         requests=requests,
-        traffic=traffic_of(scenario, found, requests * 0.2),
         **facts | changes,
     )
     return with_kv_figures(trial, rows, scenario)

@@ -25,7 +25,8 @@ KvTrialKind = Literal[
 
 KV_COLUMNS = {
     "trial": "int32, place of the window in ``job.trials``",
-    "intended_ns": "int64, when the request was meant to arrive, from the begin of its window",
+    "intended_ns": "int64, when the request was meant to arrive, from the begin of its window; if "
+    "below 0, only what it finds is known",
     "taken_ns": "int64, when it could have been loaded; -1: not in time",
     "issued_ns": "int64, when it was taken up; -1: it was not",
     "waited_ns": "int64, when all of its chunks were written; -1: it did not come to that",
@@ -55,16 +56,15 @@ class KvParts(Record):
 
 
 class KvTraffic(Record):
-    """What the requests of a window and of the time before it find in both tiers, by their model.
+    """What requests find in both tiers, by their model.
 
-    They arrive in ``seconds``, the last part of the time that fills the tiers. ``accelerators``:
-    how many are busy with what is not found; ``..._without_storage`` and ``..._uncached``: how many
+    They are those of a window and of the last part of the time before it. ``accelerators``: how
+    many are busy with what is not found; ``..._without_storage`` and ``..._uncached``: how many
     would be without the storage, and without both tiers. ``loaded_bytes_per_s``: what the storage
     is asked for, with all layers. ``break_even_bytes_per_s``: the bandwidth at which loading takes
     as long as computing what is found on the storage; None: nothing is.
     """
 
-    seconds: Figure
     requests: Count
     prompt_tokens: Count
     memory_tokens: Count
@@ -112,6 +112,7 @@ class KvTrial(RequestWindow):
     recomputed_quantile_s: Figure | None = None
     busy: Figure | None = None
     recomputed_busy: Figure | None = None
+    earlier_s: Figure = 0.0  # so long before the window, requests count for the traffic, too
     traffic: KvTraffic | None = None
     read_bytes_per_s: Figure | None = None
     chunks_written: Few = 0

@@ -17,7 +17,7 @@ from ..base.errors import IobenchError, StorageError, UsageError
 from ..base.units import format_bytes, format_duration
 from ..host.fio import MAX_REPLAYED
 from ..host.requests import RequestColumns
-from ..judge.kv.figures import traffic_of, with_kv_figures
+from ..judge.kv.figures import with_kv_figures
 from ..judge.serving.figures import quantile
 from ..judge.serving.search import RateSearch
 from ..load.engines.base import Extent
@@ -270,7 +270,7 @@ class _KvRun(RequestsRun[KvCacheRecord]):
             plain_bytes_per_s=plain,
             held_bytes=memory_bytes(spec, plan),
             stored_share=min(1.0, plan.stored / spec.capacity_chunks),
-            traffic=traffic_of(spec, plan.passed, plan.passed_s),
+            earlier_s=plan.earlier_s,
         )
         trial = with_kv_figures(_with_writes(trial, written, spec), columns, spec)
         self.doc.job.trials.append(trial)
@@ -301,10 +301,12 @@ class _KvRun(RequestsRun[KvCacheRecord]):
 
 
 def _columns(plan: WindowPlan, store: ChunkStore, issued: Issued) -> RequestColumns:
+    """The requests of a window, after those before it, of which only what they find is known."""
+
     def of(name: str) -> np.ndarray:
         return np.array([getattr(each, name) for each in plan.requests], np.int64)
 
-    return {
+    columns = {
         **issued.columns,
         "waited_ns": store.waited,
         "looked_ns": store.looked,
@@ -315,6 +317,15 @@ def _columns(plan: WindowPlan, store: ChunkStore, issued: Issued) -> RequestColu
         "chunks": np.array([len(each.loads) for each in plan.requests], np.int64),
         "lookups": of("lookups"),
     }
+    earlier = {name: np.full(len(plan.earlier), -1) for name in columns}
+    earlier |= {name: np.zeros(len(plan.earlier), np.int64) for name in _NOT_TIMES}
+    earlier |= dict(zip(_KNOWN_EARLIER, plan.earlier.T, strict=True))
+    return {name: np.concatenate([earlier[name], each]) for name, each in columns.items()}
+
+
+_NOT_TIMES = ("failed", "chunks", "lookups")
+
+_KNOWN_EARLIER = ("intended_ns", "tokens", "memory_tokens", "loaded_tokens")
 
 
 def _with_writes(trial: KvTrial, written: Written, spec: KvScenario) -> KvTrial:

@@ -221,8 +221,9 @@ def test_the_traffic_is_what_the_last_quarter_before_the_window_and_the_window_f
             chunks=lambda request: [request % 100 * 5 + place for place in range(5)],
         ),
     )
-    assert plan.passed_s == 160.0
-    assert plan.passed.tolist() == [[6 * size, 0, 5 * size]] * 160
+    assert plan.earlier_s == 100.0
+    assert plan.earlier[:, 0].tolist() == [second * 10**9 for second in range(-100, 0)]
+    assert plan.earlier[:, 1:].tolist() == [[6 * size, 0, 5 * size]] * 100
 
 
 PUBLISHED = {"chat": (0.366, 0.640), "agent": (0.857, 0.958)}

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.judge.kv.figures import crossover, prefill_begins, traffic_of
+from iobench.judge.kv.figures import crossover, prefill_begins, with_kv_figures
 from iobench.judge.kv.verdict import factor_text
 from iobench.judge.validity import KV_RULES, REQUEST_RULES
+from iobench.record.kv_cache import KvTrial
 from iobench.record.run import CHANGED, KvCacheRecord
 from iobench.record.serving import FoundRate
 from iobench.record.verdict import Estimate
@@ -114,9 +115,22 @@ def test_the_first_token_comes_after_load_queue_and_prefill() -> None:
 
 
 def test_accelerators_are_needed_for_what_is_not_found() -> None:
-    """A request a second of 3,000 tokens at 10,000 tokens/s: 0.3 of an accelerator."""
-    passed = np.array([[3000, 1000, 500]] * 40)
-    found = traffic_of(KV, passed, 40.0)
+    """A request a second of 3,000 tokens at 10,000 tokens/s: 0.3 of an accelerator. Of 40, all but
+    10 arrive before the window.
+    """
+    intended = np.arange(-30, 10) * 10**9
+    times = ("intended", "taken", "issued", "waited", "looked", "copied", "ready")
+    rows: dict[str, Any] = {f"{name}_ns": np.maximum(intended, -1) for name in times}
+    counts = {"tokens": 3000, "memory_tokens": 1000, "loaded_tokens": 500, "chunks": 2}
+    for name, count in {**counts, "lookups": 3, "failed": 0}.items():
+        rows[name] = np.full(len(intended), count)
+    trial = KvTrial(
+        kind="repetition", seed=1, rate=1.0, seconds=10.0, requests=10, bytes=0, earlier_s=30.0
+    )
+    window = with_kv_figures(trial, rows | {"intended_ns": intended}, KV)
+    found = window.traffic
+    assert found is not None
+    assert (window.requests, window.loads, found.requests) == (10, 10, 40)
     needed = (found.accelerators, found.accelerators_without_storage, found.accelerators_uncached)
     assert needed == pytest.approx((0.15, 0.2, 0.3))
     assert found.loaded_bytes_per_s == pytest.approx(500 * 131_072)

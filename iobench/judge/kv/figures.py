@@ -17,13 +17,16 @@ Array = npt.NDArray[np.float64]
 
 
 def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
-    """The window with every figure that follows from its requests."""
+    """The window with every figure that follows from its requests, and those before it."""
+    traffic, arrives = _traffic(trial, rows, spec), rows["intended_ns"] >= 0
+    rows = {name: each[arrives] for name, each in rows.items()}
     number, failed, unserved = len(rows["failed"]), rows["failed"] > 0, rows["ready_ns"] < 0
     good = ~failed & ~unserved
     update: dict[str, Any] = {
         "requests": number,
         "failed": int(failed.sum()),
         "unserved": int(unserved.sum()),
+        "traffic": traffic,
     }
     nothing = {"over": 1.0, "holds": False, "steady": False} if number else {}
     if not good.any():
@@ -88,9 +91,12 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
     return trial.model_copy(update=update)
 
 
-def traffic_of(spec: KvScenario, passed: npt.NDArray[np.int64], seconds: float) -> KvTraffic:
-    """What the requests of so many seconds need. ``passed``: see ``WindowPlan``."""
-    tokens, memory, loaded = passed.astype(np.float64).T
+def _traffic(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTraffic | None:
+    """What the requests of the window and of the time before it need."""
+    names, seconds = ("tokens", "memory_tokens", "loaded_tokens"), trial.seconds + trial.earlier_s
+    tokens, memory, loaded = (rows[name].astype(np.float64) for name in names)
+    if not len(tokens):
+        return None
     known = (memory + loaded, memory, np.zeros(len(tokens)))
     busy_s = [float(_prefills(spec, tokens, each).sum()) for each in known]
     # Of all layers: of fewer, the prefill takes so much less.
@@ -98,8 +104,7 @@ def traffic_of(spec: KvScenario, passed: npt.NDArray[np.int64], seconds: float) 
     saved_s = busy_s[1] - busy_s[0]
     moved = float(loaded.sum()) * spec.chunk_bytes / spec.chunk_tokens
     return KvTraffic(
-        seconds=seconds,
-        requests=len(passed),
+        requests=len(tokens),
         prompt_tokens=int(tokens.sum()),
         memory_tokens=int(memory.sum()),
         loaded_tokens=int(loaded.sum()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...record.run import KvCacheRecord, ServingRecord
 from ...record.serving import RequestWindow
@@ -46,11 +46,12 @@ def _again(kept: list[W], rows: Rows, compute: Callable[[W, Rows], W]) -> tuple[
 
 
 def _differs(trial: RequestWindow, again: RequestWindow) -> bool:
-    kept, found = trial.model_dump(), again.model_dump()
-    return any(
-        abs(kept[name] - value) > 1e-6 * abs(value)
-        if isinstance(value, float) and kept[name] is not None
-        else kept[name] != value
-        for name, value in found.items()
-        if not isinstance(value, dict)
-    )
+    return _unlike(trial.model_dump(), again.model_dump())
+
+
+def _unlike(kept: Any, found: Any) -> bool:
+    if isinstance(found, dict) and isinstance(kept, dict):
+        return any(_unlike(kept.get(name), value) for name, value in found.items())
+    if isinstance(found, float) and isinstance(kept, float):
+        return abs(kept - found) > 1e-6 * abs(found)
+    return bool(kept != found)

@@ -122,8 +122,8 @@ class WindowPlan:
     deleted. ``chunks``: all numbers are below. ``stored``: chunks of the tier at the begin, whether
     or not they are needed. ``most``: chunks that lie there at the same time, of those that are.
     ``slots``: of memory, for as many chunks as lie there at the same time and are found later.
-    ``passed``: a row for each request of the window and of the ``passed_s`` seconds that end with
-    it: the tokens of its prompt, and of these, found in memory and on the storage.
+    ``earlier``: a row for each request of the ``earlier_s`` seconds before it: when it arrived, in
+    nanoseconds below 0, the tokens of its prompt, and of these, found in memory and on the storage.
     """
 
     instants: Instants
@@ -133,8 +133,8 @@ class WindowPlan:
     stored: int = 0
     most: int = 0
     slots: int = 0
-    passed: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 3), np.int64))
-    passed_s: float = 0.0
+    earlier: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    earlier_s: float = 0.0
 
     @property
     def only_loaded(self) -> list[int]:
@@ -146,12 +146,13 @@ def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
     """Let all prompts pass through the tiers; the plan of those that arrive in the window."""
     tiers = Tiers(spec.dram_chunks, spec.capacity_chunks, spec.admission)
     first = int(np.searchsorted(prompts.times_s, 0))
-    since_s = (1 - FILLED) * min(0.0, float(prompts.times_s[0])) if first else 0.0
-    passed = list[tuple[int, int, int]]()
-    for request in range(first):
+    since_s = (1 - FILLED) * float(prompts.times_s[0]) if first else 0.0
+    earlier = list[tuple[int, ...]]()
+    for request, time_s in enumerate(prompts.times_s[:first].tolist()):
         found = tiers.prompt(prompts.chunks(request))
-        if prompts.times_s[request] >= since_s:
-            passed.append(_tokens(spec, int(prompts.tokens[request]), found))
+        if time_s >= since_s:
+            known = _tokens(spec, int(prompts.tokens[request]), found)
+            earlier.append((min(-1, round(time_s * 1e9)), *known))
     numbers, stays, plan = _Numbers(), _Stays(), list[Planned]()
     stored = len(tiers.stored)
     for request in range(first, len(prompts.tokens)):
@@ -160,7 +161,6 @@ def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
         found = tiers.prompt(chunks)
         stays.prompt(chunks, held, found)
         tokens, in_memory, loaded = _tokens(spec, int(prompts.tokens[request]), found)
-        passed.append((tokens, in_memory, loaded))
         plan.append(
             Planned(
                 tokens=tokens,
@@ -185,8 +185,8 @@ def plan_window(spec: KvScenario, prompts: Prompts) -> WindowPlan:
         stored=stored,
         most=len(numbers.before) + numbers.grown,
         slots=slots,
-        passed=np.array(passed, np.int64).reshape(-1, 3),
-        passed_s=prompts.seconds - since_s,
+        earlier=np.array(earlier, np.int64).reshape(-1, 4),
+        earlier_s=-since_s,
     )
 
 
