@@ -19,8 +19,8 @@ DLIO ?=
 COVERED ?= --ignore=tests/oracle --ignore=tests/faults/test_fault_loop.py --ignore=tests/e2e/test_startup.py
 BIN := .venv/bin
 TOGETHER := $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
-# Slow tests start processes and wait for them, so that three at a time leave half of two cores idle.
-MORE_TOGETHER := $(TOGETHER) -n 4
+# Slow tests start processes and wait for them: with three at a time two cores are idle half the time.
+MORE_TOGETHER := $(TOGETHER) -n 6
 # Oracles measure speeds: one at a time, with nothing beside them.
 ONE_BY_ONE := $(BIN)/python -m pytest -q
 # What the short ones plant costs four times what all else does, and is mostly a wait.
