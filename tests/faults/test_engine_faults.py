@@ -290,19 +290,15 @@ def test_a_completion_queue_that_is_full(
 
 @contextmanager
 def signalled(number: int, when: Callable[[], bool], *, again: bool = False) -> Iterator[None]:
-    """Send this thread a signal once ``when`` is true, or as often as it is.
-
-    One that arrives just before a system call that waits is not seen until that returns. So it is
-    sent again after some seconds, as a user presses Ctrl-C again.
-    """
+    """Send this thread a signal once ``when`` is true, or as often as it is."""
     thread, ended = threading.get_ident(), threading.Event()
 
     def send() -> None:
-        pause = 0.0005
-        while not ended.wait(pause):
+        while not ended.wait(0.0005):
             if when():
                 signal.pthread_kill(thread, number)
-                pause = 0.0005 if again else 5.0
+                if not again:
+                    return
 
     sender = threading.Thread(target=send)
     sender.start()

@@ -57,6 +57,28 @@ def files(numbers: range) -> list[Extent]:
     return [Extent(f"many/{number}", 0, 1000, 1000 * at, 1000) for at, number in enumerate(numbers)]
 
 
+@pytest.mark.timeout(60)
+def test_a_wait_ends_though_nothing_completes_and_no_signal_ends_it() -> None:
+    ring, memory = uring.Ring(4), bytearray(8)
+    reading, writing = os.pipe()
+    request = np.zeros(1, uring.REQUEST)
+    request["opcode"], request["fd"], request["length"] = uring.READ, reading, len(memory)
+    request["offset"], request["user"] = 2**64 - 1, 7  # a pipe has no offsets
+    request["address"] = np.frombuffer(memory, np.uint8).ctypes.data
+    ring.put(request)
+    ring.enter(1)
+    assert (ring.awaited, ring.completed) == (1, 0)
+    os.write(writing, b"arrived.")
+    while not ring.completed:
+        ring.enter(1)
+    assert ring.few_completions() == [(7, 8)]
+    assert memory == b"arrived."
+    ring.drop()
+    ring.close()
+    os.close(reading)
+    os.close(writing)
+
+
 def test_where_no_descriptor_is_left_the_line_says_so(root: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     reading = engine(root)

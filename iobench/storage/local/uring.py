@@ -51,14 +51,16 @@ COMPLETION = np.dtype([("user", "i8"), ("result", "i4"), ("flags", "u4")])
 """struct io_uring_cqe. ``result``: as the system call returns it, or minus its errno."""
 
 _SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on every architecture but alpha
-_GETEVENTS = 1
+_GETEVENTS, _LIMITED_WAIT = 1 << 0, 1 << 3  # IORING_ENTER_GETEVENTS, IORING_ENTER_EXT_ARG
 _SINGLE_ISSUER, _DEFER_TASKRUN = 1 << 12, 1 << 13
 _CANCEL_ALL, _CANCEL_ANY = 1, 4
 _UPDATE_FILES, _SET_FILES, _SET_BUFFERS, _UPDATE_BUFFERS = 6, 13, 15, 16
 """Kinds of registrations (enum io_uring_register_op)."""
 _SPARSE = 1  # IORING_RSRC_REGISTER_SPARSE
 _REQUESTS_AT = 0x10000000  # IORING_OFF_SQES
-_ONE_MAPPING = 1  # IORING_FEAT_SINGLE_MMAP
+_ONE_MAPPING, _LIMITS_WAITS = 1 << 0, 1 << 8  # IORING_FEAT_SINGLE_MMAP, IORING_FEAT_EXT_ARG
+_LONGEST_WAIT_S = 1
+_AT_ONCE: tuple[int, Any, Any] = _GETEVENTS, None, 0
 _MASK = 0xFFFFFFFF
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -111,6 +113,23 @@ class _Memory(ctypes.Structure):
     """struct iovec."""
 
     _fields_ = (("address", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
+
+
+class _Timespec(ctypes.Structure):
+    """struct __kernel_timespec."""
+
+    _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
+
+
+class _WaitLimit(ctypes.Structure):
+    """struct io_uring_getevents_arg."""
+
+    _fields_ = (
+        ("signals", ctypes.c_uint64),
+        ("signal_bytes", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("time", ctypes.c_uint64),
+    )
 
 
 @cache
@@ -168,6 +187,13 @@ class Ring:
         self._few = completions.view(np.int64).data
         self._requests = np.frombuffer(requests, np.uint64).reshape(-1, _WORDS)
         self._tail = self._seen = 0
+        self._time = _Timespec(seconds=_LONGEST_WAIT_S)
+        limit = _WaitLimit(time=ctypes.addressof(self._time))
+        # The last arguments of a call that waits; kernels before 5.11 know no limit.
+        self._waiting = _AT_ONCE
+        if params.features & _LIMITS_WAITS:
+            nbytes = ctypes.c_size_t(ctypes.sizeof(limit))  # all of a word: it goes over the stack
+            self._waiting = _GETEVENTS | _LIMITED_WAIT, ctypes.byref(limit), nbytes
 
     @property
     def mine(self) -> bool:
@@ -203,12 +229,14 @@ class Ring:
     def enter(self, wait: int) -> None:
         """Hand over all requests that were added, and wait for ``wait`` completions.
 
-        Returns earlier if a signal arrives. Raises OSError.
+        Returns earlier if a signal arrives, and after a second: a signal that arrives just before
+        the system call does not end it. Raises OSError.
         """
         more = (self._tail - self._taken[0]) & _MASK
-        if _libc.syscall(_ENTER, self._fd, more, wait, _GETEVENTS, None, 0) < 0:
+        how = self._waiting if wait else _AT_ONCE
+        if _libc.syscall(_ENTER, self._fd, more, wait, *how) < 0:
             error = _last_error()
-            if error.errno not in (errno.EINTR, errno.EAGAIN, errno.EBUSY):
+            if error.errno not in (errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.ETIME):
                 raise error
 
     @property
