@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 from ..base.errors import UsageError
 from ..base.units import format_bytes, format_duration, format_rate
 from ..runner.hosts.control import Control, check_same, led, say_same
-from ..runner.hosts.launch import Launch, find_launch, parse_hosts, share_of, start_lines
+from ..runner.hosts.launch import Launch, find_launch, share_of
 from ..runner.hosts.meeting import Meeting, meet
 from ..runner.hosts.serving import Permitted, Same, Serving
 from ..runner.hosts.sharing import HostShare
 from ..settings.any_workload import read_any_workload
 from .flags import HostsRequest, RecordingRequest, TrialsRequest, names_of
+from .start_lines import parse_hosts, start_lines
 from .terminal import note, show_data
 from .verbs import MeasuringRequest
 

@@ -13,15 +13,8 @@ import pytest
 import yaml
 
 from iobench.base.errors import UsageError
-from iobench.runner.hosts.launch import (
-    FIRST_PORT,
-    Launch,
-    find_launch,
-    manifest,
-    node_names,
-    parse_hosts,
-    start_lines,
-)
+from iobench.cli.start_lines import manifest, parse_hosts, start_lines
+from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, node_names
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
