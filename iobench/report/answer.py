@@ -55,7 +55,6 @@ def answer(doc: TrainingRecord) -> FirstScreen:
         tone=tone_of(None if starved is None else not starved),
         sentences=() if verdict is None else tuple(_sentences(doc, verdict, evidence)),
         picture=_pipeline(doc, evidence),
-        flow=True,
         gauges=tuple(_gauges(doc, evidence)),
         changes=_changes(doc),
         trust=f"Cold reads: {cold}." if cold else "",

@@ -267,8 +267,7 @@ class FirstScreen:
     Every report has one, and text shows it alone unless the details are asked for. What else a
     report has is evidence. ``job`` is of what it is the answer, ``state`` the answer in a few
     words, ``tone`` its colour, and ``flags`` are what speaks against it, such as ``INVALID``.
-    ``about`` says when and where it was measured. ``picture`` is a table with bars; with ``flow``
-    its rows are stages, one after another, through which all data goes.
+    ``about`` says when and where it was measured. ``picture`` is a table with bars.
     """
 
     id: str = "answer"
@@ -279,7 +278,6 @@ class FirstScreen:
     about: str = ""
     sentences: tuple[str, ...] = ()
     picture: Table | None = None
-    flow: bool = False
     gauges: tuple[KeyFigure, ...] = ()
     changes: Items | None = None
     findings: Findings | None = None

@@ -108,7 +108,7 @@ def test_it_prints_whole(shown: Opened, tmp_path: Path) -> None:
     told = normalize("NFKC", "".join("".join(each.extract_text().split()) for each in sheets))
     wanted = shown.page.evaluate(
         "() => [...document.querySelectorAll('h1, h2, th, dd, td, li, svg text')]"
-        ".filter(each => !each.closest('header, .source, .bars.narrow'))"
+        ".filter(each => !each.closest('header, .source'))"
         ".filter(each => each.checkVisibility() || each.closest('details'))"
         # A text of a chart may have a title, which is not printed.
         ".map(each => { const own = each.cloneNode(true);"
