@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-touched test-nightly oracles coverage check bench fuzz mutations promises published scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium lancedb
+.PHONY: help setup demo test test-all test-slow test-touched test-nightly test-gpu oracles coverage check bench fuzz mutations promises published scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium lancedb
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -51,6 +51,9 @@ test-slow: setup gcc strace ganesha  ## what test-all runs after test
 test-touched: setup gcc strace ganesha slurm chromium  ## nightly tests of folders that changed since BASE
 	files=$$($(BIN)/python -m tests.tiers "$(BASE)")
 	if [ -n "$$files" ]; then $(MORE_TOGETHER) -m 'nightly and not alone' $$files; fi
+
+test-gpu: setup  ## what uses a CUDA device, on a host that has one (needs torch with CUDA in .venv)
+	$(ONE_BY_ONE) -m gpu tests/gpu
 
 test-nightly: test-all mutations fuzz  ## everything, before a release (two hours)
 	$(MAKE) slurm chromium

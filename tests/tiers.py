@@ -1,4 +1,4 @@
-"""Which tests run when: three tiers, and what of the last one a change of a folder runs, too.
+"""Which tests run when: four tiers, and what of the last one a change of a folder runs, too.
 
 - ``fast``: ``make test``, in minutes: each verb once, contracts, security, a short oracle for each
   answer.
@@ -7,6 +7,8 @@
 - ``nightly``: what ``make test-nightly`` adds: real servers, loops over every fault, browsers,
   launchers, examples of documents, long oracles. Some of it also runs on a change
   (``make test-touched``); ``TOUCHED`` says which.
+
+- ``gpu``: ``make test-gpu``, for hosts with a CUDA device; no other command runs them.
 
 A file belongs to the tier of the table here, or else is fast; a test's own mark moves it to a later
 tier. Tests with the mark ``alone`` measure speeds: they run one at a time, beside nothing, and the
@@ -24,13 +26,14 @@ import pytest
 
 TESTS = Path(__file__).parent
 
-FAST, SLOW, NIGHTLY = TIERS = ("fast", "slow", "nightly")
+FAST, SLOW, NIGHTLY, GPU = TIERS = ("fast", "slow", "nightly", "gpu")
 
 TIER_OF = {
     "oracle": SLOW,
     "faults": SLOW,
     "fuzz": SLOW,
     "browser": NIGHTLY,
+    "gpu": GPU,
     # Real servers. They also run on a change of what talks to them.
     "contract/test_fsspec.py": NIGHTLY,
     "contract/test_lock.py": SLOW,

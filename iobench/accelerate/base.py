@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base.errors import UsageError
+from ..base.units import counted
 from ..settings.accelerator import StepFacts
 from ..settings.workload import AcceleratorSpec
 
@@ -50,15 +51,24 @@ class RankPlace(NamedTuple):
         )
 
 
-def device_of_rank(device: str, rank: int) -> str:
-    """Resolve ``cuda`` without a number: ranks take the host's devices in turn."""
-    if device != "cuda":
-        return device
+def device_of_rank(device: str, rank: int) -> torch.device:
+    """The device of a rank: with ``cuda`` without a number, ranks take the host's in turn.
+
+    Raises UsageError for a device that this host does not have.
+    """
     import torch
 
-    if not torch.cuda.is_available():
-        return device
-    return f"cuda:{rank % torch.cuda.device_count()}"
+    found = torch.device(device)
+    if found.type != "cuda":
+        return found
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (found.index or 0) >= count:
+        raise UsageError(
+            f"device '{device}' is not available on this host, which has "
+            f"{counted(count, 'CUDA device')}",
+            remedy="use another one, or the CPU: --device cpu, --set accelerator.device=null",
+        )
+    return torch.device("cuda", rank % count if found.index is None else found.index)
 
 
 class Samples:

@@ -77,7 +77,7 @@ class ModelAccelerator:
                 f"but this one has {loaded}",
                 remedy="start it with LD_PRELOAD, or use iobench run or train for each allocator",
             )
-        self._device = _device(spec.device, local)
+        self._device = device_of_rank(spec.device or "cpu", local)
         check_precision(spec.precision, self._device)
         torch.manual_seed(_SEED)
         model = open_model(spec.model or "")
@@ -313,16 +313,6 @@ def _traits_of(name: str) -> tuple[int, bool]:
         return int(model.sample_bytes), model.channels_last is not None
     finally:
         torch.set_num_threads(threads)
-
-
-def _device(name: str | None, rank: int) -> torch.device:
-    device = torch.device(device_of_rank(name or "cpu", rank))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            f"device '{name}' is not available on this host",
-            remedy="train on the CPU: --device cpu, or --set accelerator.device=null",
-        )
-    return device
 
 
 def check_precision(precision: str, device: torch.device) -> None:

@@ -30,7 +30,6 @@ import torch
 
 from ..accelerate.base import Samples
 from ..base import buffers
-from ..base.errors import UsageError
 
 NO_SLOT = -1
 
@@ -135,25 +134,14 @@ def _stream(device: torch.device) -> Any:
 
 
 class DeviceFeed:
-    """Copies batches to ``device`` (``cuda``, ``cuda:1``, ``cpu``).
+    """Copies batches to ``device``.
 
     The memory on the device is kept, and grows to the size of the largest batch. There is memory
-    for ``batches`` of them, which take turns. Raises UsageError for a device that is unknown or not
-    available.
+    for ``batches`` of them, which take turns.
     """
 
-    def __init__(self, device: str, *, batches: int = 1) -> None:
-        try:
-            self.device = torch.device(device)
-        except RuntimeError as error:
-            raise UsageError(
-                f"unknown device '{device}'", remedy="use cuda, cuda:N or cpu"
-            ) from error
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise UsageError(
-                f"device '{device}' is not available on this host",
-                remedy="use --set accelerator.device=null",
-            )
+    def __init__(self, device: torch.device, *, batches: int = 1) -> None:
+        self.device = device
         self._stream: Any = _stream(self.device) if self.device.type == "cuda" else None
         empty = torch.empty(0, dtype=torch.uint8, device=self.device)
         self._targets = deque([empty] * batches)

@@ -230,7 +230,7 @@ def test_the_copy_to_a_device_is_the_batch(make_dataset: MakeDataset, load: Load
     manifest, path = make_dataset(format="tar", content="npz")
     expected = decoded(manifest, path)
     loader = load(path, ("ring", 2))
-    feed = DeviceFeed("cpu")
+    feed = DeviceFeed(torch.device("cpu"))
     feed.attach(loader)
     for batch in loader:
         target, spent = feed.copy(batch)

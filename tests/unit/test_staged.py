@@ -79,7 +79,7 @@ def test_a_copy_is_not_overwritten_while_a_step_uses_it() -> None:
     def values(samples: Samples) -> list[int]:
         return samples.stacked().unique().tolist()  # type: ignore[no-any-return]
 
-    feed = DeviceFeed("cpu", batches=2)
+    feed = DeviceFeed(torch.device("cpu"), batches=2)
     first, _ = feed.copy(batch(1))
     second, _ = feed.copy(batch(2))
     assert (values(first), values(second)) == ([1], [2])

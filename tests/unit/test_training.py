@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from iobench.accelerate import emulated
-from iobench.accelerate.base import RankPlace, Samples
+from iobench.accelerate.base import RankPlace, Samples, device_of_rank
 from iobench.accelerate.bind import parse_cpus, rank_cpus
 from iobench.accelerate.emulated import EmulatedAccelerator, RecordedAccelerator
 from iobench.accelerate.exchange import GradientExchange
@@ -142,6 +142,15 @@ def test_without_a_compiler_the_setting_is_named(monkeypatch: pytest.MonkeyPatch
 def test_a_missing_gpu_is_told() -> None:
     with pytest.raises(UsageError, match="cuda"):
         prepared(device="cuda")
+
+
+def test_a_gpu_that_the_host_has_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UsageError, match=r"'cuda:2' .* which has 2 CUDA devices"):
+        device_of_rank("cuda:2", 0)
+    assert device_of_rank("cuda:1", 0) == torch.device("cuda:1")
+    assert device_of_rank("cuda", 3) == torch.device("cuda:1")
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
