@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.judge.kv.figures import with_kv_figures
+from iobench.judge.kv import with_kv_figures
 from iobench.judge.rebuild import conclude
 from iobench.record.host import Host, StorageFacts
 from iobench.record.kv_cache import KvCacheRun, KvTrial, KvTrialKind

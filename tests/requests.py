@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from iobench.judge.figures.requests import served, with_served_figures
 from iobench.judge.rebuild import conclude
-from iobench.judge.serving.figures import with_figures
-from iobench.judge.serving.queue import served
 from iobench.record.host import Host, StorageFacts
 from iobench.record.job import DatasetFacts
 from iobench.record.run import ServingRecord
@@ -80,7 +79,7 @@ def build_trial(
     trial = ServedTrial(
         kind=kind, seed=seed, rate=rate, seconds=seconds, requests=len(instants), **facts | changes
     )
-    return with_figures(trial, rows, scenario)
+    return with_served_figures(trial, rows, scenario)
 
 
 def build_serving(

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from iobench.base.units import format_count, format_percent, format_rate
-from iobench.judge.kv.verdict import factor_text
+from iobench.judge.kv import factor_text
 from iobench.record.kv_cache import KvTraffic
 from iobench.record.run import KvCacheRecord, load_run
 from tools.budget_table import STORAGES, served

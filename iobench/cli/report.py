@@ -10,8 +10,7 @@ from ..ask.submission import is_submission, read_submissions
 from ..base.errors import UsageError
 from ..host.requests import read_requests
 from ..host.timeline import read_events
-from ..judge.rebuild import conclude, rebuild
-from ..judge.serving.again import kv_again, served_again
+from ..judge.rebuild import conclude, kv_again, rebuild, served_again
 from ..record.ab import AB_FILE, load_ab
 from ..record.kv_cache import KV_COLUMNS
 from ..record.run import (

@@ -15,9 +15,8 @@ from ..base.errors import UsageError
 from ..host.requests import read_requests
 from ..host.timeline import read_events
 from ..judge.figures.events import Events
-from ..judge.rebuild import conclude, rebuild
-from ..judge.serving.again import served_again
-from ..judge.serving.figures import Rows
+from ..judge.figures.requests import Rows
+from ..judge.rebuild import conclude, rebuild, served_again
 from ..record.run import (
     EVENTS_FILE,
     ModelLoadRecord,

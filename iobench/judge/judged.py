@@ -18,10 +18,9 @@ from ..record.training import Ceiling, Repetition
 from ..record.verdict import Estimate
 from .again import job_again
 from .bottleneck import decide
-from .cache import served_by_cache
+from .cache import relief, served_by_cache
 from .evidence import NOISE_OF_FILL, Decision, Evidence, LoaderWaits
 from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
-from .figures.local_cache import relief
 from .figures.ranktime import shares_of
 from .figures.rates import Lasting, lasting
 from .statistics import NOISE

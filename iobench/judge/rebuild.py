@@ -8,10 +8,10 @@ belongs together is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import isclose
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..base.units import format_count
 from ..record.run import (
@@ -22,27 +22,32 @@ from ..record.run import (
     ServingRecord,
     TrainingRecord,
 )
+from ..record.serving import RequestWindow
 from ..record.training import Ceiling, FindMax, Repetition
 from ..record.verdict import RunCurve
+from .cache import with_cached_epochs
 from .checkpoint.meaning import with_meaning
 from .checkpoint.study import summaries_of, with_figures
 from .figures.ablations import ablations_again, phase_of
 from .figures.curve import conclude_curve
-from .figures.evaluation import EVALUATED, evaluation_of
 from .figures.events import Events, select
 from .figures.in_flight import run_reads_in_flight
-from .figures.local_cache import with_cached_epochs
-from .figures.metrics import repetition_metrics, summarise, with_device_figures
+from .figures.metrics import (
+    EVALUATED,
+    evaluation_of,
+    repetition_metrics,
+    summarise,
+    with_device_figures,
+)
+from .figures.requests import Rows, summaries, with_served_figures
 from .figures.search import find_max_point, with_answer
 from .figures.windows import ceiling_again, cpu_ceiling
 from .judged import Judged, effective_cores, judge
-from .kv.figures import KV_SUMMARISED
-from .kv.verdict import kv_verdict
+from .kv import KV_SUMMARISED, kv_verdict, with_kv_figures
 from .model_load import summaries_of as summaries_of_loads
 from .model_load import with_figures as with_load_figures
 from .promise import told_again, with_bounds
-from .serving.figures import summaries
-from .serving.verdict import serving_verdict
+from .serving import serving_verdict
 from .validity import LEVELS, evaluate, validity
 from .verdict import verdict
 
@@ -222,3 +227,54 @@ def _differ(told: float, found: float) -> bool:
 
 def _sentence(name: str, told: float, found: float) -> str:
     return f"{RUN_FILE} says {name} = {format_count(told)}, but {format_count(found)} follows"
+
+
+W = TypeVar("W", bound=RequestWindow)
+
+
+def served_again(doc: ServingRecord, rows: Rows) -> ServingRecord:
+    """The record with all figures of its windows computed from ``rows``, its ``events.parquet``.
+
+    Windows whose figures were other ones are told as changed.
+    """
+    spec = doc.job.scenario
+    trials, changed = _windows_again(
+        doc.job.trials, rows, lambda trial, of: with_served_figures(trial, of, spec)
+    )
+    return doc.with_job(trials=trials).with_changes(changed)
+
+
+def kv_again(doc: KvCacheRecord, rows: Rows) -> KvCacheRecord:
+    """The same for a run of a KV cache."""
+    spec = doc.job.scenario
+    trials, changed = _windows_again(
+        doc.job.trials, rows, lambda trial, of: with_kv_figures(trial, of, spec)
+    )
+    return doc.with_job(trials=trials).with_changes(changed)
+
+
+def _windows_again(
+    kept: list[W], rows: Rows, compute: Callable[[W, Rows], W]
+) -> tuple[list[W], list[str]]:
+    trials, changed = list[W](), list[str]()
+    for place, trial in enumerate(kept):
+        mine = rows["trial"] == place
+        again = compute(trial, {name: each[mine] for name, each in rows.items()})
+        if _differs(trial, again):
+            changed.append(
+                f"the figures of window {place + 1} are not those of its requests in events.parquet"
+            )
+        trials.append(again)
+    return trials, changed
+
+
+def _differs(trial: RequestWindow, again: RequestWindow) -> bool:
+    return _unlike(trial.model_dump(), again.model_dump())
+
+
+def _unlike(kept: Any, found: Any) -> bool:
+    if isinstance(found, dict) and isinstance(kept, dict):
+        return any(_unlike(kept.get(name), value) for name, value in found.items())
+    if isinstance(found, float) and isinstance(kept, float):
+        return abs(kept - found) > 1e-6 * abs(found)
+    return bool(kept != found)

@@ -30,17 +30,16 @@ from ..record.run import (
     ServingRecord,
     TrainingRecord,
 )
+from . import kv, serving
 from . import model_load as load
 from . import rules_cache as cache
 from . import rules_data as data
 from . import rules_mlperf as mlperf
 from . import rules_ranks as ranks
 from . import rules_speed as speed
-from .checkpoint import rules as checkpoint
+from .checkpoint import study as checkpoint
 from .judged import Judged, judge
-from .kv import rules as kv
 from .rules_data import RuleOutcome
-from .serving import rules as serving
 
 Level = Literal["info", "warning", "invalid", "unknown"]
 

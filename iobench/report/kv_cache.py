@@ -13,8 +13,8 @@ from ..base.units import (
     format_percent,
     format_rate,
 )
-from ..judge.kv.verdict import over
-from ..judge.serving.verdict import quantile_text
+from ..judge.kv import over
+from ..judge.serving import quantile_text
 from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
 from ..record.run import KvCacheRecord
 from ..record.verdict import Estimate

@@ -13,7 +13,7 @@ from ..base.units import (
     format_percent,
     format_rate,
 )
-from ..judge.serving.verdict import quantile_text
+from ..judge.serving import quantile_text
 from .figures import facts
 from .sections import FirstScreen, KeyFigure, Section
 

@@ -17,9 +17,8 @@ from ..base.errors import IobenchError, StorageError, UsageError
 from ..base.units import format_bytes, format_duration
 from ..host.fio import MAX_REPLAYED
 from ..host.requests import RequestColumns
-from ..judge.kv.figures import with_kv_figures
-from ..judge.serving.figures import quantile
-from ..judge.serving.search import RateSearch
+from ..judge.figures.requests import quantile
+from ..judge.kv import with_kv_figures
 from ..load.engines.base import Extent
 from ..record.kv_cache import KV_COLUMNS, KvCacheRun, KvTrial, KvTrialKind
 from ..record.run import KvCacheRecord
@@ -41,7 +40,7 @@ from .facts import Ending, new_directory
 from .options import VerbOptions
 from .plan import check_room
 from .progress import Observer
-from .requests import MAX_RATE, PART, RequestsPlan, RequestsRun
+from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun
 
 MAX_HISTORY_S = 4 * 3600.0
 """So long before a window, requests fill the tiers at most."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..base.interrupts import defer_interrupts
 from ..host.nvml import GpuWatch
-from ..judge.figures.evaluation import evaluation_of
-from ..judge.serving.figures import joined_log
+from ..judge.figures.metrics import evaluation_of
+from ..judge.figures.requests import joined_log
 from ..load import make_reader
 from ..record.host import HostTime
 from ..record.training import Repetition

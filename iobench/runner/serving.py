@@ -12,9 +12,7 @@ import numpy as np
 from ..base.errors import StorageError, UsageError
 from ..base.units import format_duration
 from ..host.requests import RequestColumns
-from ..judge.serving.figures import SUMMARISED, with_figures
-from ..judge.serving.queue import Accelerators
-from ..judge.serving.search import RateSearch
+from ..judge.figures.requests import SUMMARISED, Accelerators, with_served_figures
 from ..judge.statistics import mean_interval
 from ..record.run import ServingRecord
 from ..record.serving import SERVED_COLUMNS, IndexFacts, ServedTrial, ServingRun, TrialKind
@@ -36,7 +34,7 @@ from .facts import Ending, dataset_facts, location_of, new_directory, storage_fa
 from .options import VerbOptions
 from .plan import Plan, check_room, make_plan
 from .progress import Observer
-from .requests import MAX_RATE, PART, RequestsPlan, RequestsRun
+from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun
 from .trials import WARM_UP, seed_of
 
 FRESH = 0.1
@@ -388,7 +386,7 @@ class ServingBegun(RequestsRun[ServingRecord]):
         return issued.cpu_s / issued.wall_s if known else None
 
     def _keep(self, trial: ServedTrial, columns: RequestColumns) -> ServedTrial:
-        trial = with_figures(trial, columns, self.plan.scenario)
+        trial = with_served_figures(trial, columns, self.plan.scenario)
         self.doc.job.trials.append(trial)
         self.windows.append(columns)
         return trial

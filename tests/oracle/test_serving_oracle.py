@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from iobench.host.requests import read_requests
-from iobench.judge.serving.figures import quantile
-from iobench.judge.serving.queue import served
+from iobench.judge.figures.requests import quantile, served
 from iobench.record.run import EVENTS_FILE, ServingRecord
 from iobench.record.serving import ServedTrial
 from iobench.runner.options import VerbOptions

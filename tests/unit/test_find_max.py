@@ -18,13 +18,13 @@ from iobench.cli.main import main
 from iobench.host.timeline import Recorder, StepEvent
 from iobench.judge.figures.search import steady, with_answer
 from iobench.judge.rebuild import rebuild
-from iobench.judge.serving.search import CLOSE, WINDOWS, RateSearch
 from iobench.record.training import Epoch, FindMax, FindMaxPoint
 from iobench.runner.budget import Budget
 from iobench.runner.calibration.findmax import TRIALS, begin_search, find_max, search
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
 from iobench.runner.progress import Observer
+from iobench.runner.requests import CLOSE, WINDOWS, RateSearch
 from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset
 from tests.unit.conftest import build_events, build_run

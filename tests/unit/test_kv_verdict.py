@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.judge.kv.figures import crossover, prefill_begins, with_kv_figures
-from iobench.judge.kv.verdict import factor_text
+from iobench.judge.kv import crossover, factor_text, prefill_begins, with_kv_figures
 from iobench.judge.validity import KV_RULES, REQUEST_RULES
 from iobench.record.kv_cache import KvTrial
 from iobench.record.run import CHANGED, KvCacheRecord

@@ -15,7 +15,7 @@ import pytest
 from iobench.base import buffers
 from iobench.base.buffers import Buffer
 from iobench.base.errors import StorageError, UsageError
-from iobench.judge.figures.local_cache import expected_share
+from iobench.judge.cache import expected_share
 from iobench.load.order import epoch_order
 from iobench.settings.workload import LocalCacheSpec
 from iobench.storage.local_cache import LocalCache, local_cache

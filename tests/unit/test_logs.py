@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import StorageError
-from iobench.judge.serving.figures import joined_log
-from iobench.judge.serving.queue import Accelerators
+from iobench.judge.figures.requests import Accelerators, joined_log
 from iobench.serve import logs
 from iobench.serve.logs import Log, Logged, StepLog
 from iobench.settings.workload import LogSpec

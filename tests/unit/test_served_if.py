@@ -14,8 +14,8 @@ from iobench.ask.capacity.requests import ServedPrediction, replayed, served_if
 from iobench.base.errors import UsageError
 from iobench.base.units import Quantity
 from iobench.host.requests import read_requests
-from iobench.judge.serving.again import served_again
-from iobench.judge.serving.queue import served
+from iobench.judge.figures.requests import served
+from iobench.judge.rebuild import served_again
 from iobench.record.run import ServingRecord, load_run
 from tests.processes import in_process
 

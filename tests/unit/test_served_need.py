@@ -11,7 +11,7 @@ import pytest
 
 from iobench.ask.capacity.served_need import ServedNeed, recorded_reads, served_need, stated_reads
 from iobench.host.requests import read_requests
-from iobench.judge.serving.queue import served
+from iobench.judge.figures.requests import served
 from iobench.record.run import ServingRecord, load_run
 from iobench.settings.scenario import Scenario
 from tests.processes import in_process, refused

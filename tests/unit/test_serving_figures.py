@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from iobench.judge.serving.figures import growth_of, quantile, with_figures
-from iobench.judge.serving.queue import served
+from iobench.judge.figures.requests import growth_of, quantile, served, with_served_figures
 from iobench.record.serving import ServedTrial
 from iobench.serve.arrivals import Arrivals
 from iobench.settings.scenario import ArrivalSpec, Scenario
@@ -84,7 +83,7 @@ def window(intended: Any, storage: Any, **changes: Any) -> ServedTrial:
     rows = {name: each.astype(np.int64) for name, each in rows.items()}
     rows.update({name: np.asarray(each) for name, each in changes.items()})
     trial = ServedTrial(kind="repetition", seed=1, rate=100, seconds=10, requests=len(intended))
-    return with_figures(trial, rows, SCENARIO)
+    return with_served_figures(trial, rows, SCENARIO)
 
 
 EVENLY = np.arange(1000) / 100

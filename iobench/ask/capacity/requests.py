@@ -16,8 +16,8 @@ import numpy as np
 from ...base.documents import UNPRINTED
 from ...base.errors import UsageError
 from ...base.units import counted, format_duration
+from ...judge.figures.requests import Rows, with_served_figures
 from ...judge.rebuild import conclude
-from ...judge.serving.figures import Rows, with_figures
 from ...record.run import ServingRecord
 from ...record.serving import ServedTrial
 from ...settings.scenario import MAX_IN_FLIGHT, Scenario
@@ -109,7 +109,7 @@ def _again(
     if replays:
         each = factor if trial.kind == "repetition" else 1.0
         mine = replayed(mine, readers=spec.reader.concurrency, factor=each)
-    return with_figures(trial.model_copy(update={"logged": False}), mine, spec)
+    return with_served_figures(trial.model_copy(update={"logged": False}), mine, spec)
 
 
 def replayed(rows: Rows, *, readers: int, factor: float = 1.0) -> dict[str, np.ndarray]:

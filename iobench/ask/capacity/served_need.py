@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import UsageError
-from ...judge.serving.figures import Rows, with_figures
+from ...judge.figures.requests import Rows, with_served_figures
 from ...record.run import ServingRecord
 from ...record.serving import ServedTrial
 from ...settings.scenario import Scenario
@@ -152,7 +152,7 @@ class _Windows:
     def at(self, factor: float) -> tuple[ServedTrial, Rows]:
         """The window whose reads take ``factor`` times as long."""
         rows = replayed(self.rows, readers=self.scenario.reader.concurrency, factor=factor)
-        return with_figures(self.trial, rows, self.scenario), rows
+        return with_served_figures(self.trial, rows, self.scenario), rows
 
     def longest(self) -> float | None:
         """The largest factor with which the limit holds; None: it does not even with 0."""

@@ -18,10 +18,10 @@ from statistics import median
 from ...base.errors import IobenchError, UsageError
 from ...judge.checkpoint.study import values_of_study
 from ...judge.figures.ranktime import shares_of
+from ...judge.figures.requests import SUMMARISED
 from ...judge.judged import cut_by_budget
-from ...judge.kv.figures import KV_SUMMARISED
+from ...judge.kv import KV_SUMMARISED
 from ...judge.model_load import values_of_loads
-from ...judge.serving.figures import SUMMARISED
 from ...record.metrics import BY_NAME, COMPARED
 from ...record.run import (
     KINDS,

@@ -18,7 +18,7 @@ import numpy as np
 from ...record.host import DeviceUse, ModelWork, mfu_of
 from ...record.metrics import METRICS, metrics_of
 from ...record.run import Summary
-from ...record.training import Epoch, Repetition
+from ...record.training import Epoch, EvaluationUse, Repetition
 from ...record.verdict import RankTime
 from ...settings.workload import USER_READS, Subject
 from .events import Array, Events, RankEpoch, epoch_ends_ns, rank_epochs
@@ -350,3 +350,30 @@ def _mean(devices: Sequence[DeviceUse], counter: str) -> tuple[float | None, str
         reasons = [why for each in devices if (why := each.not_measured.get(counter))]
         return None, reasons[0] if reasons else NOT_RECORDED
     return mean(known), ""
+
+
+EVALUATED = "evaluate"
+"""The phase of these events."""
+
+
+def evaluation_of(events: Events | None) -> EvaluationUse | None:
+    """What the passes did, over all ranks; None without any."""
+    if events is None or not len(events["step"]):
+        return None
+    parts = list(rank_epochs(events))
+    ends, ranks = epoch_ends_ns(parts), len({part.rank for part in parts})
+    busy_s, wait_s = (
+        float(np.asarray(events[name], dtype=np.int64).sum()) / 1e9 / ranks
+        for name in ("busy_ns", "wait_ns")
+    )
+    samples = int(np.asarray(events["samples"], dtype=np.int64).sum())
+    wall_s = sum(ends.values()) / 1e9
+    return EvaluationUse(
+        passes=len(ends),
+        samples=samples,
+        wall_s=wall_s,
+        busy_s=busy_s,
+        wait_s=wait_s,
+        samples_per_s=samples / wall_s if wall_s > 0 else None,
+        accelerator_utilization=min(1.0, busy_s / wall_s) if busy_s and wall_s > 0 else None,
+    )

@@ -22,7 +22,7 @@ from ...base.units import format_percent
 from ...host.samples import Sampler
 from ...host.timeline import Columns
 from ...judge.cache import MAX_CACHED, cached_share
-from ...judge.figures.evaluation import EVALUATED
+from ...judge.figures.metrics import EVALUATED
 from ...judge.figures.windows import pooled, rated_window
 from ...judge.statistics import of_all
 from ...load.null import AnyReader, delivered_bytes

@@ -16,7 +16,7 @@ from ...accelerate.emulated import EmulatedAccelerator, beyond
 from ...base.errors import LostRankError
 from ...host.fetched import fetched_by_family
 from ...host.timeline import Recorder, StepEvent
-from ...judge.serving.figures import growth_of
+from ...judge.figures.requests import growth_of
 from ...load import LibraryLoader, build_loader
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader

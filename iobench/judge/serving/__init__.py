@@ -1,1 +1,0 @@
-"""Runs that serve requests: from the times of single requests to the verdict."""
