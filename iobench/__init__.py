@@ -145,8 +145,8 @@ if TYPE_CHECKING:
     from .record.verdict import Verdict
     from .runner.experiment import Options
     from .runner.experiment import run as run_plan
+    from .runner.options import Observer
     from .runner.plan import Plan, make_plan
-    from .runner.progress import Observer
     from .runner.watching import watch
     from .settings.dataset import DatasetSpec
     from .settings.workload import LoaderSpec, ReaderSpec, Workload, load_workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from iobench.runner.loading import PhaseContext
-from iobench.runner.progress import Observer
+from iobench.runner.options import Observer
 
 
 class OnSteps(Observer):

@@ -15,9 +15,8 @@ from ..record.run import RUN_FILE, ModelLoadRecord, RunRecord, load_run
 from ..record.sweep import SWEEP_FILE
 from ..report.ab import answer, planned_line, round_line
 from ..runner.ab import VariantAsked, compare_in_turns, naming, shortest_s
-from ..runner.earlier import asked_again, recorded_of
 from ..runner.options import AbOptions
-from ..runner.repeated import RECORDS, Asked, check_same_data, plan_of
+from ..runner.repeated import RECORDS, Asked, asked_again, check_same_data, plan_of, recorded_of
 from ..settings.any_workload import load_any_workload
 from .hosts import trials
 from .live import Live

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..base.errors import UsageError
 from ..base.units import counted, format_bytes, format_duration
 from ..runner.budget import Budget
-from ..runner.checking.data import (
+from ..runner.checking import (
     GENERATE_SHARE,
     MIN_BUDGET_S,
     SPACE_SHARE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..base.text import printable
 from ..base.units import format_bytes, format_percent, format_rate
-from ..runner.progress import Observer
+from ..runner.options import Observer
 from .terminal import has_blocks, is_drawable, note, whole_seconds
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..ask.capacity.loads import load_need
+from ..ask.capacity.requests import SIMULATED, recorded_reads, served_need, stated_reads
 from ..ask.capacity.requirement import Demand, Requirement, requirement, together
-from ..ask.capacity.served_need import SIMULATED, recorded_reads, served_need, stated_reads
-from ..ask.capacity.traffic import PRECISIONS, Saves
+from ..ask.capacity.sizing import PRECISIONS, Saves
 from ..base.errors import UsageError
 from ..host.requests import read_requests
 from ..record.packing import Layout

@@ -14,12 +14,13 @@ from ..runner.sweeping.confirm import confirm
 from ..runner.sweeping.plan import (
     groups_within,
     new_sweep,
+    overrides_of,
     plan_sweep,
     plan_walk,
+    sized,
 )
 from ..runner.sweeping.run import check_hosts, run_sweep
 from ..runner.sweeping.takeup import Given, take_up
-from ..runner.sweeping.walking import overrides_of, sized
 from ..settings.any_workload import kind_of
 from ..settings.base import build, head
 from ..settings.instances import find_instance

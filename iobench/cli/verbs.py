@@ -75,7 +75,7 @@ from .flags import (
 )
 
 if TYPE_CHECKING:
-    from ..runner.progress import Observer
+    from ..runner.options import Observer
 else:  # a report is made without what measures, and cyclopts needs a type only
     Observer = object
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..ask.tuning.knee import NO_HELP
+from ..ask.tuning.points import NO_HELP
 from ..ask.tuning.recommend import Alternative, Recommendation, SweepConfirmation
 from ..base.units import counted, format_count
 from ..judge.again import NEW, job_again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ask.capacity.served_need import ServedNeed
+from ..ask.capacity.requests import ServedNeed
 from ..base.units import (
     counted,
     format_bytes,

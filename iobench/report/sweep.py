@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from ..ask.tuning.knee import front
-from ..ask.tuning.payback import payback
+from ..ask.tuning.points import front, payback
 from ..base.units import counted, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
 from .again import kept_sections

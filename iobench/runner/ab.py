@@ -29,8 +29,7 @@ from ..settings.base import head
 from .budget import Budget
 from .facts import make_directory, new_directory
 from .hosts.hosts import Hosts
-from .options import AbOptions
-from .progress import Observer, timed
+from .options import AbOptions, Observer, timed
 from .repeated import AnyPlan, Asked, Repeated, asked_of, expected_s, hold
 from .trials import take_turns
 

@@ -28,9 +28,8 @@ from .checkpoint_plan import StudyPlan
 from .conductor import Script
 from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .hosts.hosts import Hosts
-from .options import Mixed, StudyOptions
+from .options import Mixed, Observer, StudyOptions
 from .phase import Saving
-from .progress import Observer
 from .study import (
     HEAD_START_NS,
     SaveRecords,

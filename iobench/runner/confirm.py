@@ -30,9 +30,9 @@ from .cache import run_cached_phase, with_local_cache
 from .calibration.bench import Bench
 from .hosts.hosts import Hosts
 from .loading import PhaseContext, run_phase
+from .options import Observer
 from .phase import Saving
 from .plan import Plan, make_plan
-from .progress import Observer
 from .repetition import repetition_phase
 from .trials import rounds, take_turns
 

@@ -57,9 +57,8 @@ from .fit import (
     with_curve,
 )
 from .hosts.hosts import Hosts
-from .options import Confirm, Options, VerbOptions
+from .options import Confirm, Observer, Options, VerbOptions, timed
 from .plan import Plan, check_room
-from .progress import Observer, timed
 from .rounds import Rounds
 from .third_party import prepare_library
 

@@ -37,9 +37,8 @@ from .checkpoint import unlocked
 from .curve.places import Place
 from .curve.reader import HostReader
 from .facts import Ending, new_directory
-from .options import VerbOptions
+from .options import Observer, VerbOptions
 from .plan import check_room
-from .progress import Observer
 from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun
 
 MAX_HISTORY_S = 4 * 3600.0

@@ -31,8 +31,8 @@ from .messages import (
     Skip,
     Start,
 )
+from .options import Observer
 from .phase import Outcome, Phase, PhaseInterrupted
-from .progress import Observer
 from .tasks.load import Load
 
 HEAD_START_NS = 1_000_000

@@ -26,8 +26,7 @@ from ..storage.base import Storage
 from .agent import HostAgent
 from .budget import Budget
 from .facts import Ending, failures_recorded, new_record, storage_facts
-from .options import VerbOptions
-from .progress import Observer
+from .options import Observer, VerbOptions
 from .trials import seed_of, take_turns
 
 R = TypeVar("R", bound=RequestsRecord)

@@ -24,8 +24,7 @@ from .doubles import DOUBLES
 from .estimate import CeilingTimes
 from .facts import add_loader_facts, add_work
 from .fit import MAX_REPETITIONS, MIN_REPETITIONS, STAGES, repetitions_again
-from .options import Options
-from .progress import timed
+from .options import Options, timed
 from .repetition import measure, repetition_phase
 from .trials import take_turns
 

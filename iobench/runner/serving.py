@@ -31,9 +31,8 @@ from .cache import Others, prepare_cache
 from .calibration.bench import MAX_COPY_BYTES, choose_shards, copy_to_memory
 from .checkpoint import unlocked
 from .facts import Ending, dataset_facts, location_of, new_directory, storage_facts
-from .options import VerbOptions
+from .options import Observer, VerbOptions
 from .plan import Plan, check_room, make_plan
-from .progress import Observer
 from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun
 from .trials import WARM_UP, seed_of
 

@@ -18,7 +18,7 @@ import yaml
 from iobench.data.dataset import read_manifest
 from iobench.data.generator import generate
 from iobench.record.run import TrainingRecord
-from iobench.runner.checking import data as checking
+from iobench.runner import checking
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage

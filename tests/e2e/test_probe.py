@@ -15,8 +15,7 @@ from iobench.record.curve import Operation, StorageProbe
 from iobench.report.curve import sections
 from iobench.report.sections import FirstScreen
 from iobench.runner.budget import Budget
-from iobench.runner.curve import metadata
-from iobench.runner.curve.curve import Limits
+from iobench.runner.curve.curve import Limits, curve_of, of_memory
 from iobench.runner.curve.story import plan_probe
 from iobench.runner.curve.target import open_target
 from iobench.settings.base import head
@@ -118,14 +117,14 @@ def test_opens_stats_and_listings_without_reads(tmp_path: Path) -> None:
 def test_what_is_no_slower_than_files_in_memory_tells_of_this_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
-    assert metadata.of_memory(operation, 2) > 0
+    assert of_memory(operation, 2) > 0
     storage = open_storage(str(files(tmp_path / "data", 4, 64)))
-    for of_memory, client in ((1.0, True), (1e9, False)):
-        monkeypatch.setattr(metadata, "of_memory", lambda *asked, known=of_memory: known)
-        limits = Limits(max_in_flight=1, point_s=0.1, budget=Budget(seconds=3, end_s=0.0))
-        found = metadata.curve_of(
-            operation, storage, list(storage.list()), limits, run_dir=tmp_path, seed=0
+    for rate, client in ((1.0, True), (1e9, False)):
+        monkeypatch.setattr(
+            "iobench.runner.curve.curve.of_memory", lambda *asked, known=rate: known
         )
+        limits = Limits(max_in_flight=1, point_s=0.1, budget=Budget(seconds=3, end_s=0.0))
+        found = curve_of(operation, storage, list(storage.list()), limits, run_dir=tmp_path, seed=0)
         assert [point.client for point in found.points] == [client]
 
 

@@ -21,8 +21,7 @@ from iobench.runner.budget import Budget
 from iobench.runner.checkpoint import run_study, saving_to
 from iobench.runner.checkpoint_plan import StudyPlan, make_study_plan
 from iobench.runner.hosts.hosts import Hosts
-from iobench.runner.options import Mixed, StudyOptions
-from iobench.runner.progress import Observer
+from iobench.runner.options import Mixed, Observer, StudyOptions
 from iobench.runner.tasks.checkpoint import CheckpointRank
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec

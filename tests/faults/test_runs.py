@@ -27,9 +27,9 @@ from iobench.runner.crew import ForkedCrew
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
 from iobench.runner.loading import run_phase
+from iobench.runner.options import Observer
 from iobench.runner.phase import Phase, PhaseInterrupted, Saving
 from iobench.runner.plan import make_plan
-from iobench.runner.progress import Observer
 from iobench.settings.workload import LoaderSpec, load_workload
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage

@@ -20,8 +20,7 @@ import pytest
 from iobench.judge.again import NEW, job_again
 from iobench.record.run import TrainingRecord
 from iobench.report.advise import by_hand
-from iobench.runner import experiment
-from iobench.runner.checking import data
+from iobench.runner import checking, experiment
 from tests.processes import in_process
 
 MAX_MADE_BYTES = 32_000_000
@@ -63,7 +62,7 @@ def planned(words: list[str]) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "run", here)
-        patch.setattr(data, "provided", here)  # of check
+        patch.setattr(checking, "provided", here)  # of check
         # The other hosts of the job don't try it, too.
         patch.setattr("iobench.cli.hosts.find_launch", lambda environment: None)
         try:

@@ -21,8 +21,7 @@ from iobench.report.render_csv import render_csv
 from iobench.report.sections import FirstScreen, Table
 from iobench.runner.ab import _Comparison
 from iobench.runner.budget import Budget
-from iobench.runner.options import AbOptions
-from iobench.runner.progress import Observer
+from iobench.runner.options import AbOptions, Observer
 from tests.processes import document
 
 IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}

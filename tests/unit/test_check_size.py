@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from iobench.base.errors import UsageError
-from iobench.runner.checking import data as checking
-from iobench.runner.checking.data import SPACE_SHARE, CheckPlace, find_place
-from iobench.runner.progress import Observer
+from iobench.runner import checking
+from iobench.runner.checking import SPACE_SHARE, CheckPlace, find_place
+from iobench.runner.options import Observer
 from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import Workload
 

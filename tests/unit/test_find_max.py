@@ -21,9 +21,9 @@ from iobench.judge.rebuild import rebuild
 from iobench.record.training import Epoch, FindMax, FindMaxPoint
 from iobench.runner.budget import Budget
 from iobench.runner.calibration.findmax import TRIALS, begin_search, find_max, search
+from iobench.runner.options import Observer
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
-from iobench.runner.progress import Observer
 from iobench.runner.requests import CLOSE, WINDOWS, RateSearch
 from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from iobench.ask.tuning.payback import payback
+from iobench.ask.tuning.points import payback
 from iobench.record.sweep import Sweep, SweepPoint
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen

@@ -11,7 +11,7 @@ import pytest
 
 from iobench.ask.capacity.measured import SizedJob, measured_storage
 from iobench.ask.capacity.requirement import Demand, requirement
-from iobench.ask.capacity.traffic import Saves, ring_bytes
+from iobench.ask.capacity.sizing import Saves, ring_bytes
 from iobench.base.errors import UsageError
 from iobench.data.dataset import layout_of
 from iobench.judge.rebuild import conclude

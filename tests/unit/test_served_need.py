@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.ask.capacity.served_need import ServedNeed, recorded_reads, served_need, stated_reads
+from iobench.ask.capacity.requests import ServedNeed, recorded_reads, served_need, stated_reads
 from iobench.host.requests import read_requests
 from iobench.judge.figures.requests import served
 from iobench.record.run import ServingRecord, load_run

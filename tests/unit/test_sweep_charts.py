@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.ask.tuning.knee import front
+from iobench.ask.tuning.points import front
 from iobench.report import sweep
 from iobench.report.page.chart import chart_of, shades_of
 from iobench.report.run import sections

@@ -15,8 +15,7 @@ from iobench.base.errors import IobenchError, UsageError
 from iobench.record.sweep import SWEEP_FILE, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.runner.budget import Budget
 from iobench.runner.hosts.hosts import Hosts
-from iobench.runner.options import SweepOptions
-from iobench.runner.progress import Observer
+from iobench.runner.options import Observer, SweepOptions
 from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import OVER_BUDGET, groups_within
 from iobench.runner.sweeping.trial import Apart

@@ -26,9 +26,8 @@ from iobench.runner import budget, confirm, experiment
 from iobench.runner.budget import Budget
 from iobench.runner.experiment import Options
 from iobench.runner.hosts.hosts import Hosts
-from iobench.runner.options import Confirm
+from iobench.runner.options import Confirm, Observer
 from iobench.runner.plan import Plan, make_plan
-from iobench.runner.progress import Observer
 from iobench.settings.base import build
 from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset

@@ -27,8 +27,17 @@ from ...settings.workload import Workload
 from . import sizing
 from .margin import Margin, Pipeline, batch_sizes, batch_waits, lognormal_sigma, margin
 from .measured import MeasuredStorage, SizedJob, known_latency, known_latency_p99, measured_storage
-from .sizing import Cache, cache_of, cache_that_halves
-from .traffic import ALIGNMENT, Network, Reads, Saves, expected_reads, network
+from .sizing import (
+    ALIGNMENT,
+    Cache,
+    Network,
+    Reads,
+    Saves,
+    cache_of,
+    cache_that_halves,
+    expected_reads,
+    network,
+)
 
 _NO_SAVES = Saves()
 

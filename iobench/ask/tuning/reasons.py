@@ -12,8 +12,7 @@ from ...base.units import (
     format_rate,
 )
 from ...judge.statistics import ratio_interval
-from .knee import NEAR, along, enough_shards, near_best
-from .points import SweptPoint
+from .points import NEAR, SweptPoint, along, enough_shards, near_best
 from .shardsize import ComparedCodec, ShardSize
 
 AMPLIFIED = 1.25

@@ -13,9 +13,21 @@ from ...judge.statistics import ratio_interval
 from ...record.sweep import setting_text
 from ...record.verdict import Answer, Estimate
 from ..compare.comparison import ComparedMetric, Comparison
-from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
-from .payback import Payback, payback
-from .points import SweptPoint, number, same, settings_text
+from .points import (
+    NEAR,
+    Payback,
+    SweptPoint,
+    along,
+    changed,
+    enough_shards,
+    number,
+    ordered_axes,
+    pareto,
+    payback,
+    same,
+    settings_text,
+    smallest_near_best,
+)
 from .reasons import (
     SHARD_KEYS,
     amplification,

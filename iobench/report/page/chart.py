@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...ask.tuning.knee import front
+from ...ask.tuning.points import front
 from ..figures import evenly
 from ..sections import Chart, Column, Mark, Row, Table
 from .scale import Scale, finite, scale_of, shown_in, spread_out

@@ -17,8 +17,14 @@ from ...record.curve import CurvePoint, Rate, StorageCurve
 from ...record.training import Ceiling, CeilingDetails
 from ...record.verdict import Estimate, RunCurve
 from ..budget import Budget
-from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
-from ..curve.metadata import curve_of, requests_opened
+from ..curve.curve import (
+    MAX_POINT_S,
+    MIN_POINT_S,
+    CurveMeasurement,
+    Limits,
+    curve_of,
+    requests_opened,
+)
 from ..curve.places import Places
 from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, second_requests
 from ..curve.target import objects_of, requests

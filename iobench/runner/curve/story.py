@@ -21,9 +21,17 @@ from ...settings.base import head
 from ...storage.base import Entry, Storage
 from ..budget import Budget
 from ..hosts.hosts import Hosts
-from ..progress import Observer
-from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits, overhead_s
-from .metadata import curve_of, operations, requests_opened
+from ..options import Observer
+from .curve import (
+    MAX_POINT_S,
+    MIN_POINT_S,
+    CurveMeasurement,
+    Limits,
+    curve_of,
+    operations,
+    overhead_s,
+    requests_opened,
+)
 from .places import Places, blocks, samples
 from .target import Target
 

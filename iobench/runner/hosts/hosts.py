@@ -14,11 +14,10 @@ from ...settings.workload import LogSpec
 from ...storage.base import Storage
 from ..agent import HostAgent
 from ..checkpoint_plan import StudyPlan
-from ..copied_files import CopiedFiles
 from ..crew import Crew, ForkedCrew
 from ..curve.places import Places
 from ..curve.reader import HostReader, PlaceReader
-from ..model_load_plan import LoadPlan
+from ..model_load_plan import CopiedFiles, LoadPlan
 from ..phase import Phase
 from ..plan import Plan
 from ..study import rank_maker

@@ -26,11 +26,10 @@ from ...settings.workload import LogSpec
 from ...storage.base import Storage
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
 from ..checkpoint_plan import StudyPlan
-from ..copied_files import CopiedFiles
 from ..crew import Crew, ForkedCrew
 from ..curve.places import Place, Places
 from ..curve.reader import PlaceReader
-from ..model_load_plan import LoadPlan
+from ..model_load_plan import CopiedFiles, LoadPlan
 from ..options import Mixed
 from ..phase import Phase
 from ..plan import Plan

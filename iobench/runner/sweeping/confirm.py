@@ -28,8 +28,7 @@ from ...settings.base import head
 from ...settings.tags import tags
 from ..facts import new_directory
 from ..hosts.hosts import Hosts
-from ..options import SweepOptions
-from ..progress import Observer
+from ..options import Observer, SweepOptions
 from .run import run_sweep
 from .takeup import Given, take_up
 

@@ -1,18 +1,21 @@
-"""Plan a sweep: the points of its axes or of a walk's steps, their data, and what fits a budget."""
+"""Plan a sweep: the points of its axes or of a walk's steps, their data, and what fits a budget.
+
+A walk is announced before anything is measured, since it may take hours.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from ...accelerate.possible import why_not
 from ...ask.tuning.walk import changed, is_complete, kept_settings, points_of
 from ...base.errors import SpecError, UsageError
-from ...base.units import format_bytes
+from ...base.units import counted, format_bytes, format_duration
 from ...data.codecs import CODECS
 from ...data.contents import CONTENTS
 from ...data.dataset import find_dataset, load_dataset_spec
@@ -32,11 +35,11 @@ from ...settings.base import apply_overrides, head, with_overrides
 from ...settings.dataset import DatasetSpec, resized
 from ...settings.model_load import LoadSpec
 from ...settings.walk import WalkSpec, check_keys
-from ...settings.workload import Workload, code_of
+from ...settings.workload import Workload, code_of, load_workload
 from ...storage import below, open_storage
 from ..facts import new_directory
 from ..model_load_plan import one_of_each
-from ..plan import check_asked
+from ..plan import check_asked, make_plan
 
 DATASET = "dataset."
 OVER_BUDGET = "exceeds the byte budget"
@@ -420,15 +423,88 @@ def about_step(points: Sequence[SweepPoint]) -> Iterator[str]:
             yield f"{describe(point.settings)}: not measured: {point.failed}"
 
 
-def expected_trials(sweep: Sweep) -> int:
-    """The most trials that the walk may take: of each value, and of the settings before it."""
-    points = sum(len(step.values) + 1 for step in sweep.walk if step.values) + 2
-    return points * sweep.repetitions
-
-
 def samples_within(seconds: float, step_s: float, batch_size: int) -> int:
     """The samples of whole batches that a trial of about ``seconds`` trains on.
 
     At least two steps, so that a trial is no single step.
     """
     return batch_size * max(2, math.ceil(seconds / step_s))
+
+
+TRIAL_S = 10.0
+"""About how long each trial trains where ``--time`` says nothing."""
+
+_TRIAL_S = 3.0
+_START_S = 2.0
+"""The process of a trial begins, and opens the dataset and the model in about this time."""
+
+_WARM_UP_STEPS = 7
+"""A warm-up takes about so many steps of the baseline."""
+
+
+def overrides_of(spec: WalkSpec, data: str | None, overrides: Sequence[str]) -> list[str]:
+    """The settings of the walk's workload: its own, what data and model need, and the user's.
+
+    Raises what ``find_dataset`` and ``sample_bytes_of`` raise.
+    """
+    found = [f"{key}={setting_text(value)}" for key, value in spec.set.items()]
+    asked = load_workload(spec.workload, [*found, *overrides])
+    given = {text.partition("=")[0].strip() for text in overrides}
+    if data and "dataset" not in given:
+        manifest, _ = find_dataset(data, asked.storage_options())
+        found.append(f"dataset={manifest.spec.name}")
+    accelerator = asked.accelerator
+    if accelerator.kind == "model" and accelerator.model is not None:
+        if "accelerator.name" not in given:
+            found.append(f"accelerator.name={accelerator.model}")
+        if "reader.crop" not in given:
+            from ...accelerate.model import sample_bytes_of
+
+            found.append(f"reader.crop={sample_bytes_of(accelerator.model)}")
+    return [*found, *overrides]
+
+
+def sized(
+    sweep: Sweep,
+    overrides: Sequence[str],
+    trial_s: float | None,
+    tell: Callable[[str], None],
+) -> Sweep:
+    """The walk with the samples of each trial, after its model was tried; tell how long it takes.
+
+    ``--set max_steps=N`` says it in steps, which are then the same whatever the batch size is.
+    Raises what ``make_plan`` and ``mean_step`` raise.
+    """
+    workload = training_of(sweep, {})
+    if workload.accelerator.kind != "model":
+        return sweep
+    from ...accelerate.recording import mean_step
+
+    if sweep.data:  # refuses data that the beginning can't read, before the model is tried
+        ranks = sweep.accelerators
+        make_plan(workload, sweep.data, accelerators=ranks, repetitions=1, seed=sweep.seed)
+    tell(f"trying {workload.accelerator.model} with batches of {workload.batch_size} ...")
+    step_s = mean_step(workload.accelerator, workload.batch_size, seconds=_TRIAL_S)
+    if not any(text.partition("=")[0].strip() == "max_steps" for text in overrides):
+        seconds = TRIAL_S if trial_s is None else trial_s
+        samples = samples_within(seconds, step_s, workload.batch_size * sweep.accelerators)
+        sweep = sweep.model_copy(update={"samples_per_trial": samples})
+    tell(_announced(sweep, step_s))
+    return sweep
+
+
+def _announced(sweep: Sweep, step_s: float) -> str:
+    """How long the walk takes: at most a trial of each value, and of the settings before it."""
+    workload = training_of(sweep, {})
+    steps = workload.max_steps or 1
+    points = sum(len(step.values) + 1 for step in sweep.walk if step.values) + 2
+    trials = points * sweep.repetitions
+    warm_up_s = min(_WARM_UP_STEPS * step_s, max(workload.accelerator.warm_up, 3 * step_s))
+    trial_s = steps * step_s + warm_up_s + _START_S
+    trained = steps * workload.batch_size * sweep.accelerators
+    return (
+        f"a step takes {format_duration(step_s)} with batches of {workload.batch_size}; each trial "
+        f"trains on {counted(trained, 'sample')} and takes {format_duration(trial_s)}, and there "
+        f"are at most {counted(trials, 'trial')}: up to {format_duration(trials * trial_s)}, and "
+        "less where the settings are faster (--budget ends it earlier, --resume continues)"
+    )

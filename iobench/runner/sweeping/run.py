@@ -43,8 +43,7 @@ from ...storage.base import innermost
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive, reading
 from ..hosts.hosts import Hosts
-from ..options import SweepOptions
-from ..progress import Observer
+from ..options import Observer, SweepOptions
 from ..trials import rounds, take_turns
 from .plan import (
     OVER_BUDGET,

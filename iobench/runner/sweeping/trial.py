@@ -35,8 +35,8 @@ from ...settings.workload import Workload
 from ..experiment import Options
 from ..experiment import run as run_plan
 from ..hosts.hosts import Hosts
+from ..options import Observer
 from ..plan import Plan
-from ..progress import Observer
 from ..repeated import Asked, plan_of, repeat_once
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from {0} import main; main(int(sys.argv[1]))"

@@ -29,8 +29,21 @@ from ...subject.meter import Meter
 from ...subject.process import listen
 from ...subject.watched import Around, Book, Nothing, Watched, watched
 from ..facts import new_directory
-from .host import NO_DATA, Data, HostWatch, look_at, opened_files
-from .record import Ended, WatchedPart, leave, locked, merged, parts_in, shared_directory, write
+from .record import (
+    NO_DATA,
+    Data,
+    Ended,
+    HostWatch,
+    WatchedPart,
+    leave,
+    locked,
+    look_at,
+    merged,
+    opened_files,
+    parts_in,
+    shared_directory,
+    write,
+)
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ...base import memory
-from ...base.errors import (
+from ..base import memory
+from ..base.errors import (
     DatasetError,
     InterruptedRun,
     IobenchError,
@@ -22,22 +22,22 @@ from ...base.errors import (
     UsageError,
     WorkerError,
 )
-from ...base.filesystem import describe_path
-from ...base.interrupts import defer_interrupts
-from ...base.units import counted, format_bytes, format_duration, format_rate
-from ...data.dataset import load_dataset_spec, read_manifest
-from ...data.generator import GenerateReport, clean, discard, generate
-from ...judge.evidence import needed_steps
-from ...judge.judged import CHECKED
-from ...record.manifest import MANIFEST, MARKER
-from ...settings.base import known_specs
-from ...settings.dataset import DatasetSpec, resized
-from ...settings.workload import Workload, load_workload
-from ...storage import below, open_storage
-from ...storage.base import exists, innermost, local_root
-from ...storage.locks.lock import exclusive
-from ..budget import Budget
-from ..progress import Observer
+from ..base.filesystem import describe_path
+from ..base.interrupts import defer_interrupts
+from ..base.units import counted, format_bytes, format_duration, format_rate
+from ..data.dataset import load_dataset_spec, read_manifest
+from ..data.generator import GenerateReport, clean, discard, generate
+from ..judge.evidence import needed_steps
+from ..judge.judged import CHECKED
+from ..record.manifest import MANIFEST, MARKER
+from ..settings.base import known_specs
+from ..settings.dataset import DatasetSpec, resized
+from ..settings.workload import Workload, load_workload
+from ..storage import below, open_storage
+from ..storage.base import exists, innermost, local_root
+from ..storage.locks.lock import exclusive
+from .budget import Budget
+from .options import Observer
 
 DEFAULT_WORKLOAD = "resnet50-h100"
 
