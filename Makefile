@@ -23,7 +23,7 @@ TOGETHER := $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reord
 MORE_TOGETHER := $(TOGETHER) -n 6
 # Oracles measure speeds: one at a time, with nothing beside them.
 ONE_BY_ONE := $(BIN)/python -m pytest -q
-# What the short ones plant costs four times what all else does, and is mostly a wait.
+# What the short ones and the slow ones plant is mostly a wait, of which they take seconds of CPU.
 TWO_AT_A_TIME := $(ONE_BY_ONE) -n 2
 STAMP := .venv/installed
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq
@@ -46,7 +46,7 @@ test-all: test test-slow  ## what a change must pass: also real servers, librari
 
 test-slow: setup gcc strace ganesha  ## what test-all runs after test
 	$(MORE_TOGETHER) -m 'slow and not nightly and not alone'
-	$(ONE_BY_ONE) -m 'slow and not nightly and alone' tests/oracle
+	$(TWO_AT_A_TIME) -m 'slow and not nightly and alone' tests/oracle
 
 test-touched: setup gcc strace ganesha slurm chromium  ## nightly tests of folders that changed since BASE
 	files=$$($(BIN)/python -m tests.tiers "$(BASE)")

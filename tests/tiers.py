@@ -11,8 +11,8 @@
 - ``gpu``: ``make test-gpu``, for hosts with a CUDA device; no other command runs them.
 
 A file belongs to the tier of the table here, or else is fast; a test's own mark moves it to a later
-tier. Tests with the mark ``alone`` measure speeds: they run one at a time, beside nothing, and the
-short ones, which mostly wait, two at a time.
+tier. Tests with the mark ``alone`` measure speeds: those that are nightly run one at a time, beside
+nothing, and the others, which mostly wait, two at a time.
 """
 
 from __future__ import annotations
