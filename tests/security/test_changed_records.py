@@ -22,7 +22,7 @@ dataset: demo
 batch_size: 4
 accelerator: {kind: emulated, step_time: 2ms}
 epochs: 2
-loader: {workers: 1}
+loader: {workers: 0}
 """
 
 

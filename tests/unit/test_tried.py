@@ -138,7 +138,7 @@ def plan_for(data: Path, latency: str = "100us", **settings: Any) -> Plan:
         "batch_size": 2,
         "accelerator": {"kind": "null"},
         "reader": {"concurrency": 1},
-        "loader": {"workers": 1},
+        "loader": {"workers": 0},
         **settings,
     }
     url = f"throttled+{data}?latency={latency}"
