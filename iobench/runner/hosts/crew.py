@@ -11,9 +11,10 @@ from ...base.errors import HostLostError
 from ...base.interrupts import defer_interrupts
 from ..counters import Counters
 from ..crew import GRACE_S, ForkedCrew
-from ..messages import Answer, Command, Last, LoadNow, RestoreNow, SaveNow, Start
+from ..messages import Answer, Command, Last, LoadNow, RestoreNow, SaveNow, Start, Task
 from .control import Control, Peer
-from .member import Begin, Counted, FromRank, Member
+from .member import Counted, FromRank, Member
+from .orders import Begin
 from .wire import SILENCE_S
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 class HostsCrew:
     """The ranks of this host, which are ``local``, and those that other hosts ``begin``.
 
-    ``ended`` is called when all of them have ended.
+    ``ended`` is called once all of them have ended.
     """
 
     def __init__(
@@ -30,12 +31,12 @@ class HostsCrew:
         control: Control,
         local: ForkedCrew,
         begins: Mapping[Peer, Begin],
-        counters: Counters | None = None,
-        ended: Callable[[], None] | None = None,
+        task: Task,
     ) -> None:
-        self.control = control
+        self.control, self.local = control, local
         self.ranks = range(local.world)
-        self.local, self.counters, self.ended = local, counters, ended
+        self.counters: Counters | None = getattr(task, "counters", None)
+        self.ended: Callable[[], None] = lambda: None
         self._shares = {
             peer: range(begin.first, begin.first + begin.count) for peer, begin in begins.items()
         }
@@ -129,9 +130,8 @@ class HostsCrew:
             self.local.end(grace_s)
             for peer in started:
                 self._await_end(peer, grace_s + SILENCE_S)
-            if self.ended is not None:
-                self.ended()
-                self.ended = None
+            self.ended()
+            self.ended = lambda: None
 
     def _await_end(self, peer: Peer, timeout_s: float) -> None:
         """Wait until a host says that none of its ranks is left; one that does not is lost."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from ...checkpoint.catalog import CheckpointRoot
 from ...record.run import CheckpointRecord, ModelLoadRecord, TrainingRecord
@@ -17,6 +16,7 @@ from ..checkpoint_plan import StudyPlan
 from ..crew import Crew, ForkedCrew
 from ..curve.places import Places
 from ..curve.reader import HostReader, PlaceReader
+from ..messages import Task
 from ..model_load_plan import CopiedFiles, LoadPlan
 from ..phase import Phase
 from ..plan import Plan
@@ -24,17 +24,10 @@ from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
 from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
+from .orders import Copies, Order, PhaseOrder, SaveOrder
 
 JobRecord = TrainingRecord | CheckpointRecord | ModelLoadRecord
 """The records of jobs that several hosts can do together."""
-
-
-class Copies(Protocol):
-    """A part of the dataset in memory. ``copy_bytes``: its largest size, once there is one."""
-
-    copy_bytes: int
-
-    def is_copy(self, storage: object) -> bool: ...
 
 
 class Hosts:
@@ -88,6 +81,13 @@ class Hosts:
         """From a command to the common start, so that every rank has it by then."""
         return least_ns
 
+    def crew(self, task: Task, ranks: int, order: Order) -> Crew:
+        """The crew of so many ranks of all hosts, which has not been started.
+
+        ``task``: of those of this host; ``order``: the same for the others.
+        """
+        return ForkedCrew(ranks, task)
+
     def loading(self, phase: Phase, copies: Copies, meeting: str | None) -> tuple[Load, Crew]:
         """The task of a phase, and the crew of its ranks.
 
@@ -95,13 +95,15 @@ class Hosts:
         of one host meet that exchange gradients.
         """
         task = Load(phase, meeting=meeting)
-        return task, ForkedCrew(phase.ranks, task)
+        order = PhaseOrder.of(phase, copies, meeting=meeting, in_step=phase.in_step)
+        return task, self.crew(task, phase.ranks, order)
 
     @contextmanager
     def saving(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
         """The crew of all ranks that save, which has not been started."""
-        with rank_maker(plan, root) as make:
-            yield ForkedCrew(plan.spec.ranks, Checkpoint(make))
+        rendezvous = self.rendezvous()
+        with rank_maker(plan, root, rendezvous) as make:
+            yield self.crew(Checkpoint(make), plan.spec.ranks, SaveOrder(rendezvous))
 
     @contextmanager
     def replicas(
@@ -112,7 +114,8 @@ class Hosts:
         So many are on each host, or on this one ``alone``.
         """
         with parts.of(order) as found:
-            yield ForkedCrew(len(found), ModelLoad(found))
+            task, here = ModelLoad(found), len(found)
+            yield ForkedCrew(here, task) if alone else self.crew(task, here * self.count, order)
 
     def copied(self, plan: LoadPlan, to: str | None) -> AbstractContextManager[CopiedFiles | None]:
         """The files of a model in a directory of each host; see there."""

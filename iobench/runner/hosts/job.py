@@ -6,11 +6,10 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...base.errors import HostLostError, UsageError
 from ...checkpoint.catalog import CheckpointRoot
@@ -29,20 +28,19 @@ from ..checkpoint_plan import StudyPlan
 from ..crew import Crew, ForkedCrew
 from ..curve.places import Place, Places
 from ..curve.reader import PlaceReader
+from ..messages import Task
 from ..model_load_plan import CopiedFiles, LoadPlan
 from ..options import Mixed
 from ..phase import Phase
 from ..plan import Plan
-from ..study import rank_maker
-from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
-from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
 from .barrier import HostsBarrier, lead_steps
-from .control import Control, Peer, check_same
+from .control import Control, check_same
 from .crew import HostsCrew
-from .hosts import Copies, Hosts, JobRecord
+from .hosts import Hosts, JobRecord
 from .launch import share_of
-from .member import Begin, Member, source_of, text_at
+from .member import Member, text_at
+from .orders import Begin, Copies, Order, PhaseOrder
 from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed
 from .records import same_machines
 from .serving import PlanOrder, Same, same_of
@@ -157,73 +155,41 @@ class JobHosts(Hosts):
 
     def loading(self, phase: Phase, copies: Copies, meeting: str | None) -> tuple[Load, Crew]:
         """Raises HostLostError if a host was lost before."""
-        control, saving = self.control(), phase.saving
-        control.set_clocks()
-        control.phases += 1
+        control = self.control()
         shares = control.share(phase.accelerators)
-        hosts = [host for host, share in enumerate(shares) if share]
+        with_ranks = [host for host, share in enumerate(shares) if share]
         meeting = control.rendezvous() if phase.exchanges_gradients else None
         barrier = None
-        if len(hosts) > 1 and (phase.in_step or phase.exchanges_gradients):
-            barrier = HostsBarrier(control.phases, members=len(shares[0]) if meeting else 0)
-        begins = self._begins(
-            shares,
-            phase=phase,
-            source=source_of(phase.reader, copies),
-            copy_bytes=copies.copy_bytes,
-            saves=(saving.every, saving.first) if saving is not None else None,
-            rendezvous=saving.rendezvous if saving is not None else "",
-            in_step=barrier is not None,
-            meeting=meeting,
-        )
+        if len(with_ranks) > 1 and (phase.in_step or meeting is not None):
+            barrier = HostsBarrier(control.phases + 1, members=len(shares[0]) if meeting else 0)
+        order = PhaseOrder.of(phase, copies, meeting=meeting, in_step=barrier is not None)
         task = Load(phase, barrier, meeting=meeting)
-        local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
-        ended = None
+        crew = self.crew(task, phase.accelerators, order)
         if barrier is not None:
-            always = hosts if meeting is not None else []
-            ended = lead_steps(control.meeting.wires, control.meeting.peers, barrier, always)
-        return task, HostsCrew(control, local, begins, task.counters, ended)
+            always = with_ranks if meeting is not None else []
+            crew.ended = lead_steps(control.meeting.wires, control.meeting.peers, barrier, always)
+        return task, crew
 
-    def _begins(self, shares: Sequence[range], **same: Any) -> dict[Peer, Begin]:
-        """What tells each of the other hosts to start its ranks, if it has any."""
-        control, now = self.control(), time.monotonic_ns()
-        return {
+    def crew(self, task: Task, ranks: int, order: Order) -> HostsCrew:
+        control = self.control()
+        control.set_clocks()
+        control.phases += 1
+        here, *others = control.share(ranks)
+        now = time.monotonic_ns()
+        begins = {
             peer: Begin(
                 first=share.start,
                 count=len(share),
-                world=shares[-1].stop,
+                world=ranks,
                 offset_ns=peer.clock.there(now) - now,
                 number=control.phases,
-                **same,
+                order=order,
             )
-            for peer, share in zip(control.peers, shares[1:], strict=True)
+            for peer, share in zip(control.peers, others, strict=True)
             if share
         }
-
-    @contextmanager
-    def saving(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
-        control, ranks = self.control(), plan.spec.ranks
-        control.set_clocks()
-        shares, rendezvous = control.share(ranks), control.rendezvous()
-        begins = self._begins(shares, rendezvous=rendezvous)
-        with rank_maker(plan, root, rendezvous) as make:
-            local = ForkedCrew(len(shares[0]), Checkpoint(make), first=0, world=ranks)
-            yield HostsCrew(control, local, begins)
-
-    @contextmanager
-    def replicas(
-        self, parts: LoadParts, order: LoadOrder, *, alone: bool = False
-    ) -> Iterator[Crew]:
-        control = self.control()
-        control.set_clocks()
-        with parts.of(order) as mine:
-            begins, world = {}, len(mine)
-            if not alone:
-                control.phases += 1
-                world = self.count * len(mine)
-                begins = self._begins(control.share(world), loads=order)
-            local = ForkedCrew(len(mine), ModelLoad(mine), first=0, world=world)
-            yield HostsCrew(control, local, begins)
+        local = ForkedCrew(len(here), task, first=0, world=ranks)
+        return HostsCrew(control, local, begins, task)
 
     def copied(self, plan: LoadPlan, to: str | None) -> AbstractContextManager[CopiedFiles | None]:
         """Raises UsageError if a copy is asked for."""

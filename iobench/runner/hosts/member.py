@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import Annotated
 
 from ...base.errors import (
     HostLostError,
     IobenchError,
     MissingObjectError,
-    UsageError,
     WorkerError,
 )
 from ...checkpoint.catalog import CheckpointRoot
@@ -34,7 +33,7 @@ from ..calibration.bench import Bench
 from ..checkpoint_plan import StudyPlan
 from ..crew import ForkedCrew
 from ..messages import Answer, Command, Last, Link, Recorded, Stop, Task, Tried
-from ..phase import Phase, PhaseSettings, Saving
+from ..phase import Phase, Saving
 from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint, CheckpointRank
@@ -42,8 +41,8 @@ from ..tasks.load import Load
 from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
 from ..third_party import prepare_library
 from .barrier import HostsBarrier
-from .hosts import Copies
 from .meeting import Meeting, set_interface
+from .orders import Begin, Order, PhaseOrder, SaveOrder
 from .reads import HaveRead, LocalReads, ReadNow
 from .records import with_part
 from .serving import TURN_S, Permitted, PlanOrder, Same, Serving, deed, same_of
@@ -54,66 +53,25 @@ COUNTERS_S = 1.0
 COLLECT_S = 3.0
 """How long the ranks have to say what they recorded, after the first host was lost."""
 
-# What ranks are to do
 
-Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
-"""What the reader of a phase reads."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Begin:
-    """Start your ranks: those from ``first`` on, ``count`` of the ``world``'s.
-
-    ``offset_ns``: how far your clock is ahead of the first host's. ``rendezvous``: where the
-    writers of the ranks meet. ``phase``: of which they are, the ``number``-th of the run; None:
-    they only save. It travels without what each host has itself: ``source`` says what the reader
-    reads, ``copy_bytes`` how much of the dataset it copies into memory if it reads such a copy, and
-    ``saves`` after how many steps the ranks save, and the number before that of the first save.
-    ``in_step``: all hosts meet at each step. ``meeting``: the URL at which the ranks meet, if they
-    exchange gradients. ``loads``: the ranks are those of replicas of a model.
-    """
-
-    first: int
-    count: int
-    world: int
-    offset_ns: int
-    number: int
-    rendezvous: str = ""
-    phase: PhaseSettings | None = None
-    source: Source = "none"
-    copy_bytes: int = 0
-    saves: tuple[int, int] | None = None
-    in_step: bool = False
-    meeting: str | None = None
-    loads: LoadOrder | None = None
+def phase_of(order: PhaseOrder, bench: Bench, saving: Saving | None) -> Phase:
+    """The phase that is ordered, over the dataset as this host sees it."""
+    settings = {each.name: getattr(order.phase, each.name) for each in fields(order.phase)}
+    return Phase(reader=_reader(order, bench), saving=saving, **settings)
 
 
-def source_of(reader: AnyReader | None, copies: Copies) -> Source:
-    if reader is None:
-        return "none"
-    if isinstance(reader, NullReader):
-        return "nothing"
-    if isinstance(reader, ReadyReader):
-        return "ready"
-    if copies.is_copy(reader.storage):
-        return "copy"
-    return "bytes" if reader.bytes_only else "stored"
-
-
-def reader_of(begin: Begin, bench: Bench) -> AnyReader | None:
-    """The reader of the ranks that are to begin, over the dataset as this host sees it."""
-    plan = bench.plan
-    if begin.source == "none" or begin.phase is None:
+def _reader(order: PhaseOrder, bench: Bench) -> AnyReader | None:
+    plan, reading = bench.plan, order.phase.reading
+    if order.source == "none":
         return None
-    reading = begin.phase.reading
-    if begin.source == "nothing":
+    if order.source == "nothing":
         return NullReader(plan.manifest, bench.delivered)
-    if begin.source == "copy":
-        copy = bench.copy_of(begin.copy_bytes)
+    if order.source == "copy":
+        copy = bench.copy_of(order.copy_bytes)
         return make_reader(copy.manifest, copy.storage, reading)
-    bytes_only = begin.source != "stored"
+    bytes_only = order.source != "stored"
     reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=bytes_only)
-    return ReadyReader(reader, bench.delivered) if begin.source == "ready" else reader
+    return ReadyReader(reader, bench.delivered) if order.source == "ready" else reader
 
 
 AnyCommand = Annotated[Command, OneOf(*Command.__subclasses__())]
@@ -352,44 +310,44 @@ class Member(Serving):
     @deed
     def begin(self, begin: Begin) -> None:
         """Start the ranks of this host."""
-        if begin.phase is not None:
+        barrier, order = None, begin.order
+        if isinstance(order, PhaseOrder):
             self.data.reads.storage.close()  # the ranks inherit no file that a curve has opened
-        barrier = None
-        if begin.in_step:
-            barrier = HostsBarrier(
-                begin.number,
-                offset_ns=0 if begin.meeting else begin.offset_ns,
-                members=begin.count if begin.meeting else 0,
-            )
+            if order.in_step:
+                barrier = HostsBarrier(
+                    begin.number,
+                    offset_ns=0 if order.meeting else begin.offset_ns,
+                    members=begin.count if order.meeting else 0,
+                )
         with ExitStack() as held:
-            task = self._task(begin, barrier, held)
+            task = self._task(order, barrier, held)
             if barrier is not None:
                 held.callback(self.meeting.wires.meet(barrier.said, barrier.pass_on(self.wire)))
             self.ranks = _Ranks(begin, task, held.pop_all())
         self.ranks.crew.start()
 
-    def _task(self, begin: Begin, barrier: HostsBarrier | None, held: ExitStack) -> Task:
-        if begin.loads is not None and self.loads is not None:
-            parts = held.enter_context(self.loads.of(begin.loads))
-            if len(parts) != begin.count:
-                raise UsageError(f"{begin.count} ranks are no replicas of this host's plan")
-            return ModelLoad(parts)
-        if begin.meeting or begin.rendezvous:
+    def _task(self, order: Order, barrier: HostsBarrier | None, held: ExitStack) -> Task:
+        """Raises UsageError for what this host's command does not name."""
+        if isinstance(order, LoadOrder):
+            if self.loads is None:
+                raise WorkerError("no model is loaded on this host")
+            return ModelLoad(held.enter_context(self.loads.of(order)))
+        if order.rendezvous or (isinstance(order, PhaseOrder) and order.meeting):
             set_interface(self.wire.connection)
-        if begin.phase is None:
-            return Checkpoint(self._saver(begin))
+        if isinstance(order, SaveOrder):
+            return Checkpoint(self._saver(order.rendezvous))
         saving = None
-        if begin.saves is not None:
-            every, first = begin.saves
-            saving = Saving(every=every, first=first, records=None, saver=self._saver(begin))
-        settings = {each.name: getattr(begin.phase, each.name) for each in fields(begin.phase)}
-        phase = Phase(reader=reader_of(begin, self.data.bench), saving=saving, **settings)
-        return Load(phase, barrier, meeting=begin.meeting)
+        if order.saves is not None:
+            every, first = order.saves
+            saver = self._saver(order.rendezvous)
+            saving = Saving(every=every, first=first, records=None, saver=saver)
+        phase = phase_of(order, self.data.bench, saving)
+        return Load(phase, barrier, meeting=order.meeting)
 
-    def _saver(self, begin: Begin) -> Callable[[Link], CheckpointRank]:
+    def _saver(self, rendezvous: str) -> Callable[[Link], CheckpointRank]:
         assert self.saves is not None
         # The context only removes a directory in which these ranks do not meet.
-        with rank_maker(self.saves, self.root, begin.rendezvous) as make:
+        with rank_maker(self.saves, self.root, rendezvous) as make:
             return make
 
     @deed
@@ -419,9 +377,9 @@ class Member(Serving):
         ranks.crew.stop()
         ranks.crew.end(grace_s)
         ranks.held.close()
-        if (phase := ranks.begin.phase) is not None:
+        if isinstance(order := ranks.begin.order, PhaseOrder):
             self.data.bench.parts += [
-                (phase.name, phase.repetition, rank, recorded.columns)
+                (order.phase.name, order.phase.repetition, rank, recorded.columns)
                 for rank, recorded in sorted(ranks.kept.items())
             ]
 
