@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..base.errors import UsageError
 from ..checkpoint import asynchronous_version
 from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.checkpoint import run_study
@@ -15,7 +14,7 @@ from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.member import Member
 from ..runner.options import StudyOptions
 from ..settings.base import apply_overrides, build
-from .hosts import HostPart, hosts_of, on_all_hosts
+from .hosts import HostPart, hosts_of, on_all_hosts, ranks_here
 from .live import Live
 from .printing import finish
 from .verbs import CheckpointRequest
@@ -44,21 +43,8 @@ def run(request: CheckpointRequest) -> int:
         same_of_study,
         lead=lead,
         join=join,
-        accelerators=partial(ranks_here, request),
+        accelerators=partial(ranks_here, request.ranks, request.ranks_per_host, "ranks"),
     )
-
-
-def ranks_here(request: CheckpointRequest, hosts: int) -> int:
-    """The ranks of this host. Raises UsageError for numbers that contradict each other."""
-    if request.ranks_per_host is None:
-        ranks = hosts if request.ranks == 1 else request.ranks
-        if ranks % hosts:
-            raise UsageError(
-                f"{ranks} ranks can't be shared by {hosts} hosts",
-                remedy="use a multiple of the number of hosts, or --ranks-per-host",
-            )
-        return int(ranks // hosts)
-    return request.ranks_per_host
 
 
 def asked_training(request: CheckpointRequest) -> Training:

@@ -19,7 +19,6 @@ from ..settings.any_workload import read_any_workload
 from .flags import HostsRequest, RecordingRequest, TrialsRequest, names_of
 from .start_lines import parse_hosts, start_lines
 from .terminal import note, show_data
-from .verbs import MeasuringRequest
 
 if TYPE_CHECKING:
     from ..runner.hosts.hosts import Hosts
@@ -72,11 +71,14 @@ def launched(request: HostsRequest) -> Launch | None:
     return found
 
 
-def accelerators_here(request: MeasuringRequest, hosts: int) -> int:
-    """The ranks of this host. Raises UsageError for numbers that contradict each other."""
-    if request.accelerators_per_host is None:
-        return share_of(hosts if request.accelerators == 1 else request.accelerators, hosts)
-    return request.accelerators_per_host
+def ranks_here(asked: int, per_host: int | None, what: str, hosts: int) -> int:
+    """The ranks of this host, of which so many are ``asked`` for in all, by default one on each.
+
+    Raises UsageError for numbers that contradict each other.
+    """
+    if per_host is not None:
+        return per_host
+    return share_of(hosts if asked == 1 else asked, hosts, what)
 
 
 @dataclass(frozen=True)

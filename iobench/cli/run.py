@@ -25,7 +25,7 @@ from ..runner.plan import Plan, make_plan
 from ..settings.base import build
 from ..settings.workload import Workload, load_workload
 from ..storage import is_local, open_storage
-from .hosts import accelerators_here, hosts_of, launched, on_all_hosts
+from .hosts import hosts_of, launched, on_all_hosts, ranks_here
 from .live import Live, progress_bar
 from .printing import finish
 from .terminal import note, show_lines
@@ -89,7 +89,9 @@ def measure(
         same,
         lead=lead,
         join=join,
-        accelerators=partial(accelerators_here, request),
+        accelerators=partial(
+            ranks_here, request.accelerators, request.accelerators_per_host, "accelerators"
+        ),
     )
 
 

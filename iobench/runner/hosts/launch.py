@@ -192,12 +192,12 @@ def _expanded(part: str, nodes: str) -> list[str]:
     return list(islice(names, MAX_HOSTS + 1))
 
 
-def share_of(accelerators: int, hosts: int) -> int:
+def share_of(count: int, hosts: int, what: str = "accelerators") -> int:
     """The ranks of each host. Raises UsageError if they can't be the same on all."""
-    each, rest = divmod(accelerators, hosts)
+    each, rest = divmod(count, hosts)
     if rest or not each:
         raise UsageError(
-            f"{accelerators} accelerators can't be shared by {hosts} hosts",
-            remedy="use a multiple of the number of hosts, or --accelerators-per-host",
+            f"{count} {what} can't be shared by {hosts} hosts",
+            remedy=f"use a multiple of the number of hosts, or --{what}-per-host",
         )
     return each

@@ -401,6 +401,8 @@ class Wires:
     def __init__(self, *, leads: bool) -> None:
         self._leads = leads
         self._selector = selectors.DefaultSelector()
+        self._bell = os.eventfd(0)  # wakes the thread
+        self._selector.register(self._bell, selectors.EVENT_READ)
         self._step: Step | None = None
         self._open: list[Wire] = []
         self._closing = False
@@ -431,7 +433,11 @@ class Wires:
     def close(self) -> None:
         """End the thread, and close all connections."""
         self._closing = True
+        os.eventfd_write(self._bell, 1)
         self._thread.join()
+
+    def __del__(self) -> None:
+        os.close(self._bell)
 
     def _run(self) -> None:
         due = 0.0
@@ -439,7 +445,7 @@ class Wires:
             for key, _ in self._selector.select(max(0.0, due - time.monotonic())):
                 if isinstance(key.data, Wire):
                     self._with(key.data, self._take)
-                else:
+                elif key.data is not None:
                     with suppress(OSError, EOFError):  # the phase has just ended
                         self._hear(None, key.data.recv_bytes())
             if (now := time.monotonic()) >= due:
