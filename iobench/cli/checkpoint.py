@@ -8,15 +8,12 @@ from ..checkpoint import asynchronous_version
 from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
-from ..runner.hosts.control import Control
 from ..runner.hosts.job import same_of_study
-from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.member import Member
 from ..runner.options import StudyOptions
 from ..settings.base import apply_overrides, build
 from .hosts import HostPart, hosts_of, on_all_hosts, ranks_here
-from .live import Live
-from .printing import finish
+from .live import measured
 from .verbs import CheckpointRequest
 
 
@@ -28,21 +25,17 @@ def run(request: CheckpointRequest) -> int:
         spec = build(CheckpointSpec, apply_overrides(asked, request.overrides), where="checkpoint")
         return make_study_plan(spec, request.to, asked_training(request), part.own)
 
-    def lead(control: Control | None, plan: StudyPlan) -> int:
-        options = request.made(StudyOptions)
-        with Live(quiet=request.quiet) as live:
-            doc, directory = run_study(plan, options, observer=live, hosts=hosts_of(control))
-        return finish(request, doc, directory, fail_on=request.fail_on)
-
-    def join(meeting: Meeting, plan: StudyPlan) -> Member:
-        return Member(meeting, request.results, saves=plan)
-
+    options = request.made(StudyOptions)
     return on_all_hosts(
         request,
         planned,
         same_of_study,
-        lead=lead,
-        join=join,
+        lead=lambda control, plan: measured(
+            request,
+            lambda live: run_study(plan, options, observer=live, hosts=hosts_of(control)),
+            fail_on=request.fail_on,
+        ),
+        join=lambda meeting, plan: Member(meeting, request.results, saves=plan),
         accelerators=partial(ranks_here, request.ranks, request.ranks_per_host, "ranks"),
     )
 

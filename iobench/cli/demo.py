@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..runner.demo import BUCKET, s3_server
@@ -18,9 +19,8 @@ from .terminal import note
 from .verbs import DemoRequest
 
 _LOCAL = "demo-data"
-_REPEAT, _CALIBRATION_S = 4, 2.0
-_ABLATIONS = "12s"
-"""Enough for three rounds, and the demo stays short."""
+USUAL: dict[str, float] = {"ablations": 12.0, "repeat": 4, "calibration": 2.0}
+"""Enough for three rounds of ablations, and the demo stays short."""
 
 
 def run(request: DemoRequest) -> int:
@@ -41,33 +41,30 @@ def run(request: DemoRequest) -> int:
 
 def _run_commands(request: DemoRequest, place: str, *, generate: bool) -> int:
     """Run the commands, and print each one as a user would type it."""
-    common = [
-        flag for flag, given in (("--quiet", request.quiet), ("--debug", request.debug)) if given
-    ]
     if generate:
-        words = [
-            "generate",
-            "demo",
-            "--to",
-            place,
-            *(["--samples", str(request.samples)] if request.samples is not None else []),
-        ]
-        note(f"$ iobench {shlex.join(words)}", quiet=request.quiet)
         with contextlib.redirect_stdout(sys.stdout if request.format == "text" else sys.stderr):
-            done = main([*words, *common])
+            done = _run(request, ["generate", "demo", "--to", place], {"samples": request.samples})
         if done:
             return done
     words = ["run", "demo", "--data", place, "--results", str(request.results)]
-    words += ["--details"] if request.details else []
-    repeat, calibration_s = request.repeat, request.calibration_s
-    if request.budget_s is not None:
-        words += ["--budget", f"{request.budget_s:g}s"]
-    else:
-        words += ["--ablations", _ABLATIONS]
-        repeat = _REPEAT if repeat is None else repeat
-        calibration_s = _CALIBRATION_S if calibration_s is None else calibration_s
-    words += ["--repeat", str(repeat)] if repeat is not None else []
-    words += ["--calibration", f"{calibration_s:g}s"] if calibration_s is not None else []
+    words += ["--details"] * request.details
     words += [word for tag in request.tags for word in ("--tag", tag)]
+    asked = {
+        "budget": request.budget_s,
+        "repeat": request.repeat,
+        "calibration": request.calibration_s,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    usual = USUAL if request.budget_s is None else {}
+    return _run(request, words, usual | given, "--format", request.format)
+
+
+def _run(
+    request: DemoRequest, words: list[str], flags: Mapping[str, float | None], *more: str
+) -> int:
+    """Print and run a command with the flags that have a value, and with ``more`` unprinted."""
+    for name, value in flags.items():
+        if value is not None:
+            words += [f"--{name}", f"{value:g}s" if isinstance(value, float) else str(value)]
     note(f"$ iobench {shlex.join(words)}", quiet=request.quiet)
-    return main([*words, *common, "--format", request.format])
+    return main([*words, *["--quiet"] * request.quiet, *["--debug"] * request.debug, *more])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ..runner.kv_cache import make_kv_plan, run_kv
 from ..runner.options import VerbOptions
 from ..settings.kv_cache import load_kv_scenario
-from .live import Live
-from .printing import finish
+from .live import measured
 from .serve import overrides_of
 from .verbs import KvRequest
 
@@ -20,6 +19,7 @@ def run(request: KvRequest) -> int:
         seed=request.seed,
         price_per_hour=request.accelerator_price_per_hour,
     )
-    with Live(quiet=request.quiet) as live:
-        doc, directory = run_kv(plan, request.made(VerbOptions), observer=live)
-    return finish(request, doc, directory, fail_on=request.fail_on)
+    options = request.made(VerbOptions)
+    return measured(
+        request, lambda live: run_kv(plan, options, observer=live), fail_on=request.fail_on
+    )

@@ -5,7 +5,7 @@ Each kind of names imports what it needs alone: the names of plug-ins need no sc
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +13,8 @@ from ..base.errors import UsageError
 from ..base.text import printable
 from ..base.units import counted
 from ..plugins import Registry
-from .terminal import columns, note, say, show_json
+from ..report.render_text import wrapped
+from .terminal import columns, note, show_json, show_lines
 from .verbs import KINDS, ListRequest
 
 UNKNOWN = "price unknown"
@@ -24,27 +25,9 @@ def run(request: ListRequest) -> int:
         return _schema(request.schema, request.kind)
     kinds = [request.kind] if request.kind else list(KINDS)
     found = {kind: _entries(kind) for kind in kinds}
-    if request.json:
-        show_json(found)
-        return 0
-    for kind, entries in found.items():
-        if kind == "instances" and not request.kind:  # too many to print with the others
-            say("instances:")
-            say(f"  {len(entries)} types of hosts with their prices: iobench list instances")
-            continue
-        if len(kinds) > 1:
-            say(f"{kind}:")
-        names = [printable(name) for name in entries]
-        width = max(map(len, names), default=0)
-        for name, summary in zip(names, entries.values(), strict=True):
-            first, rest = f"  {name:{width}}  ", " " * (width + 4)
-            room = max(width + 24, min(140, columns()))
-            text = f"{first}{printable(summary)}"
-            for line in textwrap.wrap(
-                text, room, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
-            ):
-                say(line)
-    if request.kind == "instances":
+    lines = (line for kind, entries in found.items() for line in _lines(request, kind, entries))
+    show_lines(found, lines, json=request.json)
+    if request.kind == "instances" and not request.json:
         entries = found[request.kind]
         missing = sum(summary.endswith(UNKNOWN) for summary in entries.values())
         note(
@@ -53,6 +36,19 @@ def run(request: ListRequest) -> int:
             quiet=request.quiet,
         )
     return 0
+
+
+def _lines(request: ListRequest, kind: str, entries: dict[str, str]) -> Iterator[str]:
+    if not request.kind:
+        yield f"{kind}:"
+    if kind == "instances" and not request.kind:  # too many to print with the others
+        yield f"  {len(entries)} types of hosts with their prices: iobench list instances"
+        return
+    width = max(map(len, map(printable, entries)), default=0)
+    room = max(width + 24, min(140, columns()))
+    for name, summary in entries.items():
+        first = f"  {printable(name):{width}}  "
+        yield from wrapped(printable(summary), room, first, " " * len(first))
 
 
 def _schema(name: str, kind: str | None) -> int:

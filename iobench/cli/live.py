@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Self
 from ..base.text import printable
 from ..base.units import format_bytes, format_percent, format_rate
 from ..runner.options import Observer
+from .printing import finish
 from .terminal import has_blocks, is_drawable, note, whole_seconds
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..record.run import RunRecord
     from ..runner.counters import Counters
+    from .flags import ReportedRequest
     from .pace import Now, PhasePace
     from .screen import Screen
 
@@ -214,3 +219,15 @@ def progress_bar(what: str, *, quiet: bool) -> Iterator[Tell]:
     with Live(quiet=quiet) as live:
         live.phase(what)
         yield live.bytes
+
+
+def measured(
+    request: ReportedRequest,
+    measure: Callable[[Live], tuple[RunRecord, Path]],
+    *,
+    fail_on: Sequence[str],
+) -> int:
+    """Measure with the progress on stderr, print the record, and return the exit code."""
+    with Live(quiet=request.quiet) as live:
+        doc, directory = measure(live)
+    return finish(request, doc, directory, fail_on=fail_on)

@@ -14,10 +14,8 @@ from ..runner.curve.story import (
 )
 from ..runner.curve.target import Target, open_target
 from ..runner.hosts.control import Control
-from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.member import Member
-from ..runner.hosts.serving import Same
-from .hosts import HostPart, hosts_of, on_all_hosts
+from .hosts import hosts_of, on_all_hosts
 from .live import Live
 from .printing import print_report
 from .terminal import note
@@ -28,14 +26,6 @@ def run(request: ProbeRequest) -> int:
     requests = parse_requests(request.request) if request.request is not None else []
     least = min(requests, default=DEFAULT_REQUEST)
     with ExitStack() as held:
-
-        def prepared(part: HostPart) -> Target:
-            return held.enter_context(
-                open_target(request.url, origin=request.origin, least_bytes=least, hold=part.leads)
-            )
-
-        def same(target: Target) -> Same:
-            return {"data": target.storage.url, "objects": target.fingerprint()}
 
         def lead(control: Control | None, target: Target) -> int:
             hosts = hosts_of(control)
@@ -54,7 +44,12 @@ def run(request: ProbeRequest) -> int:
             print_report(request, probe, sections(probe))
             return 0
 
-        def join(meeting: Meeting, target: Target) -> Member:
-            return Member(meeting, Path(), storage=target.storage)
-
-        return on_all_hosts(request, prepared, same, lead=lead, join=join)
+        return on_all_hosts(
+            request,
+            lambda part: held.enter_context(
+                open_target(request.url, origin=request.origin, least_bytes=least, hold=part.leads)
+            ),
+            lambda target: {"data": target.storage.url, "objects": target.fingerprint()},
+            lead=lead,
+            join=lambda meeting, target: Member(meeting, Path(), storage=target.storage),
+        )

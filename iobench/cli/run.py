@@ -32,7 +32,6 @@ from .terminal import note, show_lines
 from .verbs import MeasuringQuestion, MeasuringRequest, RunQuestion, RunRequest, TrainRequest
 
 if TYPE_CHECKING:
-    from ..runner.hosts.control import Control
     from ..runner.hosts.hosts import Hosts
     from ..runner.hosts.meeting import Meeting
     from ..runner.hosts.serving import Serving
@@ -63,12 +62,6 @@ def measure(
 
         return same_of_run(*planned)
 
-    def lead(control: Control | None, planned: Planned) -> int:
-        plan, mixed = planned
-        if bound_only:
-            return tell_headspace(plan, request, calibration_of(request), hosts_of(control))
-        return _measured(request, plan, mixed, hosts_of(control))
-
     def join(meeting: Meeting, planned: Planned) -> Serving:
         from ..runner.hosts.member import Member
 
@@ -83,11 +76,12 @@ def measure(
             rules=request.rules,
         )
 
+    lead = tell_headspace if bound_only else _measured
     return on_all_hosts(
         request,
         lambda part: planned(workload, request, part.ranks, part.own),
         same,
-        lead=lead,
+        lead=lambda control, planned: lead(request, planned, hosts_of(control)),
         join=join,
         accelerators=partial(
             ranks_here, request.accelerators, request.accelerators_per_host, "accelerators"
@@ -144,10 +138,9 @@ def options_of(request: RunOrTrain, mixed: Mixed | None, *, whole: bool = False)
     )
 
 
-def _measured(
-    request: RunRequest | TrainRequest, plan: Plan, mixed: Mixed | None, hosts: Hosts
-) -> int:
+def _measured(request: RunRequest | TrainRequest, planned: Planned, hosts: Hosts) -> int:
     """Run the plan on this host, or on those of a job, and print the report."""
+    plan, mixed = planned
     # These import torch, which takes seconds: only once the plan is known to be right.
     from ..runner.experiment import run as run_plan
     from .telling import RunTold
@@ -249,10 +242,9 @@ def scan_first(request: RunRequest) -> RunRequest:
     return replace(request, data=str(folder), origin=data)
 
 
-def tell_headspace(
-    plan: Plan, request: MeasuringRequest, calibration_s: float, hosts: Hosts
-) -> int:
+def tell_headspace(request: MeasuringRequest, planned: Planned, hosts: Hosts) -> int:
     """Measure the headspace and print it; return the exit code."""
+    plan, _ = planned
     from ..runner.confirm import headspace
     from ..runner.estimate import START_S
 
@@ -260,7 +252,7 @@ def tell_headspace(
         raise UsageError(
             f"--headspace has no format {request.format}", remedy="use --format text or json"
         )
-    seconds = calibration_s
+    seconds = calibration_of(request)
     if (budget := request.budget).limited:
         seconds = budget.left_s / (2 * plan.repetitions) - START_S
     seconds = max(MIN_TRIAL_S, seconds)

@@ -7,8 +7,7 @@ import json
 from ..runner.options import VerbOptions
 from ..runner.serving import make_serving_plan, run_serving
 from ..settings.scenario import load_scenario
-from .live import Live
-from .printing import finish
+from .live import measured
 from .verbs import KvRequest, ServeRequest
 
 
@@ -38,6 +37,7 @@ def run(request: ServeRequest) -> int:
         seed=request.seed,
         origin=request.origin,
     )
-    with Live(quiet=request.quiet) as live:
-        doc, directory = run_serving(plan, request.made(VerbOptions), observer=live)
-    return finish(request, doc, directory, fail_on=request.fail_on)
+    options = request.made(VerbOptions)
+    return measured(
+        request, lambda live: run_serving(plan, options, observer=live), fail_on=request.fail_on
+    )

@@ -20,14 +20,7 @@ from ..settings.instances import Instance, find_instance
 from ..settings.scenario import load_scenario
 from ..settings.workload import load_workload
 from .printing import print_report
-from .verbs import SizeRequest
-
-OF_ONE = (
-    *("run_directory", "dataset_size", "checkpoint_bytes", "checkpoint_budget_s"),
-    *("checkpoint_every_s", "restore_budget_s", "gradient_bytes", "parameters"),
-    "gradient_precision",
-)
-"""What is about one training, and means nothing for several."""
+from .verbs import OF_ONE_TRAINING, SizeRequest
 
 
 def run(request: SizeRequest) -> int:
@@ -42,11 +35,9 @@ def run(request: SizeRequest) -> int:
             remedy="add e.g. --accelerators 8, or name weights and --replicas, or a scenario and "
             "--rate",
         )
-    if len(names) > 1:
-        _refuse_single(request)
-    instance = None
-    if request.instance is not None:
-        instance = find_instance(request.instance)
+    if flag := request.first_of(("run_directory", *OF_ONE_TRAINING)):
+        _one(request, flag)
+    instance = None if request.instance is None else find_instance(request.instance)
     accelerators = _each("--accelerators", request.accelerators, len(names))
     hosts = _each("--hosts", request.hosts, len(names))
     found = [
@@ -67,22 +58,14 @@ def _loads(request: SizeRequest, replicas: int) -> int:
     """What so many replicas of a model need."""
     from ..serve.models import find_served_model
 
-    ready_s, of_training = request.ready_s, ("accelerators", "hosts", *OF_ONE[1:], "overrides")
-    if ready_s is None:
-        raise UsageError("--replicas needs the time to be ready in", remedy="add e.g. --ready 60s")
-    if flag := request.first_of(of_training):
-        raise UsageError(f"{flag} is about a training", remedy=f"leave out {flag}, or --replicas")
-    if len(request.workload) != 1:
-        raise UsageError("--replicas is about one model", remedy="name one model")
-    doc = None
+    model, doc = find_served_model(_one(request, "--replicas")), None
     if request.run_directory is not None:
         doc = load_kind(Path(request.run_directory), ModelLoadRecord)
-    model = find_served_model(request.workload[0])
     found = load_need(
         model.name,
         sum(tensor.nbytes for tensor in model.tensors()),
         replicas=replicas,
-        ready_s=ready_s,
+        ready_s=request.ready_s or 0.0,
         engine_start_s=request.engine_start_s or 0.0,
         run=None if doc is None else doc.job,
         instance=None if request.instance is None else find_instance(request.instance),
@@ -95,13 +78,8 @@ def _requests(request: SizeRequest, rate: float) -> int:
     """What so many requests of a scenario need of the storage."""
     from ..serve.arrivals import Arrivals
 
-    others = ("accelerators", "hosts", *OF_ONE[1:], "alignment", "cache", "instance", "steps")
-    if flag := request.first_of(others):
-        raise UsageError(f"{flag} is about a training", remedy=f"leave out {flag}, or --rate")
-    if len(request.workload) != 1:
-        raise UsageError("--rate is about one scenario", remedy="name one scenario")
     limit = [] if request.limit_s is None else [f"limit={request.limit_s}"]
-    scenario = load_scenario(request.workload[0], [*request.overrides, *limit])
+    scenario = load_scenario(_one(request, "--rate"), [*request.overrides, *limit])
     reads, measured = None, None
     if request.latency_s is not None:
         reads = stated_reads(request.latency_s, request.latency_p99_s)
@@ -122,13 +100,14 @@ def _requests(request: SizeRequest, rate: float) -> int:
     return 0
 
 
-def _refuse_single(request: SizeRequest) -> None:
-    """Raise UsageError for a flag that is about one workload, if several are given."""
-    if flag := request.first_of(OF_ONE):
+def _one(request: SizeRequest, flag: str) -> str:
+    """The only name that was given. Raises UsageError for several, of which ``flag`` is not."""
+    if len(request.workload) > 1:
         raise UsageError(
             f"{flag} is about one workload, but {len(request.workload)} are named",
             remedy=f"name one workload with {flag}, and leave it out for several",
         )
+    return request.workload[0]
 
 
 def _each(flag: str, numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -157,11 +136,6 @@ def _requirement(
     workload = load_workload(name, request.overrides)
     doc = None
     if request.run_directory is not None:
-        if not Path(request.run_directory).exists():
-            raise UsageError(
-                f"--from {request.run_directory}: no such file or directory",
-                remedy="name a run directory, e.g. results/<run>",
-            )
         doc = load_training(Path(request.run_directory))
     size = request.dataset_size
     spec = resized(load_dataset_spec(workload.dataset), size_bytes=size)

@@ -31,6 +31,7 @@ from ..base.errors import IobenchError, UsageError
 from ..base.processes import rank
 from ..base.text import printable
 from ..base.units import format_duration
+from ..report.render_text import wrapped
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -116,8 +117,8 @@ def show(text: str) -> None:
     """Print the lines of a renderer of ``report`` on standard output, with its colours."""
     for line in text.removesuffix("\n").split("\n"):
         parts = _COLOR.split(line) if use_color() else [line]
-        plain = (printable(part) for part in parts[::2])
-        _write(sys.stdout, "".join(_interleaved(plain, parts[1::2])))
+        safe = (each if at % 2 else printable(each) for at, each in enumerate(parts))
+        _write(sys.stdout, "".join(safe))
 
 
 def show_json(document: Any, *, indent: int | None = 2) -> None:
@@ -157,12 +158,6 @@ def note(line: str, *, quiet: bool = False) -> None:
         _write(sys.stderr, printable(line))
 
 
-def _interleaved(texts: Any, between: list[str]) -> Any:
-    for text, code in zip(texts, [*between, ""], strict=True):
-        yield text
-        yield code
-
-
 def _write(stream: TextIO, line: str) -> None:
     line = _encodable(stream, line)
     lines = folded(line, _terminal_columns()) if stream.isatty() else [line]
@@ -181,24 +176,13 @@ def folded(line: str, width: int) -> list[str]:
     """Break ``line`` between words into lines of at most ``width`` columns.
 
     A longer word stays whole. The first line keeps its indentation, up to a third of the width; the
-    following lines are indented by two more columns. Colour codes take no columns.
+    following lines are indented by two more columns. A line with colours that fits stays whole.
     """
-    if _columns(line) <= width:
+    if len(_COLOR.sub("", line)) <= width:
         return [line]
     text = line.lstrip(" ")
-    indent = min(len(line) - len(text), width // 3)
-    rest = " " * (indent + 2)
-    lines = [" " * indent]
-    for word in re.findall(r" *[^ ]+", text):
-        if lines[-1].strip() and _columns(lines[-1] + word) > width:
-            lines.append(rest + word.lstrip(" "))
-        else:
-            lines[-1] += word
-    return lines
-
-
-def _columns(text: str) -> int:
-    return len(_COLOR.sub("", text))
+    indent = " " * min(len(line) - len(text), width // 3)
+    return wrapped(text, width, indent, f"{indent}  ")
 
 
 def whole_seconds(seconds: float) -> str:

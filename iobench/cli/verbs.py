@@ -206,6 +206,14 @@ class PlanRequest(SharedStorage):
     """with --print: memory of each host, e.g. 512GiB (default: that of this host)"""
 
 
+OF_ONE_TRAINING = (
+    *("dataset_size", "checkpoint_bytes", "checkpoint_budget_s", "checkpoint_every_s"),
+    *("restore_budget_s", "gradient_bytes", "parameters", "gradient_precision"),
+)
+OF_TRAININGS = ("accelerators", "hosts", "alignment", "cache", "steps", *OF_ONE_TRAINING)
+"""What means nothing for weights and for requests, and of it what is about one training alone."""
+
+
 class SizeRequest(ReportedRequest):
     """Compute what N accelerators demand of storage. Nothing is read or measured. With --from, the
     storage of a recorded run is compared with the demand. Of several workloads that are trained at
@@ -236,14 +244,18 @@ class SizeRequest(ReportedRequest):
     accelerators: Counts = ()
     """number of accelerators on all hosts together; of several workloads, that of each, or one
     for each: 16,8"""
-    replicas: Annotated[Count | None, WEIGHTS, at_least(1)] = None
+    replicas: Annotated[
+        Count | None, WEIGHTS, at_least(1), needs("ready_s"), without(*OF_TRAININGS, "overrides")
+    ] = None
     """replicas of a model that start at one instant, each on a host of its own: then the model is
     named instead of a workload, e.g. llama3-70b-weights (iobench list served-models)"""
     ready_s: Annotated[Time | None, WEIGHTS, above(0), needs("replicas")] = None
     """time in which all replicas are to be ready, e.g. 60s"""
     engine_start_s: Annotated[Time | None, WEIGHTS, above(0), needs("replicas")] = None
     """what the engine needs of that beside the weights, e.g. 45s"""
-    rate: Annotated[Rate | None, REQUESTS, above(0), without("replicas")] = None
+    rate: Annotated[
+        Rate | None, REQUESTS, above(0), without("replicas", "instance", *OF_TRAININGS)
+    ] = None
     """requests of a scenario that arrive in a second: then the scenario is named instead of a
     workload, e.g. resnet50-server (iobench list scenarios)"""
     limit_s: Annotated[Time | None, REQUESTS, above(0), needs("rate")] = None
@@ -569,7 +581,33 @@ class TrainRequest(MeasuringRequest):
     """smallest number of steps with --record (default: 300)"""
 
 
-class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingRequest, ReportedRequest):
+class ArrivingRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest):
+    """The flags of requests that arrive by themselves."""
+
+    rate: Annotated[Rate | None, above(0), without("find_max")] = None
+    """requests that arrive in a second, on average (default: those of --trace, or as in the
+    scenario)"""
+    find_max: bool = False
+    """find the largest rate that holds the limit, and measure at that rate"""
+    limit_s: Annotated[Time | None, above(0)] = None
+    """longest latency of the share of requests that the scenario names, e.g. 15ms (default: as in
+    the scenario)"""
+    duration_s: Annotated[Time | None, above(0), at_most(24 * 3600)] = None
+    """for how long requests arrive in a repetition, and in each try of --find-max (default: as in
+    the scenario)"""
+    budget_s: Time | None = None
+    """time for the whole run: requests arrive for a shorter time, and in fewer repetitions, so that
+    it ends in time"""
+    fail_on: Conditions = ()
+    """exit with status 4 if this holds, e.g. 'latency_p99_s>0.015'; repeatable"""
+    seed: Annotated[Count, MORE, at_least(0)] = 42
+    """seed of the arrivals, and of the samples or prompts: the same seed has the same hits of a
+    cache (default: 42)"""
+    overrides: Settings = ()
+    """override a key, e.g. reader.concurrency=128; repeatable"""
+
+
+class ServeRequest(ScannedRequest, ArrivingRequest):
     """Let requests arrive by themselves, each for one sample that is read from storage, and tell
     how long they take from their arrival to the end of the accelerator's step. Prints whether
     this storage holds the limit at this rate, where the time goes, and the bottleneck. Inference
@@ -592,13 +630,6 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     """name of a scenario (iobench list scenarios) or YAML file"""
     data: Dir
     """directory or URL of the dataset"""
-    rate: Annotated[Rate | None, above(0), without("find_max")] = None
-    """requests that arrive in a second, on average (default: those of --trace)"""
-    find_max: bool = False
-    """find the largest rate that holds the limit, and measure at that rate"""
-    limit_s: Annotated[Time | None, above(0)] = None
-    """longest latency of the share of requests that the scenario names, e.g. 15ms (default: as in
-    the scenario)"""
     trace: File | None = None
     """requests arrive as in this file: CSV with a header, or JSON lines; --rate stretches the
     time between them"""
@@ -610,22 +641,11 @@ class ServeRequest(ScannedRequest, RuledRequest, RecordingRequest, LockingReques
     log: Dir | None = None
     """write a record of each request to this new or empty directory or URL, and tell what that adds
     (keys: log.commit, log.record ...); nothing of it stays"""
-    duration_s: Annotated[Time | None, above(0), at_most(24 * 3600)] = None
-    """for how long requests arrive in a repetition, and in each try of --find-max (default: 10s)"""
     repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 5
     """number of repetitions, each in turns with one without storage (default: 5)"""
-    budget_s: Time | None = None
-    """time for the whole run: requests arrive for a shorter time, and in fewer repetitions, so that
-    it ends in time"""
-    fail_on: Conditions = ()
-    """exit with status 4 if this holds, e.g. 'latency_p99_s>0.015'; repeatable"""
-    seed: Annotated[Count, MORE, at_least(0)] = 42
-    """seed of the arrivals and of the samples that are read (default: 42)"""
-    overrides: Settings = ()
-    """override a key, e.g. reader.concurrency=128; repeatable"""
 
 
-class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest):
+class KvRequest(ArrivingRequest):
     """Keep the KV cache of a language model on a storage, and tell whether that is worth it:
     whether loading a prefix is faster than computing it again, from which context length on, and
     how many accelerators it frees. Requests arrive by themselves; what each of them finds in memory
@@ -647,10 +667,6 @@ class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest)
     """name of a scenario of a KV cache (iobench list scenarios) or YAML file"""
     to: Dir
     """new or empty directory or URL for the chunks; nothing of them stays"""
-    rate: Annotated[Rate | None, above(0), without("find_max")] = None
-    """requests that arrive in a second, on average (default: as in the scenario)"""
-    find_max: bool = False
-    """find the largest rate that holds the limit, and measure at that rate"""
     limit_s: Annotated[Time | None, above(0)] = None
     """longest time to the first token of the share of requests that the scenario names, of all
     layers of the model (default: as in the scenario)"""
@@ -664,20 +680,9 @@ class KvRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest)
     begin with the one before (default: mooncake)"""
     accelerator_price_per_hour: Annotated[Usd | None, above(0)] = None
     """price of one accelerator for one hour, for what those are worth that are freed"""
-    duration_s: Annotated[Time | None, above(0), at_most(24 * 3600)] = None
-    """for how long requests arrive in a repetition, and in each try of --find-max (default: 30s)"""
     repeat: Annotated[Count, Parameter(alias="-n"), at_least(1, 1000)] = 3
     """number of repetitions, each in turns with one without loads, one without writes and one
     without look-ups (default: 3)"""
-    budget_s: Time | None = None
-    """time for the whole run: requests arrive for a shorter time, and in fewer repetitions, so that
-    it ends in time"""
-    fail_on: Conditions = ()
-    """exit with status 4 if this holds, e.g. 'latency_p99_s>2'; repeatable"""
-    seed: Annotated[Count, MORE, at_least(0)] = 42
-    """seed of the arrivals and of the prompts: the same seed has the same hits (default: 42)"""
-    overrides: Settings = ()
-    """override a key, e.g. layers=4 or dram=512GB; repeatable"""
 
 
 class CheckpointRequest(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 from ..ask.capacity.ceilings import Change
@@ -15,7 +14,6 @@ from ..base.errors import UsageError
 from ..host.requests import read_requests
 from ..host.timeline import read_events
 from ..judge.figures.events import Events
-from ..judge.figures.requests import Rows
 from ..judge.rebuild import conclude, rebuild, served_again
 from ..record.run import (
     EVENTS_FILE,
@@ -29,7 +27,7 @@ from ..report.serving import what_if_sections as served_sections
 from ..report.size_loads import loads_at_sections
 from ..report.whatif import sections
 from ..settings.instances import network_of
-from .flags import ReportedRequest
+from .flags import names_of
 from .printing import print_report
 from .verbs import WhatifRequest
 
@@ -37,16 +35,17 @@ from .verbs import WhatifRequest
 def run(request: WhatifRequest) -> int:
     if request.hosts is None:
         _refuse_several(request)
-        named = _existing(Path(request.directories[0]))
+        named = Path(request.directories[0])
         doc = load_run(named)
         if isinstance(doc, ModelLoadRecord):
             return _loads(request, doc)
         change = _change(request)
         if isinstance(doc, ServingRecord):
-            predicted = served_if(*_served(named, doc), change)
+            rows = read_requests(_events(named))
+            predicted = served_if(served_again(doc, rows), rows, change)
             print_report(request, predicted, served_sections(predicted))
             return 0
-        runs: list[tuple[TrainingRecord, Events]] = [(_recorded(named), {})]
+        runs: list[tuple[TrainingRecord, Events]] = [(load_training(named), {})]
     else:
         change = Change(more=_more_hosts(request, request.hosts))
         runs = [_with_events(Path(each)) for each in request.directories]
@@ -93,18 +92,10 @@ def _more_hosts(request: WhatifRequest, hosts: int) -> HostsChange:
     )
 
 
-def _served(named: Path, doc: ServingRecord) -> tuple[ServingRecord, Rows]:
-    """A run that served requests, and its events."""
-    events = (named.parent if named.is_file() else named) / EVENTS_FILE
-    rows = read_requests(events)
-    return served_again(doc, rows), rows
-
-
 def _loads(request: WhatifRequest, doc: ModelLoadRecord) -> int:
     """Loads of a model with another bandwidth of their storage."""
     bandwidth = request.storage_bandwidth
-    own = {each.name for each in fields(request)} - {each.name for each in fields(ReportedRequest)}
-    others = own - {"directories", "storage_bandwidth"}
+    others = {*names_of(WhatifRequest)} - {"details", "directories", "storage_bandwidth"}
     if bandwidth is None or (flag := request.first_of(sorted(others))):
         raise UsageError(
             "of loads of a model, the bandwidth of the storage can change"
@@ -116,23 +107,13 @@ def _loads(request: WhatifRequest, doc: ModelLoadRecord) -> int:
     return 0
 
 
-def _existing(named: Path) -> Path:
-    if not named.exists():
-        raise UsageError(
-            f"{named}: no such file or directory",
-            remedy="name a run directory, e.g. results/<run>",
-        )
-    return named
-
-
-def _recorded(named: Path) -> TrainingRecord:
-    return load_training(_existing(named))
+def _events(named: Path) -> Path:
+    return (named.parent if named.is_file() else named) / EVENTS_FILE
 
 
 def _with_events(named: Path) -> tuple[TrainingRecord, Events]:
     """A recorded run, computed again from its events, and these; empty if it has none."""
-    doc = _recorded(named)
-    file = (named.parent if named.is_file() else named) / EVENTS_FILE
+    doc, file = load_training(named), _events(named)
     if not file.is_file():
         return conclude(doc), {}
     events = read_events(file)

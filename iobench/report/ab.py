@@ -24,8 +24,8 @@ from .compare import TONES, ratio_chart
 from .figures import (
     BLANK,
     TableOf,
+    cell,
     facts,
-    figure,
     format_of,
     interval,
     listed,
@@ -175,7 +175,7 @@ def _median(record: AbRecord, metric: str, variant: str) -> float | None:
 
 
 def _middle(record: AbRecord, metric: str, variant: str) -> Cell:
-    return figure(_median(record, metric, variant), format_of(BY_NAME[metric]))
+    return cell(_median(record, metric, variant), format_of(BY_NAME[metric]))
 
 
 def _rounds(record: AbRecord) -> Table:

@@ -34,15 +34,14 @@ from .figures import (
     Format,
     Medians,
     TableOf,
+    cell,
     ends,
     evenly,
     facts,
-    figure,
     format_of,
     lacking,
     picture,
     raw,
-    summary,
     together,
     word,
 )
@@ -67,9 +66,8 @@ _DATA = ("p95", "min", "max", "n")
 
 def _with_p95(found: Spread, show: Format) -> Cell:
     """The median with the smallest and the largest value, and p95: 20 values or more tell it."""
-    cell = summary(found, show)
-    tail = "" if found.p95 is None else f", p95 {show(found.p95)}"
-    return replace(cell, text=cell.text + tail)
+    shown, tail = cell(found, show), "" if found.p95 is None else f", p95 {show(found.p95)}"
+    return replace(shown, text=shown.text + tail)
 
 
 def saves_section(doc: TrainingRecord) -> Table | None:
@@ -83,7 +81,7 @@ def saves_section(doc: TrainingRecord) -> Table | None:
     rows.add("median", of=lambda each: _with_p95(study.figures[each.name], format_of(each)))
     rows.data(*_DATA, each=lambda one, key: getattr(study.figures[one.name], key))
     known = [each for each in rows.records if each.name in alone]
-    medians = {each: figure(alone[each.name].median, format_of(each)) for each in known}
+    medians = {each: cell(alone[each.name].median, format_of(each)) for each in known}
     rows.add("alone", "alone", of=medians.get, missing="")
     quiet = doc.job.quiet.samples_per_s if doc.job.quiet is not None else None
     many = counted(len(study.saves), "save")
@@ -177,7 +175,7 @@ def _figures(study: Study) -> Table | None:
     ):
         table.add(label, name, _rate(study, name, done))
     if study.base is not None:
-        took = figure(end_s(study.base), format_duration)
+        took = cell(end_s(study.base), format_duration)
         told = f"{took.text} for {format_bytes(study.base.bytes)}, saved once"
         table.add("the whole state", "base_s", replace(took, text=told))
     readers = max((restore.threads or 0 for restore in study.restores), default=0)
@@ -185,8 +183,8 @@ def _figures(study: Study) -> Table | None:
         table.add("threads of a restore", "restore_threads", raw(readers))
     slower = slowdown(study)
     if slower is not None:
-        cell = Cell(value=slower, text=f"{slower:.3f} x as long as without one")
-        table.add("steps during a save", "slowdown", cell)
+        took = Cell(value=slower, text=f"{slower:.3f} x as long as without one")
+        table.add("steps during a save", "slowdown", took)
     many, where = counted(len(study.saves), "save"), hosts_text(study) or "one host"
     return table.table("metrics", f"Measured on {where}: median [min, max] of {many}")
 
@@ -290,7 +288,7 @@ def _one_save(study: Study, found: Meaning) -> str:
     """The median times of a save, and the p95 until a restore finds it, with its number."""
     end, blocked = found.times["committed_s"], format_duration(found.blocked_s)
     synced = "accepted" if study.spec.fsync is False else "durable"
-    committed, upper = summary(end, format_duration).text, format_duration(end.upper)
+    committed, upper = cell(end, format_duration).text, format_duration(end.upper)
     durable = f"{synced} after {format_duration(found.durable_s)}"
     ends = f"found by a restore after {committed}, {upper_word(end)} saves {upper}"
     return f"blocks {blocked}, {durable}, {ends}"
@@ -321,7 +319,7 @@ def _restore(found: Meaning) -> str:
     if (took := found.times.get("restore_s")) is None:
         return "the restore is not measured"
     known = f"({counted(took.n, 'restore')}; {found.restore_condition})"
-    return f"{summary(took, format_duration).text} to restore {known}"
+    return f"{cell(took, format_duration).text} to restore {known}"
 
 
 def _notice(found: Meaning) -> str:

@@ -21,8 +21,8 @@ from .figures import (
     listed,
     picture,
     sentence,
-    spread,
     tone_of,
+    with_interval,
     word,
 )
 from .sections import Cell, Chart, FirstScreen, Item, Items, KeyFigure, Section, Table, Tone, joined
@@ -193,7 +193,7 @@ def _values(runs: Sequence[RunValue], metric: str) -> Cell:
     values = [run.median for run in runs]
     ends = (runs[0].low, runs[0].high) if len(runs) == 1 else (min(values), max(values))
     show = format_of(COMPARED[metric])
-    return Cell(value=median(values), text=spread(median(values), *ends, show))
+    return Cell(value=median(values), text=with_interval(median(values), *ends, show).text)
 
 
 def _answer(row: ComparedMetric) -> str:

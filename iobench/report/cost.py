@@ -34,7 +34,6 @@ from .figures import (
     listed,
     picture,
     some,
-    spread,
     told,
     with_interval,
 )
@@ -408,7 +407,7 @@ def details(one: Ranking, number: int) -> tuple[str, ...]:
 def _rated(part: PricedHosts) -> str:
     pace, ids = part.pace, list(dict.fromkeys(part.run_ids))
     shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
-    rate = spread(pace.middle, pace.low, pace.high, format_count)
+    rate = with_interval(pace.middle, pace.low, pace.high, format_count).text
     runs = counted(len(pace.runs), "run")
     return f"{part.instance.type}: {rate} samples/s on each host, from {runs}: {shown}"
 

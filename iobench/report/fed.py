@@ -10,7 +10,7 @@ from ..judge.figures.search import STEADY, trials_of, utilization_of
 from ..record.run import TrainingRecord
 from ..record.training import FindMax, FindMaxPoint
 from ..record.verdict import Fed
-from .figures import Format, TableOf, ends, figure, lacking
+from .figures import Format, TableOf, cell, ends, lacking
 from .glance import UTILIZATION
 from .sections import Bars, Cell, Chart, Mark, Table
 
@@ -121,7 +121,7 @@ def _utilization(point: FindMaxPoint, show: Format) -> Cell:
     au, reasons = utilization_of(point), point.not_measured
     if au is None:
         return lacking(reasons.get(STEADY, reasons.get(UTILIZATION)) or "")
-    return figure(au, show)
+    return cell(au, show)
 
 
 def _bandwidth(point: FindMaxPoint) -> float | None:

@@ -59,11 +59,6 @@ def format_of(metric: Metric) -> Format:
     return BY_UNIT[metric.unit]
 
 
-def spread(middle: float, low: float, high: float, show: Format) -> str:
-    """``1,900 [1,880, 1,910]``: a median with the smallest and the largest value."""
-    return f"{show(middle)} {ends(low, high, show)}"
-
-
 def ends(low: float, high: float, show: Format) -> str:
     """``[1,880, 1,910]``: the smallest and the largest value, or the bounds of an interval."""
     return f"[{show(low)}, {show(high)}]"
@@ -78,21 +73,11 @@ def with_interval(rate: float, low: float | None, high: float | None, show: Form
     """The cell of a figure with its interval, which charts draw: ``1,900 [1,880, 1,910]``."""
     if low is None or high is None:
         return Cell(value=rate, text=show(rate))
-    return Cell(value=rate, text=spread(rate, low, high, show), low=low, high=high)
-
-
-def median_cell(values: Sequence[float], show: Format) -> Cell:
-    """The cell of the median of the values, with the smallest and the largest one."""
-    return with_interval(median(values), min(values), max(values), show)
+    return Cell(value=rate, text=f"{show(rate)} {ends(low, high, show)}", low=low, high=high)
 
 
 Summarised = Summary | Spread
 """A median with the smallest and the largest value."""
-
-
-def summary(found: Summarised, show: Format) -> Cell:
-    """The cell of a median that was computed before."""
-    return with_interval(found.median, found.min, found.max, show)
 
 
 def interval(gain: Estimate | None) -> str:
@@ -100,16 +85,9 @@ def interval(gain: Estimate | None) -> str:
     return "-" if gain is None else shown(gain)
 
 
-def estimated(gain: Estimate | None, text: str = "") -> Cell:
-    """The cell of an estimate with its interval, or with another text; ``-`` without one."""
-    if gain is None:
-        return Cell(value=None, text="-")
+def estimated(gain: Estimate, text: str = "") -> Cell:
+    """The cell of an estimate with its interval, or with another text."""
     return Cell(value=gain.value, text=text or shown(gain), low=gain.low, high=gain.high)
-
-
-def figure(value: float | None, show: Format) -> Cell:
-    """The cell of a figure; ``-`` for a missing one."""
-    return Cell(value=value, text="-" if value is None else show(value))
 
 
 def lacking(why: str) -> Cell:
@@ -197,9 +175,9 @@ class Medians:
 
     def measured(self, metric: Metric, found: Summarised, label: str = "", told: str = "") -> None:
         """A metric that was measured. ``told`` goes on after its spread."""
-        cell = summary(found, format_of(metric))
+        shown = cell(found, format_of(metric))
         data = (getattr(found, column.name) for column in self.columns[2:])
-        self.add(label or metric.label, metric.name, replace(cell, text=cell.text + told), *data)
+        self.add(label or metric.label, metric.name, replace(shown, text=shown.text + told), *data)
 
     def table(self, name: str, title: str, notes: tuple[str, ...] = ()) -> Table:
         return Table(id=name, title=title, columns=self.columns, rows=tuple(self.rows), notes=notes)
@@ -217,8 +195,8 @@ def ranged(found: Ranged, show: Format) -> str:
     return f"{value or INCONCLUSIVE} {interval}".strip()
 
 
-Given = Cell | Ranged | Summarised | Value
-"""What a column has of a record: a cell, or what its cell is made of."""
+Given = Cell | Ranged | Summarised | Value | list[float]
+"""What a column has of a record: a cell, or what its cell is made of. A list has its median."""
 
 _ENDINGS = {
     "samples_per_s": "samples/s",
@@ -270,7 +248,7 @@ class TableOf(Generic[T]):
         unit = unit_of(name) if unit is None else unit
         get: Callable[[T], Given] = of or (lambda each: getattr(each, name))
         form = show or BY_UNIT.get(unit, format_count)
-        cells = [_cell(get(each), form, missing) for each in self.records]
+        cells = [cell(get(each), form, missing) for each in self.records]
         right = any(_is_figure(each.value) for each in cells)
         align: Literal["left", "right"] = "right" if right else "left"
         self._columns.append(Column(name=name, label=label, unit=unit, align=align, where=where))
@@ -340,15 +318,18 @@ def _of(get: Callable[[T, str], X], name: str, record: T) -> X:
     return get(record, name)
 
 
-def _cell(value: Given, show: Format, missing: str) -> Cell:
+def cell(value: Given, show: Format, missing: str = "-") -> Cell:
+    """The cell of a figure, with its interval or its range where it has one."""
     if isinstance(value, Cell):
         return value
+    if isinstance(value, list):
+        return with_interval(median(value), min(value), max(value), show)
     if isinstance(value, Estimate) and show is BY_UNIT["ratio"]:
         return estimated(value)
     if isinstance(value, Ranged):
         return Cell(value=value.value, text=ranged(value, show), low=value.low, high=value.high)
     if isinstance(value, Summarised):
-        return summary(value, show)
+        return with_interval(value.median, value.min, value.max, show)
     if _is_figure(value):
         return Cell(value=value, text=show(value))
     return Cell(value=value, text=missing if value is None else str(value))
@@ -358,7 +339,7 @@ def _is_figure(value: Given) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-Bar = tuple[str, float | Cell | None, str]
+Bar = tuple[str, float | Cell | list[float] | None, str]
 """What a bar of a picture is of, its value, and what sets it apart, if anything does."""
 
 
@@ -371,9 +352,9 @@ def picture(
     full: float | None = None,
 ) -> Table | None:
     """Bars for a first screen; None without a value. ``line`` is marked across all bars."""
-    bars = [(name, _cell(value, show, ""), mark) for name, value, mark in found]
-    known = [(name, cell, mark) for name, cell, mark in bars if cell.value is not None]
-    values = [cell.value for _, cell, _ in known if isinstance(cell.value, int | float)]
+    bars = [(name, cell(value, show, ""), mark) for name, value, mark in found]
+    known = [each for each in bars if each[1].value is not None]
+    values = [of.value for _, of, _ in known if isinstance(of.value, int | float)]
     longest = full or max([*values, line or 0.0], default=0.0)
     if not known or longest <= 0:
         return None
@@ -381,7 +362,7 @@ def picture(
         id="picture",
         title=title,
         columns=(Column(name="name"), Column(name="value", align="right")),
-        rows=tuple(Row(cells=(word(name), cell), mark=mark) for name, cell, mark in known),
+        rows=tuple(Row(cells=(word(name), of), mark=mark) for name, of, mark in known),
         bars=Bars(column="value", full=longest, line=line),
     )
 

@@ -15,10 +15,10 @@ from .figures import (
     MAX_BARS,
     RANGE,
     TableOf,
+    cell,
     format_of,
     interval_of,
     listed,
-    median_cell,
     picture,
     some,
     word,
@@ -86,7 +86,7 @@ def _runs(one: History, name: str, points: Mapping[int, ChangePoint]) -> Table:
     rows.add("run_id", "run", where="pages")
     rows.add("created", "recorded", of=lambda each: word(each.created[:16], each.created))
     label = f"{metric.short}, median [min, max]"
-    rows.add("median", label, metric.unit, lambda each: median_cell(each.values, show), ends=RANGE)
+    rows.add("median", label, metric.unit, lambda each: cell(list(each.values), show), ends=RANGE)
     rows.data("validity")
     words = {at: _word(point) for at, point in changed.items()}
     ratios = {at: point.ratio.value for at, point in changed.items()}

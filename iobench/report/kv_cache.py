@@ -18,7 +18,7 @@ from ..judge.serving import quantile_text
 from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
 from ..record.run import KvCacheRecord
 from ..record.verdict import Estimate
-from .figures import BY_UNIT, Format, Medians, TableOf, interval_of, median_cell, unit_of
+from .figures import BY_UNIT, Format, Medians, TableOf, cell, interval_of, unit_of
 from .glance import whole_report
 from .sections import FirstScreen, KeyFigure, Section, Table
 from .serving import (
@@ -129,7 +129,7 @@ def _spreads(job: KvCacheRun, name: str, title: str, labels: dict[str, str]) -> 
         values = [float(value) for value in known if value is not None]
         if values:
             unit = _UNITS.get(figure) or unit_of(figure)
-            table.add(label, figure, median_cell(values, BY_UNIT.get(unit, format_count)))
+            table.add(label, figure, cell(values, BY_UNIT.get(unit, format_count)))
     return table.table(name, title) if table.rows else None
 
 

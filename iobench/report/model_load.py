@@ -34,12 +34,11 @@ from .figures import (
     MAX_BARS,
     TableOf,
     capital,
+    cell,
     ends,
     evenly,
-    figure,
     interval_of,
     listed,
-    median_cell,
     picture,
     together,
     told,
@@ -365,7 +364,7 @@ def _plain(job: ModelLoadRun) -> Table | None:
 
     def rates(each: tuple[int, int]) -> Cell:
         found = [one.bytes_per_s for one in job.plain if one.replicas == each[0]]
-        return median_cell(found, format_rate)
+        return cell(found, format_rate)
 
     rows.add("bytes_per_s", "delivered", of=rates)
     title = f"Plain reads of the files, as many in flight as replicas have: {job.plain_how}"
@@ -385,7 +384,7 @@ def _tensors(job: ModelLoadRun) -> Table | None:
 
         def each_s(of: TensorClass, trials: Sequence[LoadTrial] = trials) -> Cell:
             times = [trial.class_s[of.name] for trial in trials if of.name in trial.class_s]
-            return figure(median(times) / of.tensors if times else None, format_duration)
+            return cell(median(times) / of.tensors if times else None, format_duration)
 
         rows.add(f"{loader}_s", f"each, {loader}", of=each_s)
     notes = ["the time of a loader whose reads happen as it makes tensors has the reads in it"]

@@ -27,13 +27,13 @@ from .figures import (
     Medians,
     T,
     TableOf,
+    cell,
     ends,
     interval,
     interval_of,
     listed,
     picture,
     sentence,
-    summary,
     tone_of,
 )
 from .glance import whole_report
@@ -150,10 +150,10 @@ def _gauges(doc: ServingRecord) -> Iterator[KeyFigure]:
         yield KeyFigure(label, format_duration(median(known)), allowed)
     for name, label in (("latency_p50_s", "p50"), ("latency_max_s", "longest")):
         if name in doc.metrics:
-            yield KeyFigure(label, summary(doc.metrics[name], format_duration).text)
+            yield KeyFigure(label, cell(doc.metrics[name], format_duration).text)
     if spec.walk is not None:
         read = doc.metrics.get("reads_per_s")
-        rate = summary(read, lambda each: f"{format_count(each)}/s").text if read else ""
+        rate = cell(read, lambda each: f"{format_count(each)}/s").text if read else ""
         rounds = counted(spec.walk.rounds, "round")
         yield KeyFigure("nodes read", rate, f"{spec.walk.reads} a query, in {rounds}")
         yield KeyFigure("recall", "not measured:", job.not_measured.get("recall", ""))

@@ -23,7 +23,7 @@ from ..judge.rules_ranks import falls, measured_rates
 from ..record.run import TrainingRecord
 from ..record.training import CachedEpoch, Ceiling
 from ..record.verdict import AblatedStage, Ablation, Estimate
-from .figures import BLANK, NO_REASON, TableOf, ends, figure, lacking, told, with_interval, word
+from .figures import BLANK, NO_REASON, TableOf, cell, ends, lacking, told, with_interval, word
 from .glance import STAGES
 from .sections import Bars, Cell, Chart, Mark, Prose, Table, Value
 from .time import cpu_s_per_gb
@@ -179,7 +179,7 @@ def _rate(size: float | None, stage: StageRate, *, why: bool) -> Cell:
     if not stage.rate:
         return lacking(stage.ceiling.not_measured or NO_REASON) if why else BLANK
     if size:
-        return figure(stage.rate * size, format_rate)
+        return cell(stage.rate * size, format_rate)
     windows = stage.ceiling.windows
     same = windows is not None and windows.value == stage.rate
     low, high = (windows.low, windows.high) if windows and same else (None, None)

@@ -12,7 +12,7 @@ from ..ask.tuning.points import front, payback
 from ..base.units import counted, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
 from .again import kept_sections
-from .figures import MAX_BARS, RANGE, TableOf, capital, format_of, listed, median_cell, picture
+from .figures import MAX_BARS, RANGE, TableOf, capital, cell, format_of, listed, picture
 from .glance import ended
 from .labels import add_tags
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Where, joined
@@ -53,7 +53,7 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     best_is = "highest" if metric.better == "more" else "lowest"
     marks = {id(point): "today" for point in sweep.points if point.settings == sweep.default}
     bars = [
-        (describe(each.settings), median_cell(rates_of(each), show), marks.get(id(each), ""))
+        (describe(each.settings), cell(rates_of(each), show), marks.get(id(each), ""))
         for each in best[:MAX_BARS]
     ]
     now = next((rate_of(point) for point in best if id(point) in marks), None)
@@ -91,7 +91,7 @@ def _pays_back(sweep: Sweep, point: SweepPoint) -> float | None:
 def _rate(sweep: Sweep, point: SweepPoint) -> Cell:
     if point.failed:
         return Cell(value=None, why=f"failed: {point.failed}")
-    return median_cell(rates_of(point), format_of(sweep.compared_by))
+    return cell(rates_of(point), format_of(sweep.compared_by))
 
 
 def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:

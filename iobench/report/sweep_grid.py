@@ -18,7 +18,7 @@ from statistics import fmean, median
 from ..ask.tuning.points import number
 from ..record.metrics import Metric
 from ..record.sweep import Sweep, SweepPoint, describe, setting_text
-from .figures import TableOf, capital, evenly, format_of, median_cell
+from .figures import TableOf, capital, cell, evenly, format_of
 from .sections import Cell, Chart, Table
 
 MAX_SERIES, MAX_PAIRS, MAX_SLICES = 8, 6, 6
@@ -116,7 +116,7 @@ def _one(grid: Grid, key: str, name: str) -> Table | None:
     table = TableOf(points)
     _setting(table, grid, key)
     label, show = f"{grid.metric.short}, median [min, max]", format_of(grid.metric)
-    table.add(rate, label, grid.metric.unit, lambda each: median_cell(rates_of(points[each]), show))
+    table.add(rate, label, grid.metric.unit, lambda each: cell(rates_of(points[each]), show))
     chart = _lines(grid, key, (rate,), title) if _numeric(grid, key) else bars
     today = grid.today
     return table.made(

@@ -10,7 +10,7 @@ from ..base.text import quoted
 from ..base.units import counted, format_count
 from ..record.sweep import Sweep, describe, setting_text
 from .again import kept_sections
-from .figures import ENDS, RANGE, TableOf, interval, lacking, listed, median_cell, word
+from .figures import ENDS, RANGE, TableOf, cell, interval, lacking, listed, word
 from .glance import ended
 from .labels import add_tags
 from .sections import (
@@ -127,7 +127,7 @@ def _disturbed(sweep: Sweep) -> Iterator[str]:
 
 
 def _rate(row: TriedSetting) -> Cell:
-    return median_cell(row.rates, format_count) if row.rates else lacking(row.not_measured)
+    return cell(row.rates, format_count) if row.rates else lacking(row.not_measured)
 
 
 def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
