@@ -535,6 +535,21 @@ def delivered(missing: int, repeated: int, **loader: Any) -> dict[str, Any]:
 
 
 TAIL = {"workload": {"reader": {"tail": "drop"}}}
+GB = 10**9
+DIRECT = {"loader.direct": True}
+NOBODY_COUNTED = {"repetition.epochs": [Epoch(epoch=each, residency_before=0.0) for each in (0, 1)]}
+LOCALLY = {"storage": LOCAL, "workload": WARM}
+
+
+def rated(*measured: float) -> dict[str, Any]:
+    """Repetitions of these rates."""
+    return {"measured": list(measured), "repetitions": len(measured)}
+
+
+def device(read_gb: int, **more: Any) -> dict[str, Any]:
+    """A repetition of 12 GB of samples, in which the device read so many bytes."""
+    read = {"device": "vda", "device_read_bytes": read_gb * GB}
+    return {"repetition.resources": read, **more}
 
 
 @pytest.mark.parametrize(
@@ -607,12 +622,76 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
             {**delivered(0, 2, kind="grain"), "repetition.samples": 120_004},
             "invalid",
         ),
+        # The first repetition is compared with the spread of the others.
+        ("cache.first-touch", rated(900, 1900, 1910, 1890, 1900), "warning"),
+        ("cache.first-touch", rated(3000, 1900, 1910, 1890, 1900), "warning"),
+        ("cache.first-touch", rated(1900, 1900, 1900, 1900, 1900), None),
+        ("cache.first-touch", rated(1810, 1900, 1900, 1900, 1900), None),  # below the threshold
+        ("cache.first-touch", rated(1700, 1900, 1900, 1900, 1900), "warning"),
+        ("cache.first-touch", rated(1500, 1900, 1500, 2100, 1300), None),  # within their spread
+        ("cache.first-touch", rated(1300, 1900, 1500, 2100, 1700), None),  # the lowest, not far off
+        ("cache.first-touch", rated(900, 1900, 1910), None),  # too few to know how they differ
+        ("cache.first-touch", {**rated(900, 1900, 1910, 1890, 1900), "workload": FILLED}, None),
+        # What a device reads besides the 12 GB of the samples is the load of others.
+        ("device.other-load", device(12), None),
+        ("device.other-load", device(14), None),
+        ("device.other-load", device(15), "warning"),
+        # Direct reads are counted by the readers; whole row groups are more than the samples.
+        ("device.other-load", device(15, **NOBODY_COUNTED), None),
+        ("device.other-load", device(15, **NOBODY_COUNTED, **DIRECT), "warning"),
+        (
+            "device.other-load",
+            {**device(20, **NOBODY_COUNTED, **DIRECT), "repetition.bytes_read": 20 * GB},
+            None,
+        ),
+        # A loader library's reads are not counted.
+        (
+            "device.other-load",
+            {**device(20, **NOBODY_COUNTED, **DIRECT), "repetition.bytes_read": None},
+            None,
+        ),
+        ("device.other-load", device(24, workload=FILLED), None),  # the parent reads it once
+        ("device.served-by-cache", device(12, **LOCALLY), None),
+        ("device.served-by-cache", device(10, **LOCALLY), None),
+        ("device.served-by-cache", device(9, **LOCALLY), "info"),
+        ("device.served-by-cache", device(0, **LOCALLY), "info"),
+        ("device.served-by-cache", device(9, **LOCALLY, **DIRECT), "info"),
+        ("device.served-by-cache", device(9, storage=LOCAL), "info"),
+        ("device.served-by-cache", device(0, storage=LOCAL, workload=FILLED), None),
+        ("device.served-by-cache", device(9, storage=LOCAL | {"fs_type": "btrfs"}), None),
+        ("device.served-by-cache", device(9, storage=LOCAL | {"fs_type": "nfs4"}), None),
+        # A cache that served cold reads is named once.
+        (
+            "device.served-by-cache",
+            {**device(1, storage=LOCAL), "repetition.epochs": FED_BY_A_CACHE},
+            None,
+        ),
     ],
 )
 def test_the_limits_of_a_rule_with_two_accelerators(
     rule: str, changes: dict[str, Any], level: str | None
 ) -> None:
     assert levels(build_run(**merged({}, changes))).get(rule) == level
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "told"),
+    [
+        ("device.other-load", device(15), "14.0 GiB"),
+        ("device.served-by-cache", device(9, **LOCALLY), "25.0 %"),
+        ("device.served-by-cache", device(0, **LOCALLY), "100.0 %"),
+    ],
+)
+def test_the_figures_of_a_device_are_told(rule: str, changes: dict[str, Any], told: str) -> None:
+    (found,) = [each for each in build_run(**merged({}, changes)).findings if each.rule == rule]
+    assert told in found.evidence
+    assert "vda" in found.evidence or rule == "device.served-by-cache"
+
+
+def test_a_page_cache_that_was_not_emptied_has_its_own_remedy() -> None:
+    doc = build_run(**rated(900, 1900, 1910, 1890, 1900), workload=WARM)
+    (found,) = [each for each in doc.findings if each.rule == "cache.first-touch"]
+    assert "cache: cold" in found.remedy
 
 
 @pytest.mark.parametrize(
