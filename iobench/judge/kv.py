@@ -6,24 +6,24 @@ finds no violation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heapreplace
-from statistics import fmean, median
+from statistics import median
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from ..base.units import counted, format_bytes, format_duration
-from ..record.kv_cache import KvParts, KvStage, KvTraffic, KvTrial, KvVerdict
+from ..record.kv_cache import KvStage, KvTraffic, KvTrial, KvVerdict
 from ..record.run import KvCacheRecord
 from ..record.verdict import Estimate
 from ..settings.kv_cache import MAX_CONTEXT, KvScenario
-from .figures.requests import SLOW, Rows, of_latency, quantile
+from .figures.requests import Answered, Rows, answers, of_answers, quantile
 from .promise import shown
 from .rules_data import RuleOutcome, unknown
 from .serving import leading, why_client_bound
-from .statistics import mean_interval, ratio_estimate
+from .statistics import mean_estimate, ratio_estimate
 
 Array = npt.NDArray[np.float64]
 
@@ -32,17 +32,10 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
     """The window with every figure that follows from its requests, and those before it."""
     traffic, arrives = _traffic(trial, rows, spec), rows["intended_ns"] >= 0
     rows = {name: each[arrives] for name, each in rows.items()}
-    number, failed, unserved = len(rows["failed"]), rows["failed"] > 0, rows["ready_ns"] < 0
-    good = ~failed & ~unserved
-    update: dict[str, Any] = {
-        "requests": number,
-        "failed": int(failed.sum()),
-        "unserved": int(unserved.sum()),
-        "traffic": traffic,
-    }
-    nothing = {"over": 1.0, "holds": False, "steady": False} if number else {}
+    update, good = answers(rows)
+    update["traffic"] = traffic
     if not good.any():
-        return trial.model_copy(update=update | nothing)
+        return trial.model_copy(update=update)
     intended, taken, issued, waited, looked, copied, ready = (
         rows[f"{name}_ns"][good].astype(np.float64) / 1e9
         for name in ("intended", "taken", "issued", "waited", "looked", "copied", "ready")
@@ -56,7 +49,6 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
     without = _prefills(spec, tokens, memory)
     engines = spec.prefill.engines
     begins = prefill_begins(ready, with_storage, engines)
-    latency = begins + with_storage - intended
     again = prefill_begins(intended + copies, without, engines) + without - intended
     parts = {
         "reader_wait_s": issued - intended,
@@ -67,23 +59,13 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
         "engine_wait_s": begins - ready,
         "prefill_s": with_storage,
     }
-    update |= of_latency(
-        trial,
-        latency,
-        intended + latency,
-        limit_s=spec.limit_s,
-        at=spec.quantile,
-        number=number,
+    times = Answered(
+        intended=intended, taken=taken, issued=issued, ready=ready, answered=begins + with_storage
     )
-    wall = max(trial.seconds, float(ready.max()))
     lookups = float(rows["lookups"][good].sum())
-    late = issued - np.maximum(intended, taken)
+    update |= of_answers(trial, times, parts, update, limit_s=spec.limit_s, at=spec.quantile)
     update |= {
-        "steady": False if update["unserved"] else update["steady"],
         "without_accelerator_s": quantile(ready - intended, spec.quantile),
-        "late_p99_s": quantile(late, 0.99),
-        "parts": _means(parts, np.ones(len(latency), bool)),
-        "slow_parts": _means(parts, latency >= quantile(latency, 1 - SLOW)),
         "prompt_tokens": int(tokens.sum()),
         "memory_tokens": int(memory.sum()),
         "loaded_tokens": int(loaded.sum()),
@@ -94,7 +76,6 @@ def with_kv_figures(trial: KvTrial, rows: Rows, spec: KvScenario) -> KvTrial:
         "recomputed_quantile_s": quantile(again, spec.quantile),
         "busy": float(with_storage.sum()) / trial.seconds / engines,
         "recomputed_busy": float(without.sum()) / trial.seconds / engines,
-        "read_bytes_per_s": trial.bytes / wall,
     }
     if (loads := chunks > 0).any():
         load, fetch, saved = ready - issued - copies, ready - copied, without - with_storage
@@ -182,10 +163,6 @@ def crossover(spec: KvScenario, chunks: Sequence[float] | Array, load: Array) ->
     return found
 
 
-def _means(parts: Mapping[str, Array], of: npt.NDArray[np.bool_]) -> KvParts:
-    return KvParts(**{name: max(0.0, float(each[of].mean())) for name, each in parts.items()})
-
-
 KV_SUMMARISED = (
     *("latency_p50_s", "latency_p99_s", "latency_p999_s", "latency_max_s", "requests_per_s"),
     *("hit_rate", "load_p99_s", "load_bytes_per_s", "break_even_bytes_per_s"),
@@ -214,13 +191,13 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     return KvVerdict(
         worth=worth,
         factor=factor,
-        break_even_bytes_per_s=_mean(one.break_even_bytes_per_s for one in tried),
-        load_bytes_per_s=_mean(one.load_bytes_per_s for one in tried),
+        break_even_bytes_per_s=mean_estimate(one.break_even_bytes_per_s for one in tried),
+        load_bytes_per_s=mean_estimate(one.load_bytes_per_s for one in tried),
         of_plain=ratio_estimate(
             [(one.fetch_bytes_per_s or 0.0, one.plain_bytes_per_s or 0.0) for one in tried]
         ),
         crossover=crossover,
-        freed=_mean(one.accelerators_freed for one in tried),
+        freed=mean_estimate(one.accelerators_freed for one in tried),
         ttft=sooner,
         holds=known.pop() if len(known) == 1 else None,
         bottleneck=stage,
@@ -245,16 +222,6 @@ def factor_text(factor: Estimate) -> str:
     if wide and over(factor) is False:
         return f"at most {factor.high:.2f} x"
     return shown(factor)
-
-
-def _mean(values: Iterable[float | None]) -> Estimate | None:
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    low, high = mean_interval(known) if len(known) > 1 else (None, None)
-    return Estimate(
-        value=fmean(known), low=None if low is None else max(0.0, low), high=high, n=len(known)
-    )
 
 
 def _gains(doc: KvCacheRecord) -> dict[str, Estimate]:

@@ -5,7 +5,7 @@ All functions are pure functions of the recorded trials.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import product
 from statistics import fmean, median
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from .figures.ablations import is_told
 from .figures.ranktime import SlowHost, slow_hosts
 from .rules_data import RuleOutcome, unknown
 from .rules_ranks import SLOW_REMEDY, host_name
-from .statistics import NOISE, mean_interval, ratio_estimate
+from .statistics import NOISE, mean_estimate, ratio_estimate
 
 MEASURED = metrics_of("load")
 
@@ -167,14 +167,7 @@ def storage_rate(job: ModelLoadRun, replicas: int | None = None) -> Estimate | N
     """
     count = least(job) if replicas is None else replicas
     rates = [each.bytes_per_s for each in job.plain if each.replicas == count]
-    return _estimate(rates, fmean(rates)) if rates else None
-
-
-def _estimate(values: Sequence[float], middle: float) -> Estimate:
-    low, high = mean_interval(values) if len(values) > 1 else (None, None)
-    return Estimate(
-        value=middle, low=None if low is None else max(0.0, low), high=high, n=len(values)
-    )
+    return mean_estimate(rates)
 
 
 def _figures(job: ModelLoadRun, loader: str, count: int, *, one_read: bool) -> LoadFigures | None:
@@ -295,7 +288,7 @@ def promise(
         return None
     trials, hosts = _fewest(job, loader), max(1, len(job.hosts))
     times = [each.ready_s for each in trials]
-    one, rate = _estimate(times, median(times)) if times else None, storage_rate(job, count)
+    one, rate = mean_estimate(times, median(times)) if times else None, storage_rate(job, count)
     once = one_read or shared_cache(job, loader)
     if one is None or (once and hosts == 1):
         return one
@@ -380,7 +373,7 @@ def _break_even(job: ModelLoadRun, copied: LocalCopy) -> LocalCopy:
     starts: Estimate | None = None
     if min(saved) > 0:
         each_round = [copy / one for copy, one in zip(copies, saved, strict=True)]
-        starts = _estimate(each_round, fmean(copies) / fmean(saved))
+        starts = mean_estimate(each_round, fmean(copies) / fmean(saved))
     elif fmean(saved) > 0:
         starts = Estimate(value=fmean(copies) / fmean(saved))
     found = {"copy_s": median(copies), "ready_s": median(each.ready_s for each in near)}

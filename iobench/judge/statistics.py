@@ -96,6 +96,21 @@ def mean_interval(values: Sequence[float], *, level: float = SIGNIFICANT) -> tup
     return middle - half, middle + half
 
 
+def mean_estimate(values: Iterable[float | None], middle: float | None = None) -> Estimate | None:
+    """The mean of figures of 0 or more, with an interval from 0 on; None: no value is known.
+
+    ``middle`` is the estimate where another figure than the mean is, in the same interval.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    value = fmean(known) if middle is None else middle
+    if len(known) == 1:
+        return Estimate(value=value)
+    low, high = mean_interval(known)
+    return Estimate(value=value, low=max(0.0, low), high=high, n=len(known))
+
+
 def a12(one: Sequence[float], other: Sequence[float]) -> float:
     """Share of pairs in which the value of ``one`` is larger, with ties counted half."""
     wins = sum((a > b) + 0.5 * (a == b) for a, b in product(one, other))

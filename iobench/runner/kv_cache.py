@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base import buffers
 from ..base.errors import IobenchError, StorageError, UsageError
-from ..base.units import format_bytes, format_duration
+from ..base.units import format_bytes
 from ..host.fio import MAX_REPLAYED
 from ..host.requests import RequestColumns
 from ..judge.figures.requests import quantile
@@ -39,7 +39,7 @@ from .curve.reader import HostReader
 from .facts import Ending, new_directory
 from .options import Observer, VerbOptions
 from .plan import check_room
-from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun
+from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
 
 MAX_HISTORY_S = 4 * 3600.0
 """So long before a window, requests fill the tiers at most."""
@@ -94,7 +94,7 @@ def make_kv_plan(
 ) -> KvPlan:
     """Check that the scenario, the rate and the storage fit. Raises UsageError."""
     arrivals = Arrivals(scenario.arrivals)
-    rate = None if find_max else scenario.arrivals.rate or arrivals.usual_rate()
+    rate = asked_rate(scenario, arrivals, find_max=find_max)
     plan = KvPlan(
         scenario=scenario,
         to=to,
@@ -104,21 +104,8 @@ def make_kv_plan(
         seed=seed,
         price_per_hour=price_per_hour,
     )
-    if rate is None:
-        if not find_max:
-            raise UsageError(
-                "how many requests arrive in a second is not known",
-                remedy="give --rate, or --find-max to look for the largest rate that holds "
-                "the limit",
-            )
-        return plan
-    if rate > MAX_RATE or rate * plan.seconds < 1:
-        raise UsageError(
-            f"{rate:,.6g} requests/s for {format_duration(plan.seconds)} can't be measured: one "
-            f"process issues at most {MAX_RATE:,.0f} requests/s, and a window needs one at least",
-            remedy="give another --rate or --duration",
-        )
-    _check_room(plan, plan.window(rate, seed))
+    if rate is not None:
+        _check_room(plan, plan.window(rate, seed))
     return plan
 
 

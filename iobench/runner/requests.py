@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from ..base.units import format_count
+from ..base.errors import UsageError
+from ..base.units import format_count, format_duration
 from ..host.requests import Described, RequestColumns, write_requests
 from ..judge.serving import MAX_LATE_WINDOWS, window_client_bound
 from ..record.kv_cache import KvCacheRun
@@ -79,6 +80,37 @@ class RequestsPlan:
         windows = kinds * self.repetitions + (SEARCHED if self.rate is None else 0)
         seconds = budget.window_s(self.seconds, windows, least=kinds)
         return replace(self, scenario=self.scenario.model_copy(update={"duration": seconds}))
+
+
+def asked_rate(
+    scenario: Scenario | KvScenario, arrivals: Arrivals, *, find_max: bool, other: str = ""
+) -> float | None:
+    """The rate of the repetitions in requests/s; None: the largest one is to be found.
+
+    Raises UsageError for none, in which ``other`` names one more remedy, and for one that can't be
+    measured.
+    """
+    if find_max:
+        return None
+    rate, seconds = scenario.arrivals.rate or arrivals.usual_rate(), scenario.duration
+    if rate is None:
+        raise UsageError(
+            "how many requests arrive in a second is not known",
+            remedy="give --rate, or --find-max to look for the largest rate that holds the limit"
+            + other,
+        )
+    if not 0 < rate <= MAX_RATE:
+        raise UsageError(
+            f"a rate of {rate:,.6g} requests/s is out of range: one process can issue at most "
+            f"{MAX_RATE:,.0f} requests/s",
+            remedy="give a lower --rate, and run more processes at the same time if you need more",
+        )
+    if rate * seconds < 1:
+        raise UsageError(
+            f"{rate:g} requests/s for {format_duration(seconds)} are less than one request",
+            remedy="give a longer --duration, or a higher --rate",
+        )
+    return rate
 
 
 class RequestsRun(Generic[R]):

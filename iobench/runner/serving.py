@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base.errors import StorageError, UsageError
-from ..base.units import format_duration
+from ..base.errors import StorageError
 from ..host.requests import RequestColumns
 from ..judge.figures.requests import SUMMARISED, Accelerators, with_served_figures
 from ..judge.statistics import mean_interval
@@ -33,7 +32,7 @@ from .checkpoint import unlocked
 from .facts import Ending, dataset_facts, location_of, new_directory, storage_facts
 from .options import Observer, VerbOptions
 from .plan import Plan, check_room, make_plan
-from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun
+from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
 from .trials import WARM_UP, seed_of
 
 FRESH = 0.1
@@ -77,26 +76,12 @@ def make_serving_plan(
     ``make_plan``.
     """
     arrivals, seconds = Arrivals(scenario.arrivals), scenario.duration
-    rate = scenario.arrivals.rate or arrivals.usual_rate()
-    if find_max:
-        rate = None
-    elif rate is None:
-        raise UsageError(
-            "how many requests arrive in a second is not known",
-            remedy="give --rate, or --find-max to look for the largest rate that holds the limit; "
-            "where several runs are compared, set arrivals.rate",
-        )
-    elif not 0 < rate <= MAX_RATE:
-        raise UsageError(
-            f"a rate of {rate:,.6g} requests/s is out of range: one process can issue at most "
-            f"{MAX_RATE:,.0f} requests/s",
-            remedy="give a lower --rate, and run more processes at the same time if you need more",
-        )
-    if rate is not None and rate * seconds < 1:
-        raise UsageError(
-            f"{rate:g} requests/s for {format_duration(seconds)} are less than one request",
-            remedy="give a longer --duration, or a higher --rate",
-        )
+    rate = asked_rate(
+        scenario,
+        arrivals,
+        find_max=find_max,
+        other="; where several runs are compared, set arrivals.rate",
+    )
     workload = scenario.workload()
     plan = make_plan(
         workload, data, accelerators=1, repetitions=repetitions, seed=seed, origin=origin

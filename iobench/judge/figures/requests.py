@@ -12,13 +12,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from heapq import heapreplace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ...record.kv_cache import KvTrial
 from ...record.run import Summary
-from ...record.serving import LatencyParts, RequestWindow, ServedTrial
+from ...record.serving import RequestWindow, ServedTrial
 from ...record.training import RankLog, RunLog
 from ...settings.scenario import Scenario
 from ...settings.workload import LogSpec
@@ -91,23 +92,13 @@ GROWN, GROWTH_LEVEL = 1.5, 0.001
 
 def with_served_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> ServedTrial:
     """The window with every figure that follows from its requests."""
+    update, good = answers(rows)
+    if not good.any():
+        return trial.model_copy(update=update)
     intended, taken, issued, ready = (
-        rows[name].astype(np.float64) / 1e9
+        rows[name][good].astype(np.float64) / 1e9
         for name in ("intended_ns", "taken_ns", "issued_ns", "ready_ns")
     )
-    number = len(intended)
-    failed = rows["failed"] > 0
-    unserved = rows["ready_ns"] < 0
-    good = ~failed & ~unserved
-    update: dict[str, Any] = {
-        "requests": number,
-        "failed": int(failed.sum()),
-        "unserved": int(unserved.sum()),
-    }
-    nothing = {"over": 1.0, "holds": False, "steady": False} if number else {}
-    if not good.any():
-        return trial.model_copy(update=update | nothing)
-    intended, taken, issued, ready = (each[good] for each in (intended, taken, issued, ready))
     begins, ends = served(
         ready,
         servers=scenario.accelerators,
@@ -123,65 +114,90 @@ def with_served_figures(trial: ServedTrial, rows: Rows, scenario: Scenario) -> S
         if scenario.log.waits:
             answered = np.maximum(ends, committed)
             known = np.isfinite(answered)
-            update["unserved"] = int(unserved.sum() + (~known).sum())
+            update["unserved"] += int((~known).sum())
             if not known.any():
-                return trial.model_copy(update=update | nothing)
+                return trial.model_copy(update=update)
             intended, taken, issued, ready, begins, ends, answered = (
                 each[known] for each in (intended, taken, issued, ready, begins, ends, answered)
             )
-    latency = answered - intended
+    log_s, storage_s = answered - ends, ready - issued
     parts = {
         "reader_wait_s": issued - intended,
-        "storage_s": ready - issued,
+        "storage_s": storage_s,
         "accelerator_wait_s": begins - ready,
         "step_s": ends - begins,
-        "log_wait_s": answered - ends,
+        "log_wait_s": log_s,
     }
-    slow = latency >= quantile(latency, 1 - SLOW)
-    update |= of_latency(
-        trial, latency, answered, limit_s=scenario.limit, at=scenario.quantile, number=number
+    update |= of_answers(
+        trial,
+        Answered(intended=intended, taken=taken, issued=issued, ready=ready, answered=answered),
+        parts,
+        update,
+        limit_s=scenario.limit,
+        at=scenario.quantile,
     )
-    late = issued - np.maximum(intended, taken)
+    reading_s = max(trial.seconds, float(ready.max()))
     return trial.model_copy(
         update=update
         | {
-            "without_accelerator_s": quantile(
-                ready - intended + parts["log_wait_s"], scenario.quantile
-            ),
-            "storage_p50_s": quantile(parts["storage_s"], 0.5),
-            "storage_p99_s": quantile(parts["storage_s"], 0.99),
-            "storage_max_s": float(parts["storage_s"].max()),
-            "steady": False if update["unserved"] else update["steady"],
-            "late_p99_s": quantile(late, 0.99),
-            "reads_per_s": (
-                trial.reads / max(trial.seconds, float(ready.max())) if trial.reads else None
-            ),
-            "read_bytes_per_s": trial.bytes / max(trial.seconds, float(ready.max())),
-            "parts": _means(parts, np.ones(len(latency), bool)),
-            "slow_parts": _means(parts, slow),
+            "without_accelerator_s": quantile(ready - intended + log_s, scenario.quantile),
+            "storage_p50_s": quantile(storage_s, 0.5),
+            "storage_p99_s": quantile(storage_s, 0.99),
+            "storage_max_s": float(storage_s.max()),
+            "reads_per_s": trial.reads / reading_s if trial.reads else None,
         }
     )
 
 
-def of_latency(
-    trial: RequestWindow,
-    latency: npt.NDArray[np.float64],
-    answered: npt.NDArray[np.float64],
+def answers(rows: Rows) -> tuple[dict[str, Any], npt.NDArray[np.bool_]]:
+    """How many requests a window has, and which of them were read.
+
+    The figures are those of a window without any answer, until ``of_answers`` tells more.
+    """
+    failed, unserved = rows["failed"] > 0, rows["ready_ns"] < 0
+    found: dict[str, Any] = {
+        "requests": len(failed),
+        "failed": int(failed.sum()),
+        "unserved": int(unserved.sum()),
+    }
+    if len(failed):
+        found |= {"over": 1.0, "holds": False, "steady": False}
+    return found, ~failed & ~unserved
+
+
+class Answered(NamedTuple):
+    """The times of the requests with an answer, in seconds since the window began."""
+
+    intended: npt.NDArray[np.float64]
+    taken: npt.NDArray[np.float64]
+    issued: npt.NDArray[np.float64]
+    ready: npt.NDArray[np.float64]
+    answered: npt.NDArray[np.float64]
+
+
+def of_answers(
+    trial: ServedTrial | KvTrial,
+    times: Answered,
+    parts: Mapping[str, npt.NDArray[np.float64]],
+    counts: Mapping[str, int],
     *,
     limit_s: float,
     at: float,
-    number: int,
 ) -> dict[str, Any]:
-    """The figures of a window that follow from the latencies of the requests with an answer.
+    """The figures of a window that follow from the requests with an answer.
 
-    ``answered``: when it came. ``number``: of all requests. The share ``at`` of them has to be
-    within the limit.
+    ``parts``: of their latencies. ``counts``: what ``answers`` found of all requests, of which the
+    share ``at`` has to be within the limit.
     """
+    latency, number, kind = times.answered - times.intended, counts["requests"], type(trial.parts)
     over = float((latency > limit_s).sum() + number - len(latency)) / number
     growth, grows = growth_of(latency)
+    steady = None if growth is None else not grows
+    slow = latency >= quantile(latency, 1 - SLOW)
+    late = times.issued - np.maximum(times.intended, times.taken)
     return {
         "offered_per_s": number / trial.seconds,
-        "requests_per_s": len(latency) / max(trial.seconds, float(answered.max())),
+        "requests_per_s": len(latency) / max(trial.seconds, float(times.answered.max())),
         "latency_mean_s": float(latency.mean()),
         "latency_p50_s": quantile(latency, 0.5),
         "latency_p99_s": quantile(latency, 0.99),
@@ -191,8 +207,16 @@ def of_latency(
         "over": over,
         "holds": over <= 1 - at + 1e-9,
         "growth": growth,
-        "steady": None if growth is None else not grows,
+        "steady": False if counts["unserved"] else steady,
+        "late_p99_s": quantile(late, 0.99),
+        "read_bytes_per_s": trial.bytes / max(trial.seconds, float(times.ready.max())),
+        "parts": kind(**{name: _mean(each) for name, each in parts.items()}),
+        "slow_parts": kind(**{name: _mean(each[slow]) for name, each in parts.items()}),
     }
+
+
+def _mean(seconds: npt.NDArray[np.float64]) -> float:
+    return max(0.0, float(seconds.mean()))
 
 
 def _of_log(
@@ -301,10 +325,6 @@ def _of_epochs(epochs: Sequence[RankLog]) -> RankLog:
 
 def _any_grows(known: Sequence[bool | None]) -> bool | None:
     return True if True in known else None if None in known else False
-
-
-def _means(parts: Mapping[str, npt.NDArray[np.float64]], of: npt.NDArray[np.bool_]) -> LatencyParts:
-    return LatencyParts(**{name: max(0.0, float(each[of].mean())) for name, each in parts.items()})
 
 
 def quantile(values: npt.NDArray[np.float64], share: float) -> float:
