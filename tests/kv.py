@@ -9,9 +9,8 @@ import numpy as np
 from iobench.judge.kv import with_kv_figures
 from iobench.judge.rebuild import conclude
 from iobench.record.host import Host, StorageFacts
-from iobench.record.kv_cache import KvCacheRun, KvTrial, KvTrialKind
 from iobench.record.run import KvCacheRecord
-from iobench.record.serving import FoundRate
+from iobench.record.serving import FoundRate, KvCacheRun, KvTrial, KvTrialKind
 from iobench.settings.kv_cache import KvScenario
 
 KV = KvScenario.model_validate(

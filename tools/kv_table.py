@@ -15,8 +15,8 @@ from statistics import median
 
 from iobench.base.units import format_count, format_percent, format_rate
 from iobench.judge.kv import factor_text
-from iobench.record.kv_cache import KvTraffic
 from iobench.record.run import KvCacheRecord, load_run
+from iobench.record.serving import KvTraffic
 from tools.budget_table import STORAGES, served
 from tools.serving_table import run
 

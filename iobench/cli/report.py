@@ -12,7 +12,6 @@ from ..host.requests import read_requests
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, kv_again, rebuild, served_again
 from ..record.ab import AB_FILE, load_ab
-from ..record.kv_cache import KV_COLUMNS
 from ..record.run import (
     EVENTS_FILE,
     RUN_FILE,
@@ -23,6 +22,7 @@ from ..record.run import (
     TrainingRecord,
     load_run,
 )
+from ..record.serving import KV_COLUMNS
 from ..record.sweep import SWEEP_FILE, load_sweep
 from ..report.submission import sections as submission_sections
 from .printing import check_kind, finish, finish_ab, finish_all, finish_sweep, print_report

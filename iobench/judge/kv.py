@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base.units import counted, format_bytes, format_duration
-from ..record.kv_cache import KvStage, KvTraffic, KvTrial, KvVerdict
 from ..record.run import KvCacheRecord
+from ..record.serving import KvStage, KvTraffic, KvTrial, KvVerdict
 from ..record.verdict import Estimate
 from ..settings.kv_cache import MAX_CONTEXT, KvScenario
 from .figures.requests import Answered, Rows, answers, of_answers, quantile

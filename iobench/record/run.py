@@ -24,9 +24,8 @@ from ..base.text import printable
 from ..settings.base import Count, Record, RecordHead, fitting, read_json
 from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
-from .kv_cache import KvCacheRun
 from .model_load import ModelLoadRun
-from .serving import ServingRun
+from .serving import KvCacheRun, ServingRun
 from .training import TrainingRun
 
 SCHEMA_VERSION = "2.1"

@@ -15,8 +15,8 @@ from ..base.units import (
 )
 from ..judge.kv import over
 from ..judge.serving import quantile_text
-from ..record.kv_cache import KvCacheRun, KvParts, KvTrial, KvVerdict
 from ..record.run import KvCacheRecord
+from ..record.serving import KvCacheRun, KvParts, KvTrial, KvVerdict
 from ..record.verdict import Estimate
 from .figures import BY_UNIT, Format, Medians, TableOf, cell, interval_of, unit_of
 from .glance import whole_report

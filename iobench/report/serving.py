@@ -10,11 +10,15 @@ from ..ask.capacity.requests import ServedPrediction
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.figures.requests import SLOW
 from ..judge.serving import quantile_text
-from ..record.kv_cache import KvCacheRun, KvParts, KvTraffic, KvTrial, KvVerdict
 from ..record.metrics import metrics_of
 from ..record.run import KvCacheRecord, ServingRecord
 from ..record.serving import (
     FoundRate,
+    KvCacheRun,
+    KvParts,
+    KvTraffic,
+    KvTrial,
+    KvVerdict,
     LatencyParts,
     RequestWindow,
     ServedTrial,

@@ -20,8 +20,8 @@ from ..host.requests import RequestColumns
 from ..judge.figures.requests import quantile
 from ..judge.kv import with_kv_figures
 from ..load.engines.base import Extent
-from ..record.kv_cache import KV_COLUMNS, KvCacheRun, KvTrial, KvTrialKind
 from ..record.run import KvCacheRecord
+from ..record.serving import KV_COLUMNS, KvCacheRun, KvTrial, KvTrialKind
 from ..serve.arrivals import Arrivals
 from ..serve.client import Issued, issue
 from ..serve.kv.store import KV_CHUNKS, ChunkStore, LeftOut, Written, engine_of, memory_bytes

@@ -17,9 +17,8 @@ from ..base.errors import UsageError
 from ..base.units import format_count, format_duration
 from ..host.requests import Described, RequestColumns, write_requests
 from ..judge.serving import MAX_LATE_WINDOWS, window_client_bound
-from ..record.kv_cache import KvCacheRun
 from ..record.run import EVENTS_FILE, RequestsRecord
-from ..record.serving import FoundRate, RequestWindow, ServingRun
+from ..record.serving import FoundRate, KvCacheRun, RequestWindow, ServingRun
 from ..serve.arrivals import Arrivals
 from ..settings.kv_cache import KvScenario
 from ..settings.scenario import Scenario

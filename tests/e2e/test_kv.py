@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from iobench.host.requests import read_requests
-from iobench.record.kv_cache import KV_COLUMNS
 from iobench.record.run import KvCacheRecord, load_run
+from iobench.record.serving import KV_COLUMNS
 from iobench.runner.kv_cache import make_kv_plan
 from iobench.serve.client import issue
 from iobench.serve.kv.store import ChunkStore

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench.record.kv_cache import KvTrial, KvVerdict
 from iobench.record.run import KvCacheRecord
+from iobench.record.serving import KvTrial, KvVerdict
 from iobench.runner.kv_cache import make_kv_plan, run_kv
 from iobench.runner.options import VerbOptions
 from iobench.settings.kv_cache import KvScenario, PromptSpec

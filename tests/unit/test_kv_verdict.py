@@ -12,9 +12,8 @@ import pytest
 
 from iobench.judge.kv import crossover, factor_text, prefill_begins, with_kv_figures
 from iobench.judge.validity import KV_RULES, REQUEST_RULES
-from iobench.record.kv_cache import KvTrial
 from iobench.record.run import CHANGED, KvCacheRecord
-from iobench.record.serving import FoundRate
+from iobench.record.serving import FoundRate, KvTrial
 from iobench.record.verdict import Estimate
 from iobench.report.record import sections
 from iobench.report.render_csv import render_csv

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from iobench.ask.compare.claims import Sides, claim
 from iobench.ask.compare.comparison import compare, outcome_of
 from iobench.ask.compare.runs import Group
-from iobench.ask.tuning.shardsize import Bounds, fit
+from iobench.ask.tuning.reasons import Bounds, fit
 from iobench.base.errors import UsageError
 from iobench.judge.checkpoint.meaning import waste
 from iobench.judge.judged import judge

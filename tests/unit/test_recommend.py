@@ -19,8 +19,8 @@ import pytest
 from iobench.ask.compare.comparison import Comparison, compare
 from iobench.ask.compare.runs import Group
 from iobench.ask.tuning.points import SweptPoint, pareto
+from iobench.ask.tuning.reasons import judge_codec
 from iobench.ask.tuning.recommend import Recommendation, TuningTarget, recommend, sweep_confirmation
-from iobench.ask.tuning.shardsize import judge_codec
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import UsageError
 from iobench.record.run import TrainingRecord

@@ -27,19 +27,8 @@ from ...settings.workload import Workload
 from . import sizing
 from .margin import Margin, Pipeline, batch_sizes, batch_waits, lognormal_sigma, margin
 from .measured import MeasuredStorage, SizedJob, known_latency, known_latency_p99, measured_storage
-from .sizing import (
-    ALIGNMENT,
-    Cache,
-    Network,
-    Reads,
-    Saves,
-    cache_of,
-    cache_that_halves,
-    expected_reads,
-    network,
-)
 
-_NO_SAVES = Saves()
+_NO_SAVES = sizing.Saves()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +44,7 @@ class Demand:
     # The storage reads whole blocks of so many bytes. None: 1 if ``run`` read objects, else 4 KiB
     alignment: int | None = None
     cache_bytes: int | None = None  # that each host can spare for data
-    saves: Saves = _NO_SAVES
+    saves: sizing.Saves = _NO_SAVES
     gradient_bytes: int | None = None  # of the model, that all hosts exchange in each step
     instance: Instance | None = None  # the type of each host
 
@@ -97,15 +86,15 @@ class Requirement:
     reads_in_flight_asked: int  # the most that the workload's readers keep
     read_bytes_per_s_per_host: float  # of the rate to buy, like the network below
     network_bits_per_s_per_host: float  # incoming samples, payload only
-    network: Network
+    network: sizing.Network
     shuffle: bool
     page_cached: bool  # reads may go through the page cache
-    cache: Cache | None
+    cache: sizing.Cache | None
     cache_to_halve_bytes_per_host: (
         float  # page cache that halves the reads from the second epoch on
     )
     pinned_to_halve_bytes_per_host: float
-    saves: Saves
+    saves: sizing.Saves
     write_bytes_per_s: float | None  # while a checkpoint is being saved
     restore_bytes_per_s: float | None
     together_bytes_per_s: float | None  # reads to buy and writes at the same time
@@ -141,7 +130,7 @@ def requirement(
         layout = Layout(blocks=spec.states_blocks, block_bytes=spec.block_size)
     per_shard = expected_samples_per_shard(spec)
     whole = expected_stored_bytes(spec) * spec.samples
-    reads = expected_reads(
+    reads = sizing.expected_reads(
         workload,
         spec,
         layout,
@@ -191,7 +180,7 @@ def requirement(
         missing["write_bytes_per_s"] = "--checkpoint-bytes and --checkpoint-budget were not given"
     if saves.restore_bytes_per_s is None:
         missing["restore_bytes_per_s"] = "--checkpoint-bytes and --restore-budget were not given"
-    traffic = network(
+    traffic = sizing.network(
         hosts=demand.hosts,
         read_bytes_per_s=needed,
         gradient_bytes=demand.gradient_bytes,
@@ -242,14 +231,14 @@ def requirement(
         network=traffic,
         shuffle=shuffle,
         page_cached=workload.reader.direct is False or bool(workload.reader.mmap),
-        cache=cache_of(
+        cache=sizing.cache_of(
             demand.cache_bytes,
             touched=touched,
             hosts=demand.hosts,
             shuffle=shuffle,
             read_bytes_per_s=needed,
         ),
-        cache_to_halve_bytes_per_host=cache_that_halves(
+        cache_to_halve_bytes_per_host=sizing.cache_that_halves(
             touched, hosts=demand.hosts, shuffle=shuffle
         ),
         pinned_to_halve_bytes_per_host=0.5 / demand.hosts * touched,
@@ -273,7 +262,7 @@ def _pipeline(
     spec: DatasetSpec,
     demand: Demand,
     layout: Layout,
-    reads: Reads,
+    reads: sizing.Reads,
     step_time: float,
     latency: float | None,
     p99: float | None,
@@ -309,7 +298,7 @@ def _pipeline(
     )
 
 
-def _asked(workload: Workload, layout: Layout, reads: Reads, ranks: int) -> int:
+def _asked(workload: Workload, layout: Layout, reads: sizing.Reads, ranks: int) -> int:
     """The most reads in flight of the job's readers."""
     return job_reads_in_flight(
         concurrency=workload.reader.concurrency,
@@ -364,7 +353,7 @@ def _alignment(demand: Demand, run: TrainingRecord | None) -> int:
     if demand.alignment is not None:
         return demand.alignment
     objects = run is not None and run.storage.page_cache is False and not run.job.loader.direct
-    return 1 if objects else ALIGNMENT
+    return 1 if objects else sizing.ALIGNMENT
 
 
 def _latency(demand: Demand, run: TrainingRecord | None) -> tuple[float | None, float | None, str]:

@@ -29,15 +29,21 @@ from .points import (
     smallest_near_best,
 )
 from .reasons import (
+    FIRST_BATCH_S,
     SHARD_KEYS,
+    Bounds,
+    ComparedCodec,
+    ShardSize,
     amplification,
+    fit,
+    judge_codec,
+    shard_size,
     why_chosen,
     why_codec,
     why_name,
     why_number,
     why_shard,
 )
-from .shardsize import FIRST_BATCH_S, Bounds, ComparedCodec, ShardSize, fit, judge_codec, shard_size
 from .sweepfolder import SweepRuns
 
 CODEC = "dataset.codec"

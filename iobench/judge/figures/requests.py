@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...record.kv_cache import KvTrial
 from ...record.run import Summary
-from ...record.serving import RequestWindow, ServedTrial
+from ...record.serving import KvTrial, RequestWindow, ServedTrial
 from ...record.training import RankLog, RunLog
 from ...settings.scenario import Scenario
 from ...settings.workload import LogSpec
