@@ -1,8 +1,8 @@
 """The steps of a run as Chrome trace events, which Perfetto (ui.perfetto.dev) opens.
 
 Source: "Trace Event Format" (Google): complete events (``ph: X``) with ``ts`` and ``dur`` in
-microseconds, counters (``C``), instants (``i``) and metadata (``M``). Events are sorted by time,
-and those of a thread either follow one another or lie within one another.
+microseconds, counters (``C``), instants (``i``) and metadata (``M``), in any order. Those of a
+thread either follow one another or lie within one another.
 
 Each rank is a process, and a last process has what concerns all ranks. The events record times from
 the start of their epoch alone, so epochs, repetitions and phases are shown one after the other,
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -54,12 +53,7 @@ NOTE = (
 )
 
 
-class TraceEvent(NamedTuple):
-    """When an event begins and how long it lasts, in nanoseconds, and its other fields."""
-
-    ts: int
-    fields: dict[str, object]
-    dur: int | None = None
+TraceEvent = dict[str, object]
 
 
 def trace(doc: RunRecord, events: Events) -> Iterator[str]:
@@ -73,12 +67,12 @@ def trace(doc: RunRecord, events: Events) -> Iterator[str]:
     }
     yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n'
     ranks = [int(rank) for rank in np.unique(events["rank"])]
-    yield ",\n".join(map(_written, _names(ranks)))
+    yield ",\n".join(map(json.dumps, _names(ranks)))
     begin = 0
     for phase, repetition, rows in _blocks(events):
         block = _Block(events, rows, begin, f"{printable(phase, 200)}, repetition {repetition + 1}")
         for piece in block.pieces():
-            yield ",\n" + ",\n".join(map(_written, piece))
+            yield "".join(f",\n{json.dumps(event, separators=(',', ':'))}" for event in piece)
         begin = block.end
     yield "\n]}\n"
 
@@ -96,25 +90,15 @@ def _names(ranks: Sequence[int]) -> Iterator[TraceEvent]:
 
 
 def _meta(pid: int, tid: int, what: str, **args: str | int) -> TraceEvent:
-    return TraceEvent(0, {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args, "ts": 0}
 
 
 def _slice(
     name: str, kind: str, pid: int, tid: int, start: int, length: int, **more: object
 ) -> TraceEvent:
-    fields = {"ph": "X", "name": name, "cat": kind, "pid": pid, "tid": tid, **more}
-    return TraceEvent(start, fields, length)
-
-
-def _order(event: TraceEvent) -> tuple[int, int]:
-    """By time; of those that begin together the longest comes first, since others lie within it."""
-    return event.ts, -(event.dur or 0)
-
-
-def _written(event: TraceEvent) -> str:
-    """The event as JSON, in microseconds."""
-    length = {} if event.dur is None else {"dur": event.dur / 1000}
-    return json.dumps({**event.fields, "ts": event.ts / 1000, **length}, separators=(",", ":"))
+    """``start`` and ``length`` in nanoseconds."""
+    times = {"ts": start / 1000, "dur": length / 1000}
+    return {"ph": "X", "name": name, "cat": kind, "pid": pid, "tid": tid, **more, **times}
 
 
 def _blocks(events: Events) -> Iterator[tuple[str, int, Array]]:
@@ -152,17 +136,15 @@ class _Block:
         self._start = start + shift
         self._limit = np.where(follows, np.roll(start, -1), ends) + shift
 
-    def _column(self, name: str, of: Array | slice = ALL) -> Array:
+    def _column(self, name: str, of: slice = ALL) -> Array:
         """The values of a column in the rows ``of`` the block."""
         return self._events[name][self._rows[of]]
 
-    def _time(self, name: str, of: Array | slice = ALL) -> Array:
-        """Nanoseconds of a part of the steps; 0 where the file lacks the column."""
-        if name not in self._events:
-            return np.zeros(len(self._rows[of]), dtype=np.int64)
+    def _time(self, name: str, of: slice = ALL) -> Array:
+        """Nanoseconds of a part of the steps."""
         return _bounded(self._column(name, of))
 
-    def _bounds(self, of: Array) -> Array:
+    def _bounds(self, of: slice) -> Array:
         """For each of these rows the start of its first part, and the end of each part."""
         bounds = [self._start[of]]
         for name in PARTS.values():
@@ -170,20 +152,10 @@ class _Block:
         return np.stack(bounds, axis=1)
 
     def pieces(self) -> Iterator[list[TraceEvent]]:
-        """All events of the block, sorted, in pieces."""
-        order = np.argsort(self._start, kind="stable")
-        waiting = self._of_all_ranks()
-        for first in range(0, len(order), CHUNK_ROWS):
-            waiting += self._steps(order[first : first + CHUNK_ROWS])
-            waiting.sort(key=_order)
-            later = order[first + CHUNK_ROWS : first + CHUNK_ROWS + 1]
-            until = int(self._start[later[0]]) if len(later) else self.end + 1
-            ready = [each for each in waiting if each.ts < until]
-            waiting = waiting[len(ready) :]
-            if ready:
-                yield ready
-        if waiting:
-            yield waiting
+        """All events of the block, in pieces."""
+        yield self._of_all_ranks()
+        for first in range(0, len(self._rows), CHUNK_ROWS):
+            yield self._steps(slice(first, first + CHUNK_ROWS))
 
     def _of_all_ranks(self) -> list[TraceEvent]:
         """The phase, its epochs, and the bandwidth."""
@@ -206,28 +178,27 @@ class _Block:
         new = np.flatnonzero(np.diff(rates, prepend=-1))  # a counter keeps its value
         counter = {"ph": "C", "name": "bytes read, B/s", "pid": ALL_RANKS, "tid": 0}
         for at, rate in zip(edges[new].tolist(), rates[new].tolist(), strict=True):
-            yield TraceEvent(at, {**counter, "args": {"B/s": rate}})
+            yield {**counter, "args": {"B/s": rate}, "ts": at / 1000}
 
-    def _steps(self, rows: Array) -> list[TraceEvent]:
+    def _steps(self, rows: slice) -> list[TraceEvent]:
         """The slices of some rows: each step with its parts, and a mark where it was retried."""
         names = ("rank", "step", "steps", "samples", "bytes_read", "retries")
-        known = {name: self._column(name, rows).tolist() for name in names if name in self._events}
-        bounds = self._bounds(rows).tolist()
-        retries = known.get("retries") or [0] * len(bounds)
+        known = (self._column(name, rows).tolist() for name in names)
         found = []
-        for at, times in enumerate(bounds):
-            pid, step, steps = known["rank"][at] + 1, known["step"][at], known["steps"][at]
+        for times, rank, step, steps, samples, read, retries in zip(
+            self._bounds(rows).tolist(), *known, strict=True
+        ):
+            pid, length = rank + 1, times[-1] - times[0]
             name = f"step {step}" if steps <= 1 else f"steps {step} to {step + steps - 1}"
-            args = {"samples": known["samples"][at], "bytes_read": known["bytes_read"][at]}
-            args |= {"retries": retries[at]} if retries[at] else {}
-            length = times[-1] - times[0]
+            args = {"samples": samples, "bytes_read": read}
+            args |= {"retries": retries} if retries else {}
             found.append(_slice(name, "step", pid, STEPS, times[0], length, args=args))
             for part, start, end in zip(PARTS, times[:-1], times[1:], strict=True):
                 if end > start:
                     found.append(_slice(part, part, pid, STEPS, start, end - start))
-            if retries[at]:
+            if retries:
                 mark = {"ph": "i", "s": "t", "name": "retries", "pid": pid, "tid": STEPS}
-                found.append(TraceEvent(times[0], mark))
+                found.append({**mark, "ts": times[0] / 1000})
         return found
 
 
