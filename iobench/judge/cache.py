@@ -1,7 +1,7 @@
 """What caches did for a run: how cold its reads were, and which of them a cache served.
 
-``served_by_cache`` says why the reads of a run tell nothing about its storage. The rules about cold
-reads (``rules_cache``) rest on the same counts.
+``served_by_cache`` says why the reads of a run tell nothing about its storage: a cache served them,
+or there were none. The rules about cold reads (``rules_cache``) rest on the same counts.
 
 A local cache has a hit rate in each epoch, from which a rate follows. With reads in a new random
 order in each epoch, LRU serves less than the cache holds. An object is at the place x of one epoch
@@ -156,6 +156,10 @@ MIN_READ = 8 << 20
 """Bytes that a loader must have read for the devices' share of them to say anything."""
 
 
+MAX_UNSEEN = 0.01
+"""Share of a loader's bytes that it may read for other reasons than the samples: its own code."""
+
+
 MIN_CACHED = 0.9
 """Share of a dataset in the page cache from which on a training does not wait for its storage."""
 
@@ -164,7 +168,7 @@ def served_by_cache(doc: TrainingRecord) -> str:
     """Why the reads of a run say nothing about its storage; empty if they do.
 
     Either the run asked for a warm page cache, and it was, or more than ``MAX_SERVED`` of what it
-    read was there.
+    read was there, or its loader read nothing.
     """
     if uncached(doc):
         return ""
@@ -182,8 +186,29 @@ def served_by_cache(doc: TrainingRecord) -> str:
     )
     if resident > MAX_SERVED:
         return f"up to {resident:.0%} of the dataset was in the page cache before an epoch"
+    if nothing := read_nothing(doc):
+        return nothing
     served = max((each.cached for each in epoch_deliveries(doc)), default=0.0)
     return f"up to {served:.0%} of an epoch came from a cache" if served > MAX_SERVED else ""
+
+
+def read_nothing(doc: TrainingRecord) -> str:
+    """That a loader of the user's own did not read in a cold run; empty if it may have.
+
+    What it mapped into memory had to be fetched, since the cache was emptied; what it read from a
+    cache was returned by read calls.
+    """
+    facts = doc.job.loader.user
+    if not doc.job.subject.users or facts is None or uncached(doc) or not is_cold(doc):
+        return ""
+    found = list(epoch_deliveries(doc))
+    fetched = [each.fetched for each in found if each.fetched is not None]
+    if not found or len(fetched) < len(found) or facts.files_inside or facts.process_bytes is None:
+        return ""
+    most = MAX_UNSEEN * facts.delivered_bytes
+    if facts.process_bytes > most or max(fetched) > MAX_UNSEEN * max(each.wanted for each in found):
+        return ""
+    return "your loader read nothing of the dataset at all"
 
 
 def _waits_were_cached(doc: TrainingRecord) -> str:

@@ -31,6 +31,7 @@ from .cache import (
     epoch_deliveries,
     epochs_of,
     is_cold,
+    read_nothing,
     share_read,
     uncached,
 )
@@ -107,6 +108,8 @@ def cold_fetch(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no cache served a cold epoch, or a cold ceiling, after its reads began."""
     if not is_cold(doc):
         return None
+    if nothing := read_nothing(doc):
+        return unknown(f"no reads were cold or cached: {nothing}", _READ)
     found = [*epoch_deliveries(doc), *ceiling_deliveries(doc)]
     served = [each for each in found if each.cached > MAX_CACHED]
     if served:
@@ -135,6 +138,9 @@ def cold_fetch(doc: TrainingRecord) -> RuleOutcome | None:
             f"whether a cache served reads during cold epochs is not known{how}", _remedy(doc)
         )
     return None
+
+
+_READ = "have it read the files below the directory that it is given as data, or those scanned"
 
 
 def loop_device(doc: TrainingRecord) -> RuleOutcome | None:
@@ -333,7 +339,7 @@ def device_served_by_cache(doc: TrainingRecord) -> RuleOutcome | None:
     if gap := _not_counted(traffic):
         return gap
     cold = cold_fetch(doc)
-    if cold is not None and cold.known:
+    if cold is not None and (cold.known or read_nothing(doc)):
         return None
     found = []
     for each in traffic:

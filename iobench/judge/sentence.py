@@ -158,7 +158,7 @@ def _starves(evidence: Evidence, decision: Decision) -> str:
 
 def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]:
     """How many accelerators the storage can feed; nothing where that was not measured."""
-    if evidence.cached and decision.bottleneck != "undecided":
+    if evidence.cached and evidence.cached not in decision.reason:
         return [f"{evidence.cached}, so this says nothing about the storage"]
     if fed is None or fed.accelerators is None or evidence.utilization is None:
         return []
@@ -236,7 +236,7 @@ def explained(evidence: Evidence, decision: Decision, found: Verdict) -> Iterato
     if decision.reason and decision.bottleneck != "undecided":
         yield f"{decision.reason[:1].upper()}{decision.reason[1:]}."
     if evidence.cached:
-        yield f"A cache served reads ({evidence.cached}), so their rate is not that of the storage."
+        yield f"{_capital(evidence.cached)}, so the run's rate is not that of the storage."
     elif "storage" in (decision.bottleneck, *decision.also) or found.storage_bound == "client":
         yield from _storage(evidence, found)
         yield from _less_than_alone(evidence, decision, found)

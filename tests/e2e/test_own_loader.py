@@ -15,6 +15,7 @@ import pytest
 
 import iobench
 from iobench.cli.main import main
+from iobench.judge.cache import read_nothing
 from iobench.record.run import Finding, TrainingRecord, load_training
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
@@ -201,6 +202,19 @@ def test_files_outside_the_dataset_are_found(run: Run, tmp_path: Path) -> None:
     assert doc["job"]["loader"]["user"]["outside"] == [str(other)]
     found = {each["rule"]: each["level"] for each in doc["findings"]}
     assert found["user.reads_outside_dataset"] == "warning"
+
+
+def test_what_reads_nothing_is_not_said_to_be_cached(run: Run) -> None:
+    code, out, _ = run("zeros", *BARE, "--json")
+    doc = TrainingRecord.model_validate_json(out)
+    assert code == 0
+    assert read_nothing(doc)
+    assert read_nothing(doc) in doc.job.verdict.not_measured["accelerators_fed"]
+    found = {each.rule: each.level for each in doc.findings}
+    assert found["cache.cold-fetch"] == "unknown"
+    assert "device.served-by-cache" not in found
+    _, out, _ = run("of_files", *BARE, "--json")
+    assert not read_nothing(TrainingRecord.model_validate_json(out))
 
 
 def test_bytes_are_those_of_the_system_calls(run: Run, data: Path, tmp_path: Path) -> None:

@@ -329,6 +329,19 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "residency": 0.44,
         "ablations": without(prep=(1.4, 1.5)),
     },
+    "a loader that reads nothing": {
+        "measured": 580,
+        "au": 0.29,
+        "loader": {"kind": "user", "user": {"process_bytes": 0, "delivered_bytes": 1 << 30}},
+        "ablations": without(prep=(1.4, 1.5)),
+        "workload": {"loader": {"kind": "user", "factory": "mypkg:make", "workers": 1}},
+        "repetition": {
+            "epochs": [
+                {"epoch": 0, "residency_before": 0.0, "sample_bytes": 1 << 30, "bytes_fetched": 0}
+            ],
+            "samples": 50_000,
+        },
+    },
     "too short": {"repetition": {"steps": 8}, "measured": 100, "au": 0.05},
     "a small host": {
         "rates": {"fetch": 700, "prep": 650},
