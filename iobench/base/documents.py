@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .beneath import open_regular
+from .errors import MissingPlaceError, UsageError
 
 MAX_DOCUMENT_BYTES = 256 << 20
 """Limit for a recorded run: 100 saves of 4,096 ranks take about 140 MiB."""
@@ -26,6 +27,18 @@ MAX_HEADER_BYTES = 4 << 20
 MAX_DEPTH = 50
 MAX_NUMBER = 1e30
 """Larger than any byte count, rate or time; the product of two such numbers is still finite."""
+
+
+def require_place(path: Path, remedy: str, *, directory: bool = True) -> None:
+    """Check that a place of this host that a command names is there, before anything is done.
+
+    ``directory``: a file would not do. Raises MissingPlaceError, UsageError.
+    """
+    if not path.exists():
+        what = "directory" if directory else "file or directory"
+        raise MissingPlaceError(f"no such {what}: {path}", remedy=remedy)
+    if directory and not path.is_dir():
+        raise UsageError(f"{path} is not a directory", remedy=remedy)
 
 
 def read_regular(path: str | Path, max_bytes: int) -> bytes:

@@ -6,7 +6,8 @@
     ├── UsageError                exit 2  the command or a specification is wrong
     │   ├── SpecError             a YAML file or an override does not fit the schema
     │   ├── UnknownNameError      no such workload, dataset, format, codec, storage, accelerator
-    │   ├── NoRoomError           the settings need more memory than this host has
+    │   ├── MissingPlaceError     the directory or file that is named is not there
+    │   ├── NoRoomError           more memory or space would be needed than there is
     │   └── TargetRefusedError    iobench does not write to, or delete from, this place
     │       └── TargetHeldError   another process uses the place at the moment
     ├── DatasetError              missing, not iobench's, half generated, or unfit for the workload
@@ -27,6 +28,10 @@
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
     ├── InternalError             exit 70  an internal error (EX_SOFTWARE of sysexits.h)
     └── InterruptedRun            exit 130  stopped by the user, partial results saved
+
+What can be known before anything is done, of the command and of the places that it names, is a
+UsageError: the command has to be another one. What is at a place and can't be used, and what fails
+while it is done, is not: exit code 1.
 
 A message is one line: what happened, where, and what to do. Names and values in it may come from
 anyone, so ``IobenchError`` escapes every character that is not printable.
@@ -111,6 +116,10 @@ class UnknownNameError(UsageError):
             f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
         )
         super().__init__(f"unknown {kind} '{name}': {hint}", remedy=remedy)
+
+
+class MissingPlaceError(UsageError):
+    pass
 
 
 class NoRoomError(UsageError):

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from .cgroup import read_text, selected
 from .direct_io import probe
-from .errors import StorageError
+from .errors import NoRoomError, StorageError
+from .units import format_bytes
 
 NFS = frozenset({"nfs", "nfs4"})
 """Types of file systems that this host's NFS client mounts."""
@@ -155,6 +156,26 @@ def nearest_existing(path: Path) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
+
+
+def require_room(path: Path, needed: float, what: str, remedy: str) -> None:
+    """Check that a place of this host has room for what is written there, before it is.
+
+    ``needed``: bytes. ``what``: with its verb, for the message. Raises NoRoomError.
+    """
+    there = nearest_existing(path)
+    free = free_bytes(there)
+    if needed > free:
+        raise NoRoomError(
+            f"{what} {format_bytes(needed)}, and {format_bytes(free)} are free at {there}",
+            remedy=remedy,
+        )
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that a user without privileges can write at a path, or at its nearest parent."""
+    space = os.statvfs(nearest_existing(path))
+    return space.f_bavail * space.f_frsize
 
 
 def is_network(fs_type: str | None) -> bool:

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import (
     save,
 )
 
-from ..base.errors import CheckpointError, IobenchError, StorageError, UsageError
+from ..base.errors import CheckpointError, IobenchError, NoRoomError, StorageError, UsageError
 from ..storage.base import exists
 from .base import Job, State
 from .catalog import CheckpointTarget
@@ -222,7 +222,7 @@ class DcpProcess(DcpThread):
             need = tensor_bytes(state)
             free = room.f_bavail * room.f_frsize
             if free < need:
-                raise CheckpointError(
+                raise NoRoomError(
                     f"{self.name} copies {need >> 20} MiB into /dev/shm, which has only "
                     f"{free >> 20} MiB free",
                     remedy="make it larger, or use dcp-async",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from ..base.documents import require_place
 from ..base.errors import UsageError
 from ..host.doctor import examine, findings, lines
 from .terminal import show_lines
@@ -17,11 +19,8 @@ def run(request: DoctorRequest) -> int:
             f"'{request.path}' is a URL, but doctor examines directories",
             remedy="to measure reads from a URL: iobench probe URL",
         )
-    if not os.path.exists(request.path):
-        raise UsageError(
-            f"no such directory: {request.path}",
-            remedy="name an existing directory on the storage to examine",
-        )
+    place = Path(request.path)
+    require_place(place, "name one on the storage to examine", directory=False)
     facts = examine(request.path)
     found = findings(facts)
     rows = lines(facts)

@@ -87,9 +87,9 @@ VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 _SHORT = {"--json": "--format=json", "--html": "--format=html"}
 _EXIT_CODES = (
-    "Exit codes: 0 ok, 1 failed, 2 wrong usage or the directory is in use, 3 INVALID run, 4 a "
-    "--fail-on condition holds or advice was not confirmed, 5 verify could not read everything, "
-    "70 internal error, 130 interrupted.\n\nFor example:\n"
+    "Exit codes: 0 ok, 1 failed, 2 wrong usage, no such directory, too little room, or in use, 3 "
+    "INVALID run, 4 a --fail-on condition holds or advice was not confirmed, 5 verify could not "
+    "read everything, 70 internal error, 130 interrupted.\n\nFor example:\n"
     "  iobench generate demo --to demo-data\n  iobench run demo --data demo-data"
 )
 

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from ..base.beneath import NoFileError, open_regular
-from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular
+from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular, require_place
 from ..base.errors import DatasetError, IobenchError, StorageError
 from ..settings.base import Strict, explain
 from ..settings.dataset import DatasetSpec
@@ -376,16 +376,13 @@ PackingOf = Callable[[DatasetSpec, str], Packing]
 def load_manifest(root: str | Path, packing_of: PackingOf) -> Manifest:
     """Load the manifest of a dataset directory.
 
-    Raises DatasetError if the directory does not exist, is not a dataset or is incomplete, or if
-    the tables do not belong to the manifest; StorageError if a file cannot be read; and what
-    ``packing_of`` raises.
+    Raises MissingPlaceError or UsageError if there is no such directory; DatasetError if it is not
+    a dataset or is incomplete, or if the tables do not belong to the manifest; StorageError if a
+    file cannot be read; and what ``packing_of`` raises.
     """
     root = Path(root)
     if not root.is_dir():
-        raise DatasetError(
-            f"no dataset at {root}: no such directory",
-            remedy=_how_to_get(root),
-        )
+        require_place(root, _how_to_get(root))
     if not _is_there(root / MANIFEST):
         if _is_there(root / MARKER):
             raise DatasetError(

@@ -206,12 +206,7 @@ def load_run(directory: Path) -> RunRecord:
     names the file and the key, if the file cannot be read or does not fit the schema.
     """
     path = directory if directory.is_file() else directory / RUN_FILE
-    try:
-        data = read_json(path, version=SCHEMA_VERSION)
-    except FileNotFoundError:
-        raise IobenchError(
-            f"no {RUN_FILE} in {directory}", remedy="name a run directory, e.g. results/<run>"
-        ) from None
+    data = read_json(path, version=SCHEMA_VERSION, what="a run directory, e.g. results/<run>")
     job = data.get("job")
     kind = job.get("kind") if isinstance(job, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:

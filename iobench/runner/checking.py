@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..base import memory
+from ..base.documents import require_place
 from ..base.errors import (
     DatasetError,
     InterruptedRun,
     IobenchError,
+    NoRoomError,
     StorageError,
     TargetHeldError,
     TargetRefusedError,
@@ -111,11 +113,8 @@ def find_place(url: str, workload: str | None, overrides: list[str]) -> CheckPla
     """
     home = innermost(open_storage(url))
     root = local_root(home)
-    if root is not None and not root.is_dir():
-        raise UsageError(
-            f"{root} is not a directory" if root.exists() else f"no such directory: {root}",
-            remedy="name a directory of the storage to check, or a URL",
-        )
+    if root is not None:
+        require_place(root, "name a directory of the storage to check, or a URL")
     found = exists(home, MANIFEST) or exists(home, MARKER)
     if workload is None and found:
         workload, more = _workload_of(url)
@@ -373,7 +372,7 @@ class _Filling:
             mebibytes = math.ceil(least / (1 << 20))
             fits = share < 1 and mebibytes << 20 <= free
             more = f"give --size {mebibytes}MiB, " if fits else ""
-            raise UsageError(
+            raise NoRoomError(
                 f"{root} has {format_bytes(free)} free{used}; the smallest dataset of "
                 f"'{self.spec.name}' for it has {format_bytes(least)}",
                 remedy=f"{more}free up to {format_bytes(least / share)}, name another directory, "

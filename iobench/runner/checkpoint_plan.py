@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 
-from ..base.errors import UsageError
+from ..base.errors import NoRoomError, UsageError
+from ..base.filesystem import free_bytes, nearest_existing
 from ..base.memory import available_bytes
 from ..base.units import format_bytes
 from ..checkpoint import WRITERS, check_options
@@ -194,7 +193,7 @@ def describe_checkpoint(
             )
         )
     root = local_root(open_storage(url)) if url else None
-    free = None if root is None else shutil.disk_usage(_existing(root)).free
+    free = None if root is None else free_bytes(root.absolute())
     needed = needed_bytes(spec, sum(sizes), state)
     return CheckpointPlanFigures(
         model=spec.model,
@@ -228,10 +227,6 @@ def describe_checkpoint(
     )
 
 
-def _existing(path: Path) -> Path:
-    return next(there for there in (path.absolute(), *path.absolute().parents) if there.exists())
-
-
 def check_memory(plan: StudyPlan) -> None:
     """Check that the states of this host's ranks, and copies of them, fit into memory."""
     free = available_bytes()
@@ -258,14 +253,14 @@ def check_space(plan: StudyPlan) -> None:
     root = local_root(open_storage(plan.url))
     if root is None:
         return
-    there = _existing(root)
-    free = shutil.disk_usage(there).free
+    there = nearest_existing(root.absolute())
+    free = free_bytes(there)
     needed = needed_bytes(plan.spec, plan.saved_bytes, plan.bytes)
     if needed > free:
         fitting = Fraction(free * plan.bytes, needed * max(plan.full.state_bytes, 1))
         what = f"{plan.spec.keep + 1} checkpoints of {format_bytes(plan.saved_bytes)}"
         what += f" and one of {format_bytes(plan.bytes)}" if plan.partial else ""
-        raise UsageError(
+        raise NoRoomError(
             f"{what} don't fit into the {format_bytes(free)} that are free at {there}",
             remedy=f"use --scale {_share_below(fitting)}",
         )

@@ -5,7 +5,6 @@ Only a loader of the user's own is tried, since nobody else knows the size of it
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,8 @@ import numpy as np
 
 from ..accelerate import ACCELERATORS
 from ..base.errors import DatasetError, UsageError
-from ..base.units import counted, format_bytes
+from ..base.filesystem import require_room
+from ..base.units import counted
 from ..data.dataset import find_dataset, load_dataset_spec, read_by_blocks
 from ..judge.figures.in_flight import asked_reads_in_flight
 from ..load import is_sequential, use_direct, with_map
@@ -309,20 +309,13 @@ def check_local_cache(spec: LocalCacheSpec, stored_bytes: int) -> None:
 
 
 def check_room(url: str, needed: float, what: str, remedy: str) -> None:
-    """Check that a local place has room for what a window writes. Raises UsageError.
+    """Check that a local place has room for what a window writes. Raises NoRoomError.
 
     ``needed``: bytes. ``what``: with its verb, for the message.
     """
     root = local_root(innermost(open_storage(url)))
-    if root is None:
-        return
-    there = next(each for each in (root, *root.parents) if each.exists())
-    free = shutil.disk_usage(there).free
-    if needed > free:
-        raise UsageError(
-            f"{what} {format_bytes(needed)}, and {format_bytes(free)} are free at {there}",
-            remedy=remedy,
-        )
+    if root is not None:
+        require_room(root, needed, what, remedy)
 
 
 def steps_per_repetition(workload: Workload, *, samples: int, accelerators: int) -> int:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ..base.errors import UsageError
+from ..base.errors import NoRoomError, UsageError
 from ..base.units import format_bytes, format_duration
 from ..data.dataset import index_file
 from ..load import library_version, make_reader, open_library
@@ -123,7 +123,7 @@ def in_memory(plan: Plan, shards: Indices) -> Iterator[tuple[Manifest, Storage]]
     kind = plan.workload.loader.kind
     need = int(manifest.shards["size"].sum()) * (2 if converter_class(kind) is not None else 1)
     if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < need:
-        raise UsageError(
+        raise NoRoomError(
             f"{_MEMORY} has no {format_bytes(need)} free for a copy of some shards",
             remedy=f"make it larger: mount -o remount,size=SIZE {_MEMORY}",
         )

@@ -7,13 +7,12 @@ can be made again to check what was loaded. Each 4 KiB are unique, and nothing c
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..base.buffers import private
-from ..base.errors import StorageError, TargetRefusedError, UsageError
+from ..base.errors import TargetRefusedError, UsageError
+from ..base.filesystem import require_room
 from ..base.payload import fill
-from ..base.units import format_bytes
 from ..storage.base import Buffer, Guarded, Storage, innermost, local_root
 from ..storage.locks.held import Held
 from ..storage.window import ReadWindow
@@ -164,14 +163,8 @@ def _has(storage: Storage, key: str, begin: bytes) -> bool:
 
 
 def _require_space(storage: Storage, need: int) -> None:
-    """Raise StorageError if a local place has less free space. Passes where that is unknown."""
+    """Raise NoRoomError if a local place has less free space. Passes where that is unknown."""
     root = local_root(innermost(storage))
-    if root is None:
-        return
-    existing = next(path for path in (root, *root.parents) if path.is_dir())
-    free = os.statvfs(existing)
-    if need > (have := free.f_bavail * free.f_frsize):
-        raise StorageError(
-            f"{existing} has {format_bytes(have)} free, the weights need {format_bytes(need)}",
-            remedy="free some space, or choose another target, or fewer --layers",
-        )
+    if root is not None:
+        remedy = "free some space, or choose another target, or fewer --layers"
+        require_room(root, need, "the weights need", remedy)

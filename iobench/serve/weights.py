@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..base import buffers
-from ..base.documents import parse_json
+from ..base.documents import parse_json, require_place
 from ..base.errors import DatasetError, NoRoomError
 from ..base.units import format_bytes
 from ..storage.base import Storage, exists, innermost, local_root, read_object
@@ -157,12 +157,12 @@ def _at_root(storage: Storage) -> tuple[str | None, list[str]]:
     keys = sorted(name for name in names if name.endswith(SUFFIX))
     indices = [name for name in names if name.endswith(f"{SUFFIX}.index.json")]
     if not keys:
-        root = local_root(innermost(storage))
-        what = f"{storage.url} has no *{SUFFIX} file"
-        if root is not None and not root.exists():
-            what = f"no weights at {storage.url}: no such directory"
         make = f", or make one: iobench generate llama3-8b-weights --to {storage.url}"
-        raise DatasetError(what, remedy=f"name the folder that holds them{'' if names else make}")
+        remedy = f"name the folder that holds the weights{'' if names else make}"
+        root = local_root(innermost(storage))
+        if root is not None:
+            require_place(root, remedy)
+        raise DatasetError(f"{storage.url} has no *{SUFFIX} file", remedy=remedy)
     if len(keys) > _MAX_SHARDS:
         raise DatasetError(
             f"{storage.url} has {len(keys):,} files *{SUFFIX}, more than the {_MAX_SHARDS:,} that "

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ..base.errors import UsageError
+from ..base.documents import require_place
 from .base import Count, Duration, Figure, OpenRecord, Record, fitting, read_json
 
 
@@ -123,10 +123,6 @@ class StepRecording(Record):
 
 def read_recording(path: str | Path) -> StepRecording:
     """Read a file that ``iobench train --record`` has written. Raises UsageError, IobenchError."""
-    try:
-        return fitting(Path(path), StepRecording, read_json(Path(path), version="1"))
-    except FileNotFoundError:
-        raise UsageError(
-            f"there is no recording of steps at {path}",
-            remedy="make one: iobench train MODEL --record FILE",
-        ) from None
+    file = Path(path)
+    require_place(file, "record steps: iobench train MODEL --record FILE", directory=False)
+    return fitting(file, StepRecording, read_json(file, version="1", what="a file of such steps"))

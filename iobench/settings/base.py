@@ -31,6 +31,7 @@ from ..base.documents import (
     json_text,
     parse_json,
     read_regular,
+    require_place,
     write_whole,
 )
 from ..base.errors import IobenchError, SpecError, UnknownNameError, UsageError, nearest
@@ -202,23 +203,21 @@ def load_record(path: Path, model: type[M], *, version: str, what: str) -> M:
 
     Raises IobenchError in one line, with the file and the key, if there is none or it does not fit.
     """
-    try:
-        return fitting(path, model, read_json(path, version=version))
-    except FileNotFoundError:
-        raise IobenchError(f"no {path.name} in {path.parent}", remedy=f"name {what}") from None
+    return fitting(path, model, read_json(path, version=version, what=what))
 
 
-def read_json(path: Path, *, version: str) -> dict[str, object]:
+def read_json(path: Path, *, version: str, what: str) -> dict[str, object]:
     """Read a JSON object that iobench wrote, of the same major version as ``version``.
 
-    Raises FileNotFoundError if there is no such
-    file. Raises IobenchError in one line that names the file if it cannot be read, is not a JSON
-    object, or has another major version of the schema.
+    ``what`` is a directory that has one, in words. Raises MissingPlaceError if there is no such
+    directory. Raises IobenchError in one line that names the file if it is not there, cannot be
+    read, is not a JSON object, or has another major version of the schema.
     """
     try:
         data = parse_json(read_regular(path, MAX_DOCUMENT_BYTES))
     except FileNotFoundError:
-        raise
+        require_place(path.parent, f"name {what}")
+        raise IobenchError(f"no {path.name} in {path.parent}", remedy=f"name {what}") from None
     except (OSError, ValueError) as error:
         raise IobenchError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}",

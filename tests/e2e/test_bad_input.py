@@ -198,8 +198,29 @@ sweep walk.yaml
 sweep walk.yaml --to new --data data
 sweep walk.yaml --data data --samples 3
 sweep walk.yaml --data data --one-at-a-time
+verify /dev/null
+generate demo --to new --samples 9999999999
+generate huge.yaml --to new
+run demo --data nowhere
+train resnet18 --data nowhere
+serve resnet50-server --data nowhere --rate 5
+verify nowhere
+load nowhere
+clean nowhere
+scan nowhere --save new.yaml
+doctor nowhere
+probe nowhere
+check nowhere
+ab nowhere data --workload tiny.yaml
+sweep --resume nowhere
+report nowhere
+compare nowhere data
+whatif nowhere --latency 1ms
+advise nowhere
+cost nowhere --instance g5.2xlarge
+size demo --accelerators 4 --from nowhere
 """
-"""Each ends with 2: the command itself is wrong."""
+"""Each ends with 2: the command itself is wrong, or what it names is not there or has no room."""
 
 PLACES = f"""
 run demo --data extension
@@ -208,12 +229,8 @@ run resnet50-h100 --data data {QUICK}
 verify extension
 verify half
 verify /
-verify /dev/null
-scan nowhere --save new.yaml
-generate demo --to new --samples 9999999999
-generate huge.yaml --to new
 """
-"""Each ends with 1: what it names is not there, is something else, or has no room."""
+"""Each ends with 1: what it names is there, and is something else."""
 
 
 @pytest.mark.parametrize(

@@ -166,11 +166,6 @@ def test_a_file_of_tokens_is_one_sample_and_the_scan_says_so(tmp_path: Path) -> 
     assert any("not divide it into tokens" in note for note in report.notes)
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    said = refused(f"scan {tmp_path}/none --save {tmp_path}/mine.yaml", code=1)
-    assert f"there is no directory {tmp_path}/none" in said
-
-
 def test_the_clone_has_the_shape(images: Path, tmp_path: Path) -> None:
     report = scan(LocalStorage(images))
     sizes = np.sort(report.manifest.samples["stored"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from iobench.base.errors import StorageError, WorkerError
+from iobench.base.errors import NoRoomError, StorageError, WorkerError
 from iobench.data.dataset import load_manifest
 from iobench.data.generator import generate, target
 from iobench.data.generator.pool import run_tasks
@@ -47,14 +47,20 @@ def spec(**changes: Any) -> DatasetSpec:
 
 
 def test_too_little_space_is_found_before_anything_is_written(small_disk: Path) -> None:
-    with pytest.raises(StorageError, match=r"MiB|KiB"):
-        generate(spec(), LocalStorage(small_disk / "d"), workers=0)
-    assert list(small_disk.iterdir()) == []
+    for words in (
+        ("generate", "demo", "--to", small_disk / "d"),
+        ("generate", "qwen3-0.6b-weights", "--to", small_disk / "d"),
+        ("checkpoint", "resnet50", "--to", small_disk / "d"),
+        ("check", small_disk),
+    ):
+        code, out, err = in_process(*words, "--quiet")
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert list(small_disk.iterdir()) == []
 
 
 def test_too_few_inodes_are_found_before(small_disk: Path) -> None:
     many = spec(samples=1000, format="files", shard_size=None, sample_size={"mean": 100})
-    with pytest.raises(StorageError, match="inodes"):
+    with pytest.raises(NoRoomError, match="inodes"):
         generate(many, LocalStorage(small_disk / "d"), workers=0)
     assert list(small_disk.iterdir()) == []
 

@@ -136,7 +136,7 @@ def test_a_log_follows_no_link(
 
 
 def test_debug_keeps_the_exit_code(tmp_path: Path) -> None:
-    for words, code in ((["plan", "nosuch"], 2), (["verify", str(tmp_path / "no")], 1)):
+    for words, code in ((["plan", "nosuch"], 2), (["verify", str(tmp_path)], 1)):
         assert refused(*words, code=code)
         ended, _, told = run(*words, "--debug")
         assert (ended, "Traceback" in told) == (code, True)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iobench.base.errors import DatasetError, StorageError
+from iobench.base.errors import DatasetError, MissingPlaceError, StorageError, UsageError
 from iobench.data.dataset import ResolvedSpec, cheaper_codecs, load_manifest
 from iobench.record.manifest import (
     MANIFEST,
@@ -63,25 +63,25 @@ def put_table(root: Path, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "asked", "advised"),
+    ("made", "asked", "kind", "advised"),
     [
-        ((), "new", "iobench generate NAME --to"),
-        ((), "s3:/bucket/data", "A URL has two slashes: s3://"),
-        (("mine.yaml",), "mine.yaml", "iobench generate"),
-        (("mine.yaml", "mine.manifest/"), "mine.yaml", "--origin"),
-        (("folder/",), "folder", "iobench scan"),
-        (("half/", f"half/{MARKER}"), "half", "same iobench generate again"),
+        ((), "new", MissingPlaceError, "iobench generate NAME --to"),
+        ((), "s3:/bucket/data", MissingPlaceError, "A URL has two slashes: s3://"),
+        (("mine.yaml",), "mine.yaml", UsageError, "iobench generate"),
+        (("mine.yaml", "mine.manifest/"), "mine.yaml", UsageError, "--origin"),
+        (("folder/",), "folder", DatasetError, "iobench scan"),
+        (("half/", f"half/{MARKER}"), "half", DatasetError, "same iobench generate again"),
     ],
 )
 def test_no_dataset_and_what_to_do(
-    tmp_path: Path, made: tuple[str, ...], asked: str, advised: str
+    tmp_path: Path, made: tuple[str, ...], asked: str, kind: type[Exception], advised: str
 ) -> None:
     for name in made:
         if name.endswith("/"):
             (tmp_path / name).mkdir()
         else:
             (tmp_path / name).write_text("{}")
-    assert advised in refused(tmp_path / asked)
+    assert advised in refused(tmp_path / asked, kind)
 
 
 def test_a_manifest_that_cannot_be_looked_at_may_be_intact(

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from iobench.base.errors import StorageError, TargetRefusedError, UnknownNameError, UsageError
+from iobench.base.errors import (
+    NoRoomError,
+    StorageError,
+    TargetRefusedError,
+    UnknownNameError,
+    UsageError,
+)
 from iobench.serve.check import expected_checksums
 from iobench.serve.generate import generate_weights
 from iobench.serve.models import SERVED_MODELS, find_served_model, shards_of
@@ -182,8 +188,8 @@ def test_a_full_disk_is_seen_before_the_first_byte(
     class Full:
         f_bavail, f_frsize = 100, 4096
 
-    monkeypatch.setattr("iobench.serve.generate.os.statvfs", lambda path: Full)
-    with pytest.raises(StorageError, match="the weights need"):
+    monkeypatch.setattr("iobench.base.filesystem.os.statvfs", lambda path: Full)
+    with pytest.raises(NoRoomError, match="the weights need"):
         tiny(open_storage(str(tmp_path / "w")))
     assert not (tmp_path / "w").exists()
 

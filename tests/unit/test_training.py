@@ -396,7 +396,7 @@ def test_a_recording_that_does_not_fit_is_refused(
 
 def test_a_recording_that_is_missing_is_refused(tmp_path: Path) -> None:
     settings = ["accelerator.kind=recorded", f"accelerator.steps={tmp_path}/none.json"]
-    with pytest.raises(UsageError, match="no recording"):
+    with pytest.raises(UsageError, match="Record steps"):
         load_workload("resnet50-h100", settings)
 
 

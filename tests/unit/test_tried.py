@@ -285,7 +285,7 @@ def test_a_dataset_that_is_gone_or_another_one_is_refused(
 ) -> None:
     words = ("advise", earlier, "--confirm", "--results", tmp_path / "new", "--data")
     assert refused(*words, make_dataset(samples=12, format="files")[1], code=1)
-    assert refused(*words, tmp_path / "gone", code=1)
+    assert refused(*words, tmp_path / "gone")
     assert not (tmp_path / "new").exists()
 
 

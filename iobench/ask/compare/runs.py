@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from ...base.documents import require_place
 from ...base.errors import IobenchError, UsageError
 from ...judge.checkpoint.study import values_of_study
 from ...judge.figures.ranktime import shares_of
@@ -81,10 +82,10 @@ def collect(place: Path, depth: int = DEPTH) -> Collected:
     if _is(place, Path.is_file, found.left_out):
         place = place.parent
     if not _is(place, Path.is_dir, found.left_out):
-        raise UsageError(
-            found.left_out[0] if found.left_out else f"no such file or directory: {place}",
-            remedy="name a run directory, or a directory of runs, e.g. results/<run>",
-        )
+        remedy = "name a run directory, or a directory of runs, e.g. results/<run>"
+        if found.left_out:
+            raise UsageError(found.left_out[0], remedy=remedy)
+        require_place(place, remedy)
     first: dict[bytes, Path] = {}
     for directory in sorted(_run_directories(place, depth, found.left_out)):
         try:

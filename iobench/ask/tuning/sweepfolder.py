@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...base.documents import require_place
 from ...base.errors import IobenchError, UsageError
 from ...base.units import counted
 from ...record.run import RUN_FILE, TrainingRecord, load_run
@@ -44,11 +45,7 @@ def read_sweep(
     repetition, are not used, and are named in ``left_out``. Raises UsageError if fewer than two
     points remain, and for runs on several hosts or storages.
     """
-    if not folder.is_dir():
-        raise UsageError(
-            f"there is no directory {folder}",
-            remedy="name the directory of a sweep, e.g. results/<sweep>",
-        )
+    require_place(folder, "name the directory of a sweep, e.g. results/<sweep>")
     if (folder / RUN_FILE).is_file():
         raise UsageError(
             f"{folder} is one run, but advice needs several",

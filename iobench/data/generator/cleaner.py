@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...base.errors import DatasetError, MissingObjectError, TargetRefusedError
+from ...base.documents import require_place
+from ...base.errors import MissingObjectError, TargetRefusedError
 from ...base.safety import Removal, check_target, remove_exactly
 from ...record.manifest import (
     LAYOUT_BEGUN,
@@ -55,8 +56,7 @@ def clean(root: str | Path, *, dry_run: bool = False, break_lock: bool = False) 
     path = local_root(innermost(storage))
     if path is not None:
         path = check_target(path)
-        if not path.is_dir():
-            raise DatasetError(f"nothing to clean at {root}: no such directory")
+        require_place(path, "there is nothing to clean")
     elif isinstance(storage, Guarded):
         storage.check_target()
     if dry_run:

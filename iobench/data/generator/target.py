@@ -22,8 +22,15 @@ import numpy as np
 import xxhash
 
 from ...base.documents import MAX_DOCUMENT_BYTES, parse_json
-from ...base.errors import DatasetError, MissingObjectError, StorageError, TargetRefusedError
-from ...base.units import format_bytes, format_count
+from ...base.errors import (
+    DatasetError,
+    MissingObjectError,
+    NoRoomError,
+    StorageError,
+    TargetRefusedError,
+)
+from ...base.filesystem import free_bytes, nearest_existing, require_room
+from ...base.units import format_count
 from ...load.libraries import LOADERS
 from ...record.manifest import (
     ENGINES,
@@ -377,19 +384,18 @@ def _require_empty(storage: Storage) -> None:
 def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
     """Refuse a dataset of more than twice the free space, before its sizes are even drawn.
 
-    Passes if the free space is unknown (no local root). Raises StorageError.
+    Passes if the free space is unknown (no local root). Raises NoRoomError.
     """
     root = local_root(innermost(storage))
     if root is None or (root / MARKER).exists():
         return
-    existing = next(path for path in (root, *root.parents) if path.is_dir())
-    free = os.statvfs(existing)
-    have, need = free.f_bavail * free.f_frsize, spec.nominal_bytes / spec.compress_ratio
-    if need > 2 * have:
-        raise StorageError(
-            f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}",
-            remedy="free some space, choose another target, or a smaller --size",
-        )
+    need = spec.nominal_bytes / spec.compress_ratio
+    if need > 2 * free_bytes(root):
+        require_room(root, need, _NEEDS, _LESS)
+
+
+_NEEDS = "the dataset needs"
+_LESS = "free some space, choose another target, or a smaller --size"
 
 
 def _require_space(
@@ -398,11 +404,11 @@ def _require_space(
     """Check that the remaining data fits, before the first byte is written.
 
     Counts bytes and inodes. Passes if the free space is unknown (no local root). Raises
-    StorageError.
+    NoRoomError, and StorageError for a file system that is read-only.
     """
     if root is None:
         return
-    existing = next(path for path in (root, *root.parents) if path.is_dir())
+    existing = nearest_existing(root)
     free = os.statvfs(existing)
     dataset = ResolvedSpec.of(spec)
     shards = plan.shard_count - done_shards
@@ -418,18 +424,12 @@ def _require_space(
     need += plan.sample_count * 36 + (
         shards * free.f_frsize // 2 if dataset.format.one_sample_per_shard else 0
     )
-    have = free.f_bavail * free.f_frsize
-    remedy = "free some space, choose another target, or a smaller --size"
-    if need > have:
-        raise StorageError(
-            f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}",
-            remedy=remedy,
-        )
+    require_room(existing, need, _NEEDS, _LESS)
     if free.f_files and shards > free.f_favail:
-        raise StorageError(
+        raise NoRoomError(
             f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs "
             f"{format_count(shards)}",
-            remedy=remedy,
+            remedy=_LESS,
         )
     if free.f_flag & os.ST_RDONLY:
         raise StorageError(f"{existing} is read-only", remedy="choose another target")

@@ -20,6 +20,7 @@ import xxhash
 
 from ... import __version__
 from ...base.beneath import key_problem
+from ...base.documents import require_place
 from ...base.errors import DatasetError, UsageError
 from ...base.text import printable
 from ...base.units import counted
@@ -172,10 +173,8 @@ def scan(
     shard is damaged, WorkerError that names the shard over which a worker died, StorageError.
     """
     root = local_root(innermost(storage))
-    if root is not None and not root.is_dir():
-        raise DatasetError(
-            f"there is no directory {root}", remedy="name the one that your data is in"
-        )
+    if root is not None:
+        require_place(root, "name the one that your data is in")
     url = innermost(storage).url  # URL of the data itself: a later run adds its own wrappers
     entries = list(storage.list())
     odd = [entry for entry in entries if key_problem(entry.key)]

@@ -9,6 +9,7 @@ from itertools import islice
 
 import numpy as np
 
+from ...base.documents import require_place
 from ...base.errors import UsageError
 from ...base.units import format_bytes
 from ...data.dataset import find_dataset
@@ -57,11 +58,8 @@ def open_target(
     """
     home = open_storage(url)
     root = local_root(innermost(home))
-    if root is not None and not root.is_dir():
-        raise UsageError(
-            f"{root} is not a directory" if root.exists() else f"no such directory: {root}",
-            remedy="name the directory or URL that holds a dataset, or files to read",
-        )
+    if root is not None:
+        require_place(root, "name the directory or URL that holds a dataset, or files to read")
     if any(exists(innermost(home), key) for key in (MANIFEST, MARKER)):
         manifest, place = find_dataset(url, origin=origin)
         with reading(home, manifest, verb="probe") if hold else nullcontext() as lease:

@@ -274,7 +274,7 @@ def parts_in(directory: Path) -> list[WatchedPart]:
     """The parts of all ranks that have left, in their order. Raises IobenchError."""
     found = []
     for path in sorted((directory / RANKS).glob("rank-*.json")):
-        rank = fitting(path, WatchedRank, read_json(path, version="1"))
+        rank = fitting(path, WatchedRank, read_json(path, version="1", what="a run directory"))
         samples = path.with_name(f"host-{rank.rank}.parquet")
         found.append(
             WatchedPart(
