@@ -1,22 +1,17 @@
-"""Sections as one HTML page that needs nothing else: no request leaves it.
+"""Sections as the body of an HTML page.
 
-Style, script and data are inside the file. A Content-Security-Policy allows this style and this
-script alone, by their hashes, and no connection at all. Charts are drawn as SVG, with their
-table below them. The data is JSON in script elements of a type that browsers do not run.
+Charts are drawn as SVG, with their table below them. The data is JSON in script elements of a type
+that browsers do not run. ``page/whole.py`` puts the page around it.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
 from ..base.text import printable, renders
@@ -55,66 +50,7 @@ def hypertext(text: str, limit: int | None = None) -> str:
     return html.escape(printable(text, limit))
 
 
-@cache
-def _resource(name: str) -> str:
-    return (files(__package__) / "page" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """The source expression of Content Security Policy, level 3, for an inline element."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def html_page(
-    sections: Sequence[Section],
-    *,
-    title: str,
-    made: str,
-    document: str,
-    table: str,
-    tables: Mapping[str, str] | None = None,
-) -> str:
-    """The whole page, in ASCII.
-
-    ``made``: by which version, and when. The page offers for download: ``document`` and ``table``,
-    the report as JSON and as CSV, and ``tables``, each of its tables and timelines as CSV by its
-    id.
-    """
-    tables = tables or {}
-    styles, scripts = [_resource("page.css")], [_resource("page.js")]
-    if any(isinstance(section, Timeline) for section in sections):
-        styles.insert(0, _resource("uplot/uPlot.min.css"))
-        scripts.insert(0, _licensed(_resource("uplot/uPlot.iife.min.js")))
-    policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; "
-        f"style-src {' '.join(map(_hash, styles))}; base-uri 'none'; form-action 'none'"
-    )
-    body = render_html(sections, title, made, frozenset(tables))
-    data = {"csv": table, **{f"csv-{name}": text for name, text in tables.items()}}
-    embedded = "".join(
-        f'<script type="application/json" id="{name}">{_data(json.dumps(text))}</script>\n'
-        for name, text in data.items()
-    )
-    text = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{hypertext(title)}</title>\n"
-        f"{''.join(f'<style>{style}</style>' for style in styles)}\n</head>\n<body>\n{body}"
-        f'<script type="application/json" id="json">{_data(document)}</script>\n'
-        f"{embedded}{''.join(f'<script>{script}</script>' for script in scripts)}\n"
-        "</body>\n</html>\n"
-    )
-    # Style, script and data are ASCII. Elsewhere a character reference is the character.
-    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def _licensed(script: str) -> str:
-    """The script below its licence, which every copy must contain."""
-    return f"/*\n{_resource('uplot/LICENSE')}*/\n{script}"
-
-
-def _data(text: str) -> str:
+def json_data(text: str) -> str:
     """JSON that cannot end the script element that it is in: ``<`` is inside strings only."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -284,7 +220,7 @@ def _timeline(section: Timeline) -> str:
     return (
         f'<div class="timeline" data-of="{name}"><div class="moves">{buttons}</div>'
         f'<div class="plot"></div>{below}</div>\n{notes}'
-        f'<script type="application/json" id="{name}">{_data(json.dumps(data))}</script>\n'
+        f'<script type="application/json" id="{name}">{json_data(json.dumps(data))}</script>\n'
     )
 
 

@@ -27,8 +27,8 @@ from iobench.record.run import RunRecord, TrainingRecord, load_run, load_trainin
 from iobench.record.sweep import load_sweep, parse_axis
 from iobench.report import advise, record
 from iobench.report import sweep as sweep_report
+from iobench.report.page.whole import page
 from iobench.report.render_csv import render_csv
-from iobench.report.render_html import html_page
 from iobench.report.render_markdown import render_markdown
 from iobench.report.render_text import render_text
 from iobench.report.sections import Section
@@ -63,7 +63,7 @@ def _in_every_medium(sections: Sequence[Section]) -> None:
     render_text(sections, width=80)
     render_csv(sections)
     render_markdown(sections)
-    html_page(sections, title="", made="", document="{}", table="")
+    page({}, sections)
 
 
 def _shown(doc: RunRecord) -> None:

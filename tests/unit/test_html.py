@@ -12,8 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from iobench.report.figures import word
-from iobench.report.render_csv import render_csv
-from iobench.report.render_html import html_page
+from iobench.report.page.whole import page as page_of
 from iobench.report.sections import (
     Cell,
     Chart,
@@ -106,9 +105,7 @@ class Made(NamedTuple):
 
 def made(name: str) -> Made:
     found = report(name)
-    text = html_page(
-        found, title="t", made="m", document='{"a": "</script>"}', table=render_csv(found)
-    )
+    text = page_of({"a": "</script>"}, found)
     return Made(text, Page(text))
 
 
@@ -167,6 +164,7 @@ def test_a_page_asks_for_nothing_and_runs_only_its_own_script(name: str) -> None
 
 def test_text_of_others_stays_text() -> None:
     found: list[Section] = [
+        FirstScreen(job=HOSTILE, state=HOSTILE),
         Headline(id="h", title=HOSTILE, sentences=('"><img src=x onerror=alert(1)>',)),
         Table(
             id="t",
@@ -186,9 +184,9 @@ def test_text_of_others_stays_text() -> None:
             ),
         ),
     ]
-    text = html_page(found, title=HOSTILE, made=HOSTILE, document="{}", table=HOSTILE)
+    text = page_of({HOSTILE: HOSTILE}, found)
     page = Page(text)
     assert '"><img src=x onerror=alert(1)>' in page.told
     assert "img" not in {tag for tag, *_ in page.attributes}
-    assert text.count("<script") == text.count("</script>") == 3
+    assert text.count("<script") == text.count("</script>") == 4
     assert "\u202e" not in html.unescape(text)
