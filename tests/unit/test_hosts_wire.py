@@ -14,6 +14,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,8 +26,8 @@ from iobench.judge.figures.ranktime import slow_hosts
 from iobench.record.typed import ArrayText, to_text
 from iobench.runner.hosts import wire
 from iobench.runner.hosts.barrier import HostsBarrier, HostsSteps, lead_steps
-from iobench.runner.hosts.control import Peer
-from iobench.runner.hosts.launch import share_of
+from iobench.runner.hosts.control import Control, Peer
+from iobench.runner.hosts.launch import Launch, share_of
 from iobench.runner.hosts.meeting import Joined
 from iobench.runner.hosts.member import FromRank, Member
 from iobench.runner.hosts.serving import arguments_of, result_of
@@ -336,6 +337,29 @@ def test_a_host_that_has_gone_is_named(ends: tuple[Wire, Wire]) -> None:
     for use in (here.receive, here.beat, here.poll, here.echo):
         with pytest.raises(HostLostError):
             use()
+
+
+def test_a_host_that_leaves_at_once_after_goodbye_is_not_called_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = connected()
+    first, second = Wires(leads=True), Wires(leads=False)
+    here, there = first.add(one, "host 1 (b)"), second.add(other, "host 0 (a)")
+    sent = here.send
+
+    def send(message: Message) -> None:
+        sent(message)
+        assert there.receive().kind == "bye"
+        there.close()
+        assert here.over.wait(20)
+
+    monkeypatch.setattr(here, "send", send)
+    hosts = [Joined(index=n, name="a", machine="m", version="1", accelerators=1) for n in (0, 1)]
+    launch = Launch(by="", index=0, hosts=2, address="", port=0)
+    met: Any = SimpleNamespace(launch=launch, hosts=hosts, wires=first, peers=[here])
+    Control(met).say_bye(0)
+    second.close()
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(("accelerators", "hosts", "each"), [(8, 4, 2), (2, 2, 1)])

@@ -247,9 +247,9 @@ class Control:
     def say_bye(self, code: int, why: str = "") -> None:
         """End the run on all hosts that are not lost."""
         for peer in self.peers:
+            peer.wire.closed = True  # first, since the other end closes when it has read that
             try:
                 peer.wire.send(Message("bye", code=code, body=to_text(why, str)))
-                peer.wire.closed = True
             except HostLostError as error:
                 log.info("%s", error)
         deadline = time.monotonic() + GOODBYE_S
