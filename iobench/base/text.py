@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import re
 import shlex
+import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -186,3 +187,15 @@ def quoted(word: str) -> str:
         data = word.encode("utf-8", "surrogatepass")
     kept = {byte: chr(byte) for byte in range(0x20, 0x7F) if byte not in b"\\'"}
     return f"$'{''.join(kept.get(byte, f'{chr(92)}x{byte:02x}') for byte in data)}'"
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """``text`` in lines of at most ``width`` columns; a longer word stays whole."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first]

@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import Any
 
 from ..base.errors import UsageError
-from ..base.text import printable
+from ..base.text import printable, wrapped
 from ..base.units import counted
 from ..plugins import Registry
-from ..report.render_text import wrapped
 from .terminal import columns, note, show_json, show_lines
 from .verbs import KINDS, ListRequest
 

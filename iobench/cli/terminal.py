@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ..base.documents import json_text
 from ..base.errors import IobenchError, UsageError
 from ..base.processes import rank
-from ..base.text import printable
+from ..base.text import printable, wrapped
 from ..base.units import format_duration
-from ..report.render_text import wrapped
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

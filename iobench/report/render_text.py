@@ -6,10 +6,9 @@ are left out; if that is not enough, each row becomes a block of lines.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 
-from ..base.text import printable, renders
+from ..base.text import printable, renders, wrapped
 from .sections import (
     Bars,
     Cell,
@@ -60,18 +59,6 @@ def painter(color: bool) -> Paint:
         if color
         else (lambda text, name: text)
     )
-
-
-def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """``text`` in lines of at most ``width`` columns; a longer word stays whole."""
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [first]
 
 
 @renders(printable)
