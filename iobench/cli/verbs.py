@@ -500,7 +500,7 @@ class RunQuestion(MeasuringQuestion):
         without("confirm", "find_max"),
     ] = None
     """measure the loader that this function of yours returns (a torch DataLoader, any iterable
-    of batches, a Lightning DataModule), unchanged"""
+    of batches, a Lightning DataModule), unchanged; FILE.py:FUNCTION names it by its file"""
     loader_args: Annotated[KeysAndValues, LOADER_OF_YOURS, MORE] = ()
     """an argument for that function; repeatable. The dataset's directory is passed as 'data' if
     the function has this parameter"""

@@ -9,9 +9,12 @@ import importlib
 import inspect
 import multiprocessing.util
 import os
+import re
 import signal
 import sys
+import sysconfig
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -27,7 +30,13 @@ from ..settings.workload import LoaderSpec
 _LAST = 0
 """Priority of the finalizer: before multiprocessing waits for processes that the user started."""
 
-_FORM = "write it as MODULE:FUNCTION, like mypkg.data:make_loader"
+_FORM = "write it as MODULE:FUNCTION or FILE.py:FUNCTION, like mypkg.data:make_loader"
+
+_INSTALLED = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(str(Path(__file__).parents[1]), "<"),
+)
+"""Where code lies that is not the user's: Python, packages, iobench, and what is frozen."""
 
 
 def make(
@@ -46,31 +55,39 @@ def make(
     arguments: dict[str, Any] = dict(loading.args)
     if takes(factory, "data") and "data" not in arguments:
         arguments["data"] = data
+    _check_call(factory, name, arguments)
     try:
         made = factory(**arguments)
         if callable(getattr(made, "train_dataloader", None)):
             made = _of_module(made)
     except BaseException as error:  # sys.exit, too
         raise UsageError(
-            f"the loader factory {name} failed: {one_line(error)}",
-            remedy="use --debug to see its traceback",
+            f"the loader factory {name} failed: {one_line(error)}{place_of(error)}", remedy=MEND
         ) from error
     return loader_of(made, name, loading, batch_size=batch_size)
 
 
 def find(name: str) -> Callable[..., Any]:
-    """Import the factory ``module:function``; the current directory is searched, too."""
+    """Import the factory ``module:function`` or ``file.py:function``.
+
+    The current directory is searched, too, or the one of the file.
+    """
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         raise UsageError(f"'{name}' does not name a loader factory", remedy=_FORM)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    folder = os.getcwd()
+    if module_name.endswith(".py"):
+        folder, file = os.path.split(os.path.abspath(module_name))
+        module_name = file.removesuffix(".py")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module_name)
     except BaseException as error:  # a script may call sys.exit
+        place = place_of(error)
         raise UsageError(
-            f"the module {module_name} of --loader can't be imported: {one_line(error)}",
-            remedy="start iobench where Python finds it, or set PYTHONPATH",
+            f"the module {module_name} of --loader can't be imported: {one_line(error)}{place}",
+            remedy=MEND if place else "start iobench where Python finds it, or set PYTHONPATH",
         ) from error
     for part in path.split("."):
         inner = getattr(found, part, None)
@@ -83,6 +100,24 @@ def find(name: str) -> Callable[..., Any]:
         raise UsageError(f"{name} is a {type(found).__name__}, not a function", remedy=_FORM)
     factory: Callable[..., Any] = found
     return factory
+
+
+def _check_call(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise UsageError if the factory has not these parameters, or needs others."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        code = getattr(inspect.unwrap(factory), "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+        raise UsageError(
+            f"the loader factory {name}{where} can't be called: {error}; its parameters are "
+            f"{signature}",
+            remedy="give arguments by their names, --loader-args NAME=VALUE, or defaults to them",
+        ) from error
 
 
 def takes(factory: Callable[..., Any], name: str) -> bool:
@@ -141,6 +176,23 @@ def _over(dataset: Any, loading: LoaderSpec, *, batch_size: int) -> DataLoader[A
             "multiprocessing_context": loading.start_method,
         }
     return DataLoader(dataset, batch_size=batch_size, shuffle=True, **workers)
+
+
+MEND = "mend it there; --debug shows the whole traceback"
+"""What to do about an error of the user's code."""
+
+
+def place_of(error: BaseException) -> str:
+    """`` (FILE:LINE)`` of the user's own code, where the error came from; empty if not known.
+
+    An error that torch passes on from a worker has the traceback in its message.
+    """
+    frames = [(each.filename, each.lineno) for each in traceback.extract_tb(error.__traceback__)]
+    with suppress(Exception):  # the user's own class may fail at this
+        told = re.findall(r'^ *File "(.+)", line (\d+)', str(error), re.MULTILINE)
+        frames += [(file, int(line)) for file, line in told]
+    theirs = (each for each in reversed(frames) if not each[0].startswith(_INSTALLED))
+    return next((f" ({file}:{line})" for file, line in theirs), "")
 
 
 def one_line(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from ..settings.workload import USER_LOADER, LoaderSpec
 from ..storage.base import Storage, innermost, local_root
 from .batches import as_bytes, first_array
 from .board import Board, Gauge
-from .factory import contain, make, one_line
+from .factory import MEND, contain, make, one_line, place_of
 from .meter import Meter
 from .process import listen
 
@@ -303,8 +303,7 @@ def failed(error: BaseException) -> IobenchError:
     if death is not None:
         return death
     return WorkerError(
-        f"loader '{USER_LOADER}' failed: {one_line(error)}",
-        remedy="use --debug to see its traceback",
+        f"loader '{USER_LOADER}' failed: {one_line(error)}{place_of(error)}", remedy=MEND
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -210,6 +211,32 @@ def test_an_iterable_for_one_epoch_says_so() -> None:
     with pytest.raises(UsageError) as refused:
         leaves_of(loader, epoch=1)
     assert "only once" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "says"),
+    [
+        ("needs", 2, "'root'"),
+        ("of_batches", 6, "no image"),
+        ("inside", 10, "path"),
+    ],
+)
+def test_an_error_of_the_users_code_names_its_line(
+    function: str, line: int, says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"of_a_user_{function}.py"
+    file.write_text(
+        "from torch.utils.data import DataLoader\ndef needs(root): pass\nclass Bad:\n"
+        " def __len__(self): return 9\n def __getitem__(self, index):\n"
+        "  raise ValueError('no image')\ndef of_batches():\n"
+        " return DataLoader(Bad(), batch_size=2, num_workers=1)\n"
+        "def inside():\n return {}['path']\n"
+    )
+    loading = LoaderSpec(kind="user", factory=f"{file}:{function}")
+    with pytest.raises(IobenchError) as refused:
+        leaves_of(UserLoader(loading, data="", root="", batch_size=2, stored_bytes=1))
+    assert f"({file}:{line})" in str(refused.value)
+    assert says in str(refused.value)
 
 
 def test_an_error_with_several_lines_is_one_line() -> None:
