@@ -16,14 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated, Any
-
-from pydantic import Field, ValidationError
+from typing import Any
 
 from ..base.documents import MAX_HEADER_BYTES, MAX_NUMBER, parse_json, read_regular
 from ..base.errors import DatasetError
 from ..base.units import format_percent
-from ..settings.base import MAX_COUNT, Figure, OpenRecord
+from ..record.submission import summary_of
 from ..settings.yamlfile import parse_yaml
 
 SUMMARY = "summary.json"
@@ -328,33 +326,3 @@ def _facts(runs: Sequence[SubmittedRun]) -> Iterator[str]:
 def _mean(runs: Iterable[SubmittedRun], name: str) -> float | None:
     found = [value for run in runs for value in getattr(run, name)]
     return fmean(found) if found else None
-
-
-Whole = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-
-
-class MlperfMetric(OpenRecord):
-    train_au_percentage: list[Figure] | Figure | None = None
-    train_throughput_samples_per_second: list[Figure] | Figure | None = None
-    train_io_mean_MB_per_second: Figure | None = None
-    save_checkpoint_io_mean_GB_per_second: Figure | None = None
-    load_checkpoint_io_mean_GB_per_second: Figure | None = None
-
-
-class MlperfSummary(OpenRecord):
-    num_accelerators: Whole
-    num_hosts: Whole = 1
-    metric: MlperfMetric
-    start: str = ""
-    num_files_train: Whole | None = None
-    num_samples_per_file: Whole | None = None
-    host_memory_GB: list[Figure | None] = Field(default_factory=list)
-    data_size_per_host_GB: Figure | None = None
-
-
-def summary_of(found: object) -> MlperfSummary:
-    """The summary in a JSON document. Raises ValueError if it is none."""
-    try:
-        return MlperfSummary.model_validate(found)
-    except ValidationError:
-        raise ValueError("it is no summary of MLPerf Storage") from None

@@ -26,8 +26,8 @@ from ..record.serving import RequestWindow
 from ..record.training import Ceiling, FindMax, Repetition
 from ..record.verdict import RunCurve
 from .cache import with_cached_epochs
-from .checkpoint.meaning import with_meaning
-from .checkpoint.study import summaries_of, with_figures
+from .checkpoint import summaries_of, with_figures
+from .checkpoint_meaning import with_meaning
 from .figures.ablations import ablations_again, phase_of
 from .figures.curve import conclude_curve
 from .figures.events import Events, select

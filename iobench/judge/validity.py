@@ -30,14 +30,13 @@ from ..record.run import (
     ServingRecord,
     TrainingRecord,
 )
-from . import kv, serving
+from . import checkpoint, kv, serving
 from . import model_load as load
 from . import rules_cache as cache
 from . import rules_data as data
 from . import rules_mlperf as mlperf
 from . import rules_ranks as ranks
 from . import rules_speed as speed
-from .checkpoint import study as checkpoint
 from .judged import Judged, judge
 from .rules_data import RuleOutcome
 

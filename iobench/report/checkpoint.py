@@ -15,15 +15,8 @@ from ..base.units import (
     format_rate,
     format_share,
 )
-from ..judge.checkpoint.meaning import not_told, upper_word
-from ..judge.checkpoint.study import (
-    cpu_s_per_gb,
-    end_s,
-    host_saves,
-    slowdown,
-    value_of,
-    with_figures,
-)
+from ..judge.checkpoint import cpu_s_per_gb, end_s, host_saves, slowdown, value_of, with_figures
+from ..judge.checkpoint_meaning import not_told, upper_word
 from ..judge.rules_ranks import host_name
 from ..record.checkpoint import Meaning, Restore, Save, Spread, Study
 from ..record.metrics import metrics_of

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from statistics import fmean, pstdev
 
-from ..judge.checkpoint.study import duration_s
+from ..judge.checkpoint import duration_s
 from ..record.checkpoint import Restore, Save, Study
 from ..record.run import RunRecord, TrainingRecord
 

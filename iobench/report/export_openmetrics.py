@@ -14,7 +14,7 @@ from math import isfinite
 from statistics import median
 
 from ..base.text import MAX_SHOWN, printable
-from ..judge.checkpoint.study import values_of_study
+from ..judge.checkpoint import values_of_study
 from ..record.metrics import METRICS, Metric, Unit
 from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
 from ..record.verdict import Estimate

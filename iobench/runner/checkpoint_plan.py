@@ -15,7 +15,7 @@ from ..checkpoint import WRITERS, check_options
 from ..checkpoint.base import State
 from ..checkpoint.models import Parallelism, StateModel, find_model, scale
 from ..checkpoint.sharding import Share, changing, layout, shares
-from ..judge.checkpoint.meaning import (
+from ..judge.checkpoint_meaning import (
     longest_save_at_best_s,
     longest_save_s,
     published_mtbf_s,

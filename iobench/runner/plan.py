@@ -188,7 +188,7 @@ def make_plan(
         )
     tried: Sequence[Tried] = ()
     if workload.loader.subject.users:
-        from .third_party import adopt, try_loader
+        from .user_loader import adopt, try_loader
 
         tried = try_loader(
             workload, manifest, probe, world=accelerators, ranks=here or range(accelerators)

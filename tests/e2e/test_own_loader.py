@@ -19,7 +19,7 @@ from iobench.judge.cache import read_nothing
 from iobench.record.run import Finding, TrainingRecord, load_training
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
-from iobench.runner import third_party
+from iobench.runner import user_loader
 from tests import planted_loaders
 from tests.processes import wait_until
 from tests.servers.process import missing
@@ -187,7 +187,7 @@ def is_running(pid: str) -> bool:
 
 
 def test_a_loader_that_never_delivers_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(third_party, "MAX_TRY_S", 1.0)
+    monkeypatch.setattr(user_loader, "MAX_TRY_S", 1.0)
     code, _, err = run("never_returns", *BARE)
     assert (code, len(err.splitlines())) == (2, 1)
 

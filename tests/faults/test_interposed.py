@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from iobench.base.pagecache import unwritten_bytes
-from iobench.judge.checkpoint.study import proven
+from iobench.judge.checkpoint import proven
 from iobench.record.run import load_run
 from tests.processes import completed
 from tests.servers.process import missing

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.judge.checkpoint.meaning import (
+from iobench.judge.checkpoint import spread, with_figures
+from iobench.judge.checkpoint_meaning import (
     availability_s,
     daly_s,
     longest_save_at_best_s,
@@ -25,7 +26,6 @@ from iobench.judge.checkpoint.meaning import (
     waste,
     young_s,
 )
-from iobench.judge.checkpoint.study import spread, with_figures
 from iobench.record.checkpoint import Meaning, Restore, Save, Study, Training
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iobench.judge.checkpoint.study import (
+from iobench.judge.checkpoint import (
     MIN_BYTES,
     MIN_SAVES,
     back_pressure,

@@ -18,7 +18,7 @@ from iobench.ask.capacity.more_hosts import HostsPrediction, on_more_hosts, save
 from iobench.ask.capacity.scaling import Band, Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
 from iobench.base.errors import UsageError
 from iobench.host.timeline import StepEvent, write_events
-from iobench.judge.checkpoint.meaning import best_s, published_mtbf_s, waste
+from iobench.judge.checkpoint_meaning import best_s, published_mtbf_s, waste
 from iobench.judge.figures.instep import OwnStepTimes
 from tests.processes import in_process
 from tests.unit.conftest import build_run

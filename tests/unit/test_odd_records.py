@@ -21,7 +21,7 @@ from iobench.ask.compare.comparison import compare, outcome_of
 from iobench.ask.compare.runs import Group
 from iobench.ask.tuning.reasons import Bounds, fit
 from iobench.base.errors import UsageError
-from iobench.judge.checkpoint.meaning import waste
+from iobench.judge.checkpoint_meaning import waste
 from iobench.judge.judged import judge
 from iobench.judge.promise import shown
 from iobench.judge.rebuild import conclude

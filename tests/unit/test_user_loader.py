@@ -15,7 +15,7 @@ from iobench.judge.user_loader import user_findings
 from iobench.record.job import LoaderFacts, UserFacts
 from iobench.record.training import Repetition
 from iobench.runner.messages import Tried
-from iobench.runner.third_party import adopt, facts_of, reads_elsewhere
+from iobench.runner.user_loader import adopt, facts_of, reads_elsewhere
 from iobench.settings.workload import LoaderSpec, load_workload
 from iobench.subject.batches import as_bytes, hashes, measure
 from iobench.subject.board import FETCHES, RING, Board, Turns

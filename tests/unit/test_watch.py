@@ -21,7 +21,7 @@ from iobench.host.timeline import read_events
 from iobench.judge.rebuild import rebuild
 from iobench.load.torch_compat import inner_loader
 from iobench.record.run import EVENTS_FILE, TrainingRecord, load_training
-from iobench.runner.watching import context
+from iobench.runner import watching
 from iobench.subject import meter, process, watched
 from tests.planted_loaders import plain
 
@@ -323,7 +323,7 @@ def test_ranks_of_one_launch_share_a_directory(
 ) -> None:
     found = []
     for rank in (1, 0):
-        monkeypatch.setattr(context, "_counts", Counter())  # each rank is a process of its own
+        monkeypatch.setattr(watching, "_counts", Counter())  # each rank is a process of its own
         watch = iobench.watch([torch.ones(2)] * 9, results=tmp_path, rank=rank, world=3)
         with watch as batches:
             list(batches)
@@ -337,7 +337,7 @@ def test_ranks_of_one_launch_share_a_directory(
     events = read_events(tmp_path / doc.run_id / "events.parquet")
     assert np.unique(events["rank"]).tolist() == [0, 1]
     # The same rank once more, of the same parent process: not a part of this launch.
-    monkeypatch.setattr(context, "_counts", Counter())
+    monkeypatch.setattr(watching, "_counts", Counter())
     with (again := iobench.watch([1], results=tmp_path, rank=0, world=3)) as batches:
         list(batches)
     assert again.directory not in (None, found[0][0])

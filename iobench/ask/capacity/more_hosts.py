@@ -22,7 +22,7 @@ import numpy as np
 from ...base.documents import UNPRINTED
 from ...base.errors import UsageError
 from ...base.units import counted, format_count, format_percent
-from ...judge.checkpoint.meaning import best_s, published_mtbf_s, waste
+from ...judge.checkpoint_meaning import best_s, published_mtbf_s, waste
 from ...judge.statistics import NOISE
 from .hosts import SLOWEST_BARRIER, HostsChange, HostsModel, HostsPoint
 from .jobs import RecordedJob

@@ -195,15 +195,15 @@ class ServedNeed:
     measured_rate: float | None = None
 
 
-def stated_reads(median_s: float, p99_s: float | None, seed: int = 0) -> Reads:
+def stated_reads(median_s: float, p99_s: float | None) -> Reads:
     """Lognormal reads of this median and 99th percentile; without the latter all are alike."""
     if p99_s is None:
         return np.full(SIMULATED, median_s)
     sigma = lognormal_sigma(median_s, p99_s)
-    return np.random.default_rng(seed).lognormal(math.log(median_s), sigma, SIMULATED)
+    return np.random.default_rng(0).lognormal(math.log(median_s), sigma, SIMULATED)
 
 
-def recorded_reads(doc: ServingRecord, rows: Rows, seed: int = 0) -> Reads:
+def recorded_reads(doc: ServingRecord, rows: Rows) -> Reads:
     """Reads drawn from those of the repetitions. Raises UsageError where there are none."""
     places = [at for at, one in enumerate(doc.job.trials) if one.kind == "repetition"]
     good = np.isin(rows["trial"], places) & (rows["ready_ns"] >= 0) & (rows["failed"] == 0)
@@ -212,7 +212,7 @@ def recorded_reads(doc: ServingRecord, rows: Rows, seed: int = 0) -> Reads:
         raise UsageError(
             f"run {doc.run_id} read no sample in a repetition", remedy="name another run"
         )
-    return np.random.default_rng(seed).choice(took, SIMULATED)
+    return np.random.default_rng(0).choice(took, SIMULATED)
 
 
 def served_need(

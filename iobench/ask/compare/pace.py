@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
-from ...judge.checkpoint.meaning import (
+from ...judge.checkpoint import slowdown
+from ...judge.checkpoint_meaning import (
     SaveCost,
     restoring,
     waste,
@@ -20,7 +21,6 @@ from ...judge.checkpoint.meaning import (
     whole_saves,
     writing,
 )
-from ...judge.checkpoint.study import slowdown
 from ...judge.fed import delivered
 from ...judge.judged import judge
 from ...judge.statistics import t_quantile

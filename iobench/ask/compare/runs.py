@@ -17,7 +17,7 @@ from statistics import median
 
 from ...base.documents import require_place
 from ...base.errors import IobenchError, UsageError
-from ...judge.checkpoint.study import values_of_study
+from ...judge.checkpoint import values_of_study
 from ...judge.figures.ranktime import shares_of
 from ...judge.figures.requests import SUMMARISED
 from ...judge.judged import cut_by_budget

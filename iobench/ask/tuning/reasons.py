@@ -27,6 +27,8 @@ from ...judge.judged import judge
 from ...judge.statistics import NOISE, ratio_interval
 from .points import NEAR, SweptPoint, along, enough_shards, near_best, plain_bytes_per_sample
 
+CODEC = "dataset.codec"
+
 EFFICIENCY = 0.95
 MAX_ERROR = 0.15
 """Largest relative error on a size outside the fit for which the model is trusted."""
@@ -211,9 +213,7 @@ class ComparedCodec:
         )
 
 
-def judge_codec(
-    packed: SweptPoint, plain: SweptPoint, *, key: str = "dataset.codec"
-) -> ComparedCodec | None:
+def judge_codec(packed: SweptPoint, plain: SweptPoint) -> ComparedCodec | None:
     """Compare two points that differ in the codec; None if a ceiling that is needed is missing."""
     with_codec, without = judge(packed.document).evidence, judge(plain.document).evidence
     size = plain_bytes_per_sample(plain.document)
@@ -238,7 +238,7 @@ def judge_codec(
         [without.storage, without.prep, without.loader, without.accelerator]
     )
     return ComparedCodec(
-        codec=packed.settings.get(key, packed.document.job.dataset.asked.get("codec", "none")),
+        codec=packed.settings.get(CODEC, packed.document.job.dataset.asked.get("codec", "none")),
         ratio=ratio,
         storage_bytes_per_s=without.storage * size,
         decode_bytes_per_s=decode * size,

@@ -29,6 +29,7 @@ from .points import (
     smallest_near_best,
 )
 from .reasons import (
+    CODEC,
     FIRST_BATCH_S,
     SHARD_KEYS,
     Bounds,
@@ -45,8 +46,6 @@ from .reasons import (
     why_shard,
 )
 from .sweepfolder import SweepRuns
-
-CODEC = "dataset.codec"
 
 MIN_TRIAL_S, PLAIN = 5.0, 1.5
 """Shortest repetition in seconds, and the gain from which on shorter ones are accepted.

@@ -21,8 +21,8 @@ from ...settings.workload import LoaderSpec
 from ..cache import fill_cache
 from ..phase import Outcome
 from ..plan import Plan
-from ..third_party import reads_elsewhere
 from ..trials import spread
+from ..user_loader import reads_elsewhere
 from .bench import MAX_COPY_BYTES, Bench, MemoryCopy, choose_shards
 from .curve import rate_samples, storage_curve
 

@@ -1,4 +1,8 @@
-"""The context in which a training of the user's own is measured."""
+"""``iobench.watch``: measure the loader of a training that iobench does not run.
+
+This is the context that the user's script holds. ``runner.watched`` looks at the host around each
+iteration, and makes the record of what all ranks of a host leave.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +20,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ...base.errors import IobenchError, UsageError
-from ...base.text import printable, quoted
-from ...host import host as this_host
-from ...record.host import Host
-from ...record.run import TrainingRecord
-from ...record.training import WatchedRank, WatchFacts
-from ...settings.tags import checked_tags, tagged
-from ...subject.board import Board, Gauge
-from ...subject.factory import one_line
-from ...subject.meter import Meter
-from ...subject.process import listen
-from ...subject.watched import Around, Book, Nothing, Watched, watched
-from ..facts import new_directory
-from .record import (
+from ..base.errors import IobenchError, UsageError
+from ..base.text import printable, quoted
+from ..host import host as this_host
+from ..record.host import Host
+from ..record.run import TrainingRecord
+from ..record.training import WatchedRank, WatchFacts
+from ..settings.tags import checked_tags, tagged
+from ..subject.board import Board, Gauge
+from ..subject.factory import one_line
+from ..subject.meter import Meter
+from ..subject.process import listen
+from ..subject.watched import Around, Book, Nothing, Watched, watched
+from .facts import new_directory
+from .watched import (
     NO_DATA,
     Data,
     Ended,

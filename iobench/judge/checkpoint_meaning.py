@@ -34,7 +34,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...base.units import (
+from ..base.units import (
     counted,
     format_bytes,
     format_count,
@@ -42,8 +42,8 @@ from ...base.units import (
     format_rate,
     format_share,
 )
-from ...record.checkpoint import AskedTraining, Meaning, Save, Spread, Study, Today, Training
-from .study import duration_s, end_s, slowdown, spread
+from ..record.checkpoint import AskedTraining, Meaning, Save, Spread, Study, Today, Training
+from .checkpoint import duration_s, end_s, slowdown, spread
 
 
 class WholeSave(NamedTuple):

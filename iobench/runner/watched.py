@@ -25,27 +25,27 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ...base import pagecache
-from ...base.cgroup import read_text
-from ...base.documents import json_text, write_whole
-from ...base.errors import DatasetError, IobenchError
-from ...data.dataset import Dataset
-from ...host import nfs, resources
-from ...host.samples import Sampler, read_samples, write_samples
-from ...host.timeline import Columns, read_events, write_events
-from ...judge.rebuild import conclude
-from ...judge.user_loader import user_findings
-from ...judge.watched import NOT_IN_RATE, UNTESTED, watch_findings
-from ...record.host import Host, NfsTraffic, Resources, StorageFacts
-from ...record.job import DatasetFacts, LoaderFacts, LoaderSettings, UserFacts, WorkloadFacts
-from ...record.run import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
-from ...record.training import WATCHED, Ceiling, Epoch, Repetition, TrainingRun, WatchedRank
-from ...settings.base import fitting, read_json
-from ...settings.workload import USER_LOADER, AcceleratorSpec, subject_of
-from ...storage import is_local, open_storage
-from ...storage.base import Storage, innermost, local_root
-from ..agent import CacheState, HostAgent, Used
-from ..facts import (
+from ..base import pagecache
+from ..base.cgroup import read_text
+from ..base.documents import json_text, write_whole
+from ..base.errors import DatasetError, IobenchError
+from ..data.dataset import Dataset
+from ..host import nfs, resources
+from ..host.samples import Sampler, read_samples, write_samples
+from ..host.timeline import Columns, read_events, write_events
+from ..judge.rebuild import conclude
+from ..judge.user_loader import user_findings
+from ..judge.watched import NOT_IN_RATE, UNTESTED, watch_findings
+from ..record.host import Host, NfsTraffic, Resources, StorageFacts
+from ..record.job import DatasetFacts, LoaderFacts, LoaderSettings, UserFacts, WorkloadFacts
+from ..record.run import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
+from ..record.training import WATCHED, Ceiling, Epoch, Repetition, TrainingRun, WatchedRank
+from ..settings.base import fitting, read_json
+from ..settings.workload import USER_LOADER, AcceleratorSpec, subject_of
+from ..storage import is_local, open_storage
+from ..storage.base import Storage, innermost, local_root
+from .agent import CacheState, HostAgent, Used
+from .facts import (
     dataset_facts,
     make_directory,
     new_directory,

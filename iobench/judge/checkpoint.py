@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from ...base.units import counted, format_bytes, format_percent, format_share
-from ...record.checkpoint import RankSave, Restore, Save, Spread, Study
-from ...record.metrics import Metric, metrics_of
-from ...record.run import RunRecord, Summary, TrainingRecord
-from ...record.training import Repetition
-from ..cache import MAX_RESIDENT
-from ..rules_data import RuleOutcome, unknown
+from ..base.units import counted, format_bytes, format_percent, format_share
+from ..record.checkpoint import RankSave, Restore, Save, Spread, Study
+from ..record.metrics import Metric, metrics_of
+from ..record.run import RunRecord, Summary, TrainingRecord
+from ..record.training import Repetition
+from .cache import MAX_RESIDENT
+from .rules_data import RuleOutcome, unknown
 
 MEASURED = metrics_of("save", "restore")
 WRITE_BANDWIDTH, RESTORE_BANDWIDTH = (each for each in MEASURED if each.unit == "bytes/s")
