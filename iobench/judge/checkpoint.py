@@ -405,10 +405,25 @@ def stopped_early(doc: RunRecord) -> RuleOutcome | None:
     return None
 
 
+def unmeasured(doc: TrainingRecord) -> RuleOutcome | None:
+    """Check that a run that was asked to save did so in at least one complete repetition."""
+    if _study(doc).saves:
+        return None
+    steps = max((each.steps for each in doc.job.repetitions), default=0)
+    return RuleOutcome(
+        f"no checkpoint was measured: none was due within {counted(steps, 'step')}, the most of a "
+        "repetition",
+        "save more often (--checkpoint-every), or give more steps (a longer --budget, or "
+        "--set max_steps)",
+    )
+
+
 def contention(doc: TrainingRecord) -> RuleOutcome | None:
     """Check how much loads and saves slow each other down, since they share the storage."""
     study = _study(doc)
-    if doc.job.quiet is None or not study.alone or not study.saves:
+    if not study.saves:
+        return None
+    if doc.job.quiet is None or not study.alone:
         return unknown(
             "saves and loads were not measured alone, so their effect on each other is not known"
         )

@@ -39,6 +39,9 @@ def degree(utilization: float) -> str:
 def sentence(evidence: Evidence, decision: Decision, found: Verdict) -> str:
     """The verdict: starved or not, by what, how many can be fed, and what to do."""
     parts = [*_state(evidence, decision, found), *_feeds(evidence, decision, found.fed)]
+    saves = evidence.job.saves
+    if saves is not None and not saves.saves:
+        parts.append("no checkpoint was measured, since none was due in the time")
     parts += _todo(found)
     if decision.basis == "inferred" and decision.bottleneck != "undecided":
         parts.append("this is inferred, not tested")
@@ -114,9 +117,7 @@ def _without_utilization(
 
 def _busy(evidence: Evidence) -> str:
     saves = evidence.job.saves
-    between = ""
-    if saves is not None:
-        between = " between saves" if saves.saves else " without a save"
+    between = " between saves" if saves is not None and saves.saves else ""
     between += " after the first batch" if evidence.cut_fill > NOISE_OF_FILL else ""
     if evidence.lasting is not None and evidence.mean_utilization is not None:
         mean = percent_beside(evidence.mean_utilization, evidence.required)

@@ -185,6 +185,7 @@ CHECKPOINTS_BESIDE: tuple[Rule[RunRecord], ...] = tuple(
 """Rules of checkpoints that also hold where a training saves them beside its loading."""
 
 MIXED_RULES: tuple[Rule[Judged], ...] = (
+    Rule("checkpoint.unmeasured", of_record(checkpoint.unmeasured), WARNED),
     Rule("checkpoint.contention", of_record(checkpoint.contention), WARNED),
 )
 LOAD_RULES: tuple[Rule[RunRecord], ...] = (

@@ -28,6 +28,7 @@ from iobench.judge.checkpoint import (
 )
 from iobench.judge.rebuild import conclude
 from iobench.judge.rules_data import RuleOutcome
+from iobench.judge.validity import evaluate
 from iobench.record.run import CheckpointRecord
 from tests.processes import document, printed, refused
 from tests.unit.conftest import build_run
@@ -266,9 +267,13 @@ def test_the_rate_is_that_of_all_hosts_and_held_against_the_limit() -> None:
     assert "--storage-read-limit" in refused(f"{base} --storage-read-limit 0GB/s")
 
 
-@pytest.mark.parametrize(("made", "told"), [(1, "between saves"), (0, "without a save")])
+@pytest.mark.parametrize(
+    ("made", "told"), [(1, "between saves"), (0, "No checkpoint was measured")]
+)
 def test_a_run_whose_time_ended_before_a_save_says_so(made: int, told: str) -> None:
     saved = study(saves=[save()] * made).checkpoints
     found = conclude(build_run().with_job(saves=saved)).job.verdict
     assert found is not None
     assert told in found.sentence
+    missing = {each.rule for each in evaluate(build_run().with_job(saves=saved))}
+    assert ("checkpoint.unmeasured" in missing) == (not made)
