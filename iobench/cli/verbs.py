@@ -950,7 +950,7 @@ class ProbeRequest(ScannedRequest, HostsRequest, ReportedRequest):
       iobench probe /mnt/fast/resnet50
       iobench probe /mnt/fast --request 4KiB,128KiB,1MiB --budget 60s
       iobench probe s3://bucket/resnet50 --max-in-flight 64
-      iobench probe /mnt/nfs/imagenet-files --metadata
+      iobench probe /mnt/fast/resnet50 --metadata
       iobench probe /mnt/fast/resnet50 --format csv > curve.csv
     """
 

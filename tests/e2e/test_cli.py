@@ -121,7 +121,7 @@ NOT_HERE = (
 """test_every_verb.py has S3; the others need longer runs or data of others, as other tests have."""
 
 SMALL = {
-    "probe": "--max-in-flight 1 --budget 3s",
+    "probe": "--max-in-flight 1 --budget 5s",
     "run": "--repeat 1 --calibration 0 --no-ablations --set batch_size=5 --set epochs=1 "
     "--set loader.workers=1 --set accelerator.step_time=2ms",
     "sweep": "--repeat 1 --calibration 0 --set batch_size=5 --set epochs=1 "
