@@ -181,6 +181,17 @@ def number(text: str) -> float:
     return value
 
 
+def duration(text: str) -> float:
+    """Parse seconds, like ``30min``, or 0. Raises UsageError, also for a number without a unit."""
+    value = parse_duration(text)
+    if value and text.strip()[-1] in "0123456789.":
+        raise UsageError(
+            f"'{text[:40]}' has no unit",
+            remedy=f"write {text[:40].strip()}s or {text[:40].strip()}ms",
+        )
+    return value
+
+
 def rate(text: str) -> float:
     """Parse bytes per second, like ``20GB/s``. Raises UsageError."""
     value = float(parse_size(text.strip().removesuffix("/s")))
@@ -245,18 +256,18 @@ Count = Annotated[int, value("N", whole_number, "8")]
 Number = Annotated[float, value("X", number, "0.5")]
 Usd = Annotated[float, value("USD", number)]
 Rate = Annotated[float, value("RATE", number)]
-Time = Annotated[float, value("TIME", parse_duration, "30min")]
+Time = Annotated[float, value("TIME", duration, "30min")]
 Size = Annotated[int, value("SIZE", parse_size, "20GiB")]
 Parameters = Annotated[int, value("COUNT", parse_count, "86.6M")]
 BytesPerS = Annotated[float, value("RATE", rate, "20GB/s")]
 Counts = Annotated[tuple[int, ...], value("N,N", several(positive), "1,2,4", whole=True)]
 Times = Annotated[
     tuple[float, ...],
-    value("TIME,TIME", several(parse_duration, most=2), "0.7ms,0.2ms", whole=True),
+    value("TIME,TIME", several(duration, most=2), "0.7ms,0.2ms", whole=True),
 ]
 Share = Annotated[float, SHARE]
 NewRate = Annotated[Quantity, value("RATE", quantity(rate), "5GB/s, or 2x")]
-NewTime = Annotated[Quantity, value("TIME", quantity(parse_duration), "5ms, or 0.5x")]
+NewTime = Annotated[Quantity, value("TIME", quantity(duration), "5ms, or 0.5x")]
 NewCount = Annotated[Quantity, value("N", quantity(number), "16, or 2x")]
 Change = Annotated[float, value("CHANGE", share, "2% or 0.02")]
 Conditions = Annotated[tuple[str, ...], value("CONDITION", condition)]

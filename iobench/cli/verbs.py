@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from cyclopts import Parameter
 
 from ..base.errors import UsageError
-from ..base.units import parse_duration
 from .flags import (
     CHECKPOINT,
     MAX_HOSTS,
@@ -65,6 +64,7 @@ from .flags import (
     above,
     at_least,
     at_most,
+    duration,
     group,
     named,
     names_of,
@@ -1000,7 +1000,7 @@ def time_until(text: str) -> float:
             end = datetime.fromisoformat(text.strip()).astimezone()
             seconds = (end - datetime.now(UTC)).total_seconds()
         else:
-            seconds = parse_duration(text)
+            seconds = duration(text)
     except (ValueError, OverflowError, OSError):
         raise UsageError(f"'{text}' is no date", remedy=example) from None
     except UsageError as error:

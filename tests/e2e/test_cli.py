@@ -34,7 +34,7 @@ from tests.snapshots.texts import help_of
 Found = subprocess.CompletedProcess[str]
 
 QUICK = (
-    "--repeat 2 --calibration 0.1 --ablations 2s --set batch_size=10 --set epochs=1 "
+    "--repeat 2 --calibration 0.1s --ablations 2s --set batch_size=10 --set epochs=1 "
     "--set loader.workers=1"
 )
 CANARY = "canary-7f3e91c0b2d84a56"
@@ -154,7 +154,7 @@ def _small(words: list[str], home: Path) -> list[str]:
         words += ["--samples", "40"]
     words += SMALL.get(words[0], "").split()
     if words[:2] == ["run", "demo"]:  # the run of which other examples tell more
-        words += ["--calibration", "0.1"]
+        words += ["--calibration", "0.1s"]
     if "--checkpoint-scale" in words:
         words += ["--checkpoint-scale", "1/8192", "--checkpoint-every", "4"]
     runs = sorted(_runs(home))

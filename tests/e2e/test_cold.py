@@ -167,7 +167,7 @@ def test_a_ceiling_that_a_cache_served_is_told(home: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(cache, "prepare_cache", and_warm)
     settings = arguments("reader.direct=false", "accelerator.step_time=1ms")
-    code, out, _ = in_process(*settings, "--json", "--calibration", "0.1", "--no-ablations")
+    code, out, _ = in_process(*settings, "--json", "--calibration", "0.1s", "--no-ablations")
     doc = json.loads(out)
     assert len(calls) == 2
     assert code == 3
@@ -273,7 +273,7 @@ def test_columns_of_rows_are_fetched_alone(tmp_path: Path) -> None:
     root = tmp_path / "data"
     printed(f"generate dlrm --samples 24576 --set samples_per_shard=12288 --to {root}")
     doc = document(
-        f"run dlrm-b200 --data {root} --repeat 1 --calibration 0.2 --no-ablations "
+        f"run dlrm-b200 --data {root} --repeat 1 --calibration 0.2s --no-ablations "
         f"--set loader.workers=1 --results {tmp_path}/results"
     )
     (repetition,) = doc["job"]["repetitions"]

@@ -542,7 +542,7 @@ for client in ("obstore", "s3fs", "boto3"):
 
 
 QUICK = (
-    *("--no-ablations", "--repeat", "1", "--calibration", "0.1"),
+    *("--no-ablations", "--repeat", "1", "--calibration", "0.1s"),
     *("--set", "epochs=1", "--set", "loader.workers=1", "--json"),
 )
 

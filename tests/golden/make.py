@@ -80,11 +80,11 @@ def datasets() -> None:
 
 def runs() -> None:
     tar = "datasets/tar"
-    run("calibrated", tar, "--repeat", "3", "--calibration", "0.1")
+    run("calibrated", tar, "--repeat", "3", "--calibration", "0.1s")
     run("find-max", tar, "--repeat", "2", "--find-max", *SLOW)
     run("library", "datasets/files", "--repeat", "1", "--set", "loader.kind=torch-map")
     run("beside-saves", tar, "--repeat", "1", "--accelerators", "2", *BESIDE)
-    run("throttled", f"throttled+{tar}?latency=20ms&bandwidth=50MB", "--calibration", "0.2")
+    run("throttled", f"throttled+{tar}?latency=20ms&bandwidth=50MB", "--calibration", "0.2s")
     run("failed", f"faulty+{tar}?fail_at=20", "--repeat", "4", expect=1)
     run("interrupted", tar, "--repeat", "30", *SLOW, expect=130)
     for name, options in {"stream": [], "dcp-async": ["--writer", "dcp-async"]}.items():
@@ -96,7 +96,7 @@ def runs() -> None:
     slow = f"throttled+{tar}?latency=20ms"
     call("serve", "./smallserve.yaml", "--data", slow, "--find-max", "--duration", "4s", *MADE)
     next(Path("made").iterdir()).rename("runs/serving")
-    options = ("--to", "swept", *SWEEP, "--repeat", "2", "--calibration", "0.1")
+    options = ("--to", "swept", *SWEEP, "--repeat", "2", "--calibration", "0.1s")
     call("sweep", "./smallrun.yaml", *options, *MADE)
     next(Path("made").iterdir()).rename("sweep")
     for folder in ("made", "swept", "ck", "weights"):

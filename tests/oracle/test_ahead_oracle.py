@@ -102,7 +102,7 @@ def test_storage_of_known_speed_binds_through_a_library(
     )
     doc = document(
         f"run {tmp_path}/w.yaml --data throttled+{root}?bandwidth=50MB/s --repeat 1 "
-        f"--calibration 0.5 --results {tmp_path}"
+        f"--calibration 0.5s --results {tmp_path}"
     )
     job, (repetition,) = doc["job"], doc["job"]["repetitions"]
     assert job["verdict"]["bottleneck"] == "storage"

@@ -102,7 +102,7 @@ def test_compression_is_worth_what_storage_lacks(tmp_path: Path) -> None:
         batch_size=5,
         loader={"workers": 1},
     )
-    axes = "--sweep dataset.codec=none,zstd:1 --repeat 3 --calibration 0.2"
+    axes = "--sweep dataset.codec=none,zstd:1 --repeat 3 --calibration 0.2s"
     advice = document(f"advise {document(f'{SWEEP} {axes}')['directory']}")
     assert advice["settings"] == {"dataset.codec": "zstd:1"}
     assert advice["gain"] == pytest.approx(2, rel=0.1)

@@ -192,7 +192,7 @@ def test_few_descriptors_are_enough(make_dataset: Any, tmp_path: Path) -> None:
     words = ["run", "demo", "--data", str(root), "--results", str(tmp_path), "--repeat", "1"]
     settings = ["epochs=1", "reader.decode=false", "loader.workers=1", "accelerator.kind=null"]
     more = [word for setting in settings for word in ("--set", setting)]
-    done = run([*words, *more, "--calibration", "0.1"], before="ulimit -n 64")
+    done = run([*words, *more, "--calibration", "0.1s"], before="ulimit -n 64")
     assert done.returncode == 0, done
 
 

@@ -68,6 +68,7 @@ MISTAKES = (
     "generate demo --to new --workers 0",
     "generate demo --to new --memory-multiple 0",
     "run demo --data data --calibration 3x",
+    "serve resnet50-server --data data --limit 15",
     "run demo --data data --calibration 2h",
     "run demo --data data --budget -5s",
     "run demo --data data --accelerators 0",
