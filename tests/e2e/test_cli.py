@@ -112,6 +112,8 @@ NOT_HERE = (
     "s3://",
     "storage_results",
     "cpu-training",
+    "sweep resnet50-server",
+    "sweep model-load",
     "--hosts",
     "--budget",
     "--confirm",
