@@ -9,7 +9,7 @@ from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
 from ..runner.hosts.job import same_of_study
-from ..runner.hosts.member import Member
+from ..runner.hosts.serving import Served
 from ..runner.options import StudyOptions
 from ..settings.base import apply_overrides, build
 from .hosts import HostPart, hosts_of, on_all_hosts, ranks_here
@@ -35,7 +35,7 @@ def run(request: CheckpointRequest) -> int:
             lambda live: run_study(plan, options, observer=live, hosts=hosts_of(control)),
             fail_on=request.fail_on,
         ),
-        join=lambda meeting, plan: Member(meeting, request.results, saves=plan),
+        serve=lambda plan: Served(results=request.results, saves=plan),
         accelerators=partial(ranks_here, request.ranks, request.ranks_per_host, "ranks"),
     )
 

@@ -14,9 +14,8 @@ from ..data.generator.engine import marker_hash, write_share
 from ..data.generator.target import dataset_id
 from ..data.generator.writer import UnitResult
 from ..runner.hosts.control import Control
-from ..runner.hosts.meeting import Meeting
-from ..runner.hosts.serving import Same, Serving
-from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
+from ..runner.hosts.serving import Same, Served, SharedWork
+from ..runner.hosts.sharing import HostShare, SharedTasks
 from ..serve.generate import generate_weights
 from ..serve.models import find_served_model
 from ..settings.dataset import DatasetSpec, resized
@@ -67,17 +66,17 @@ def run(request: GenerateRequest) -> int:
         _print(request, report, storage.url, shared.hosts)
         return 0
 
-    def join(meeting: Meeting, plan: tuple[DatasetSpec, Storage]) -> Serving:
+    def serve(plan: tuple[DatasetSpec, Storage]) -> Served:
         spec, storage = plan
-        return Sharing(
-            meeting,
+        work = SharedWork(
             UnitResult,
-            lambda tasks, seen, check: write_share(
+            lambda _, tasks, seen, check: write_share(
                 spec, storage, tasks, marker=seen, workers=request.workers, check=check
             ),
         )
+        return Served(shared=work)
 
-    return on_all_hosts(request, lambda _: prepared(request), same, lead=lead, join=join)
+    return on_all_hosts(request, lambda _: prepared(request), same, lead=lead, serve=serve)
 
 
 def _weights(request: GenerateRequest) -> int:

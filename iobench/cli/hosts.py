@@ -12,8 +12,8 @@ from ..base.errors import UsageError
 from ..base.units import format_bytes, format_duration, format_rate
 from ..runner.hosts.control import Control, check_same, led, say_same
 from ..runner.hosts.launch import Launch, find_launch, share_of
-from ..runner.hosts.meeting import Meeting, meet
-from ..runner.hosts.serving import Permitted, Same, Serving
+from ..runner.hosts.meeting import meet
+from ..runner.hosts.serving import Permitted, Same, Served
 from ..runner.hosts.sharing import HostShare
 from ..settings.any_workload import read_any_workload
 from .flags import HostsRequest, RecordingRequest, TrialsRequest, names_of
@@ -99,7 +99,7 @@ def on_all_hosts(
     same: Callable[[T], Same],
     *,
     lead: Callable[[Control | None, T], int],
-    join: Callable[[Meeting, T], Serving],
+    serve: Callable[[T], Served],
     accelerators: Callable[[int], int] = lambda hosts: 1,
 ) -> int:
     """Do something on this host, or on all hosts of a job; return the exit code of all of them.
@@ -107,7 +107,7 @@ def on_all_hosts(
     ``make``: this host's plan, and ``same`` what of it must be equal on all hosts (``_WHAT``).
     ``accelerators``: the ranks of this host, by the number of hosts. ``lead`` does it as the first
     host, whose ``Control`` has the others (None: there are none), and returns the exit code;
-    ``join`` makes what serves the first host on another one.
+    ``serve`` says what another host has for the first one.
     """
     launch = launched(request)
     if launch is None:
@@ -129,7 +129,11 @@ def on_all_hosts(
             return lead(control, plan)
 
         return led(control, act)
-    code = join(meeting, say_same(meeting, lambda: make(part), named_same)).serve()
+    plan = say_same(meeting, lambda: make(part), named_same)
+    # Imported late, since what measures imports torch.
+    from ..runner.hosts.member import Member
+
+    code = Member(meeting, serve(plan)).serve()
     first = meeting.hosts[0].label
     note(f"the run has ended; its results are on {first}", quiet=request.quiet)
     return code
@@ -170,17 +174,14 @@ def trials(
             [place for place in places if place is not None],
         )
 
-    def join(meeting: Meeting, permitted: Permitted) -> Serving:
-        from ..runner.hosts.member import Member
-
-        return Member(meeting, request.results, permitted=permitted, command=request.command)
-
     return on_all_hosts(
         request,
         permitted,
         lambda _: _words(request),
         lead=lambda control, _: measure(hosts_of(control)),
-        join=join,
+        serve=lambda permitted: Served(
+            permitted=permitted, results=request.results, command=request.command
+        ),
     )
 
 

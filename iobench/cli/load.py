@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..runner.hosts.job import same_of_loads
-from ..runner.hosts.member import Member
+from ..runner.hosts.serving import Served
 from ..runner.model_load import run_loads
 from ..runner.model_load_plan import make_load_plan
 from ..runner.options import LoadOptions
@@ -30,5 +30,5 @@ def run(request: LoadRequest) -> int:
             lambda live: run_loads(plan, request.made(LoadOptions), live, hosts_of(control)),
             fail_on=request.fail_on,
         ),
-        join=lambda meeting, plan: Member(meeting, request.results, loads=LoadParts(plan)),
+        serve=lambda plan: Served(results=request.results, loads=LoadParts(plan)),
     )

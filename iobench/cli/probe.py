@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 
 from ..report.curve import sections
 from ..runner.curve.story import (
@@ -14,7 +13,7 @@ from ..runner.curve.story import (
 )
 from ..runner.curve.target import Target, open_target
 from ..runner.hosts.control import Control
-from ..runner.hosts.member import Member
+from ..runner.hosts.serving import Served
 from .hosts import hosts_of, on_all_hosts
 from .live import Live
 from .printing import print_report
@@ -51,5 +50,5 @@ def run(request: ProbeRequest) -> int:
             ),
             lambda target: {"data": target.storage.url, "objects": target.fingerprint()},
             lead=lead,
-            join=lambda meeting, target: Member(meeting, Path(), storage=target.storage),
+            serve=lambda target: Served(storage=target.storage),
         )

@@ -20,7 +20,7 @@ from ..record.checkpoint import CheckpointSpec, Training
 from ..record.manifest import MANIFEST, MARKER
 from ..runner.budget import Budget, Given
 from ..runner.checkpoint_plan import make_study_plan
-from ..runner.hosts.serving import Permitted, Same
+from ..runner.hosts.serving import Permitted, Same, Served
 from ..runner.plan import Plan, make_plan
 from ..settings.base import build
 from ..settings.workload import Workload, load_workload
@@ -33,8 +33,6 @@ from .verbs import MeasuringQuestion, MeasuringRequest, RunQuestion, RunRequest,
 
 if TYPE_CHECKING:
     from ..runner.hosts.hosts import Hosts
-    from ..runner.hosts.meeting import Meeting
-    from ..runner.hosts.serving import Serving
     from ..runner.options import Mixed, Options
 
 Planned = tuple[Plan, "Mixed | None"]
@@ -62,13 +60,10 @@ def measure(
 
         return same_of_run(*planned)
 
-    def join(meeting: Meeting, planned: Planned) -> Serving:
-        from ..runner.hosts.member import Member
-
+    def serve(planned: Planned) -> Served:
         plan, mixed = planned
-        return Member(
-            meeting,
-            request.results,
+        return Served(
+            results=request.results,
             permitted=Permitted.of(plan),
             plan=plan,
             saves=mixed.plan if mixed is not None else None,
@@ -82,7 +77,7 @@ def measure(
         lambda part: planned(workload, request, part.ranks, part.own),
         same,
         lead=lambda control, planned: lead(request, planned, hosts_of(control)),
-        join=join,
+        serve=serve,
         accelerators=partial(
             ranks_here, request.accelerators, request.accelerators_per_host, "accelerators"
         ),

@@ -14,9 +14,8 @@ from ..data.verify import VerifyReport, check_share, verify
 from ..data.verify.shards import PartialReport
 from ..record.manifest import Manifest, hash_bytes
 from ..runner.hosts.control import Control
-from ..runner.hosts.meeting import Meeting
-from ..runner.hosts.serving import Same, Serving
-from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
+from ..runner.hosts.serving import Same, Served, SharedWork
+from ..runner.hosts.sharing import HostShare, SharedTasks
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.locks.lock import reading
@@ -55,18 +54,17 @@ def run(request: VerifyRequest) -> int:
                 done = verify(storage, manifest, workers=request.workers, progress=tell, run=shared)
             return _print(request, manifest, storage, done, shared.hosts)
 
-        def join(meeting: Meeting, found: Found) -> Serving:
+        def serve(found: Found) -> Served:
             manifest, _, storage = found
-            name = meeting.hosts[meeting.launch.index].label
-            return Sharing(
-                meeting,
+            work = SharedWork(
                 PartialReport,
-                lambda tasks, _, check: check_share(
+                lambda name, tasks, _, check: check_share(
                     storage, manifest, tasks, host=name, workers=request.workers, check=check
                 ),
             )
+            return Served(shared=work)
 
-        return on_all_hosts(request, prepared, same, lead=lead, join=join)
+        return on_all_hosts(request, prepared, same, lead=lead, serve=serve)
 
 
 def _found(request: VerifyRequest) -> tuple[Manifest, str]:

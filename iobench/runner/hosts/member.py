@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import fields
+from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 from ...base.errors import (
     HostLostError,
+    InterruptedRun,
     IobenchError,
     MissingObjectError,
     WorkerError,
@@ -23,14 +26,13 @@ from ...host.timeline import Array
 from ...load import make_reader
 from ...load.null import AnyReader, NullReader, ReadyReader
 from ...record.host import Host
-from ...record.typed import OneOf
+from ...record.typed import OneOf, to_text
 from ...storage import open_storage
 from ...storage.base import Storage, read_object
 from .. import messages
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
 from ..cache import cached_keys
 from ..calibration.bench import Bench
-from ..checkpoint_plan import StudyPlan
 from ..crew import ForkedCrew
 from ..messages import Answer, Command, Last, Link, Recorded, Stop, Task, Tried
 from ..phase import Phase, Saving
@@ -38,14 +40,21 @@ from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint, CheckpointRank
 from ..tasks.load import Load
-from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
+from ..tasks.model_load import LoadOrder, ModelLoad
 from ..third_party import prepare_library
 from .barrier import HostsBarrier
 from .meeting import Meeting, set_interface
 from .orders import Begin, Order, PhaseOrder, SaveOrder
 from .reads import HaveRead, LocalReads, ReadNow
 from .records import with_part
-from .serving import TURN_S, Permitted, PlanOrder, Same, Serving, deed, same_of
+from .serving import PlanOrder, Same, Served, arguments_of, deed, result_of, same_of
+from .wire import Error, Message
+
+PATIENCE_S = 30.0
+"""How long after Ctrl-C a host waits for the first one to end the run."""
+
+TURN_S = 0.2
+"""How long to wait for a message until the next turn."""
 
 COUNTERS_S = 1.0
 """Time between two messages with the counters of the ranks."""
@@ -164,50 +173,40 @@ class _Data:
         self._held.close()
 
 
-class Member(Serving):
-    """Measures what the first host asks for: plans, as far as ``permitted``, or one storage.
+class Member:
+    """Does what the first host of a meeting asks for, until it says goodbye.
 
-    ``plan``, ``storage`` or ``loads``: what all hosts made before, with number 0. ``saves``: a
-    study whose ranks save. ``results``: where the events of the ranks of this host are kept if the
-    first host is lost. Raises what the first host would be told.
+    A deed that fails is answered with its error. If the first host is lost, what was begun here
+    ends.
     """
 
-    def __init__(
-        self,
-        meeting: Meeting,
-        results: Path,
-        *,
-        permitted: Permitted | None = None,
-        plan: Plan | None = None,
-        storage: Storage | None = None,
-        saves: StudyPlan | None = None,
-        loads: LoadParts | None = None,
-        command: Sequence[str] = (),
-        rules: str = "quick",
-    ) -> None:
-        super().__init__(meeting)
-        self.permitted, self.results = permitted or Permitted(), results
-        self.saves, self.loads, self.command, self.rules = saves, loads, command, rules
+    def __init__(self, meeting: Meeting, served: Served) -> None:
+        """Raises what the first host would be told."""
+        self.meeting, self.served = meeting, served
+        (self.wire,) = meeting.peers
+        self.bye: Message | None = None
         self.ranks: _Ranks | None = None
+        self._interrupted: float | None = None
+        self._told_interrupt = False
         self._counted = 0.0
         self._held = ExitStack()
         self._known: dict[int, _Data] = {}
         self._used = 0
-        if saves is not None:
-            self.root = CheckpointRoot.open(saves.url)
+        plan, storage, reads = served.plan, served.storage, None
+        if served.saves is not None:
+            self.root = CheckpointRoot.open(served.saves.url)
             storage = storage or self.root.storage
         if plan is not None:
             storage = plan.storage
-        reads = None
-        if loads is not None:
-            storage, reads = loads.plan.storage, loads.plan.direct
+        if served.loads is not None:
+            storage, reads = served.loads.plan.storage, served.loads.plan.direct
         if storage is not None:
             self._add(0, storage, plan, reads)
 
     def _add(
         self, number: int, storage: Storage, plan: Plan | None, reads: Storage | None = None
     ) -> None:
-        self._known[number] = _Data(storage, self.results, plan, reads)
+        self._known[number] = _Data(storage, self.served.results, plan, reads)
         self._held.callback(self.forget, number)
 
     @property
@@ -218,22 +217,121 @@ class Member(Serving):
         return self._known[self._used]
 
     def serve(self) -> int:
-        """As ``Serving.serve``. What is measured when that ends early is kept in ``results``."""
+        """Do what the first host asks, until it ends the run; return the exit code.
+
+        Raises the error with which the run has ended, HostLostError if the first host is lost, and
+        InterruptedRun if it does not end the run within ``PATIENCE_S`` after Ctrl-C. Nothing that
+        was begun is left in any case. What is measured then is kept in the results of this host.
+        """
         with self._held:
             try:
-                return super().serve()
+                return self._serve()
             except IobenchError as error:
                 if self._used not in self._known or not self.data.has_events:
                     raise
-                kept = self.data.bench, self.meeting, self.command, self.rules
+                kept = self.data.bench, self.meeting, self.served.command, self.served.rules
                 raise with_part(error, *kept) from None
+
+    def _serve(self) -> int:
+        def note(number: int, frame: object) -> None:
+            self._interrupted = self._interrupted or time.monotonic()
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while self.bye is None:
+                self._look()
+                self._wait()
+                self._obey_all()
+                if self.bye is None:
+                    self._turn()
+        finally:
+            self._end()
+            self.meeting.wires.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if why := self.wire.read(self.bye, str):
+            interrupted = self.bye.code == InterruptedRun.exit_code
+            error = (InterruptedRun if interrupted else IobenchError)(f"the run has ended: {why}")
+            error.exit_code = self.bye.code
+            raise error
+        return self.bye.code
+
+    def _look(self) -> None:
+        """Tell the first host of Ctrl-C or SIGTERM on this one. Raises as ``serve``."""
+        if self._interrupted is None:
+            return
+        if not self._told_interrupt:
+            self._told_interrupt = True
+            self.wire.send(Message("interrupted"))
+        if time.monotonic() - self._interrupted > PATIENCE_S:
+            raise InterruptedRun("interrupted; the controller did not end the run")
+
+    def _wait(self) -> None:
+        """Wait a moment for something to do."""
+        if self.ranks is None or self.ranks.failed:
+            wait([self.wire.fileno()], timeout=TURN_S)
+            return
+        crew = self.ranks.crew
+        crew.wait([self.wire.fileno(), *map(crew.pipe, self.ranks.working)], TURN_S)
+
+    def _obey_all(self) -> None:
+        """Do what the first host has asked until now."""
+        while self.bye is None and self.wire.poll():
+            self._obey(self.wire.receive())
+
+    def _obey(self, message: Message) -> None:
+        if message.kind == "bye":
+            self.bye = message
+            self.wire.close()  # the first host waits for that
+            return
+        act = getattr(type(self), message.what, None)
+        if message.kind not in ("call", "tell") or not getattr(act, "is_deed", False):
+            raise HostLostError(f"{self.wire.name} has sent {message.kind} {message.what[:80]}")
+        assert act is not None
+        arguments = self.wire.read(message, arguments_of(act))
+        try:
+            answer = to_text(act(self, *arguments), result_of(act))
+        except HostLostError:
+            raise
+        except IobenchError as error:
+            self._refuse(error, message.code)
+            return
+        if message.kind == "call" and not self.wire.closed:
+            self.wire.send(Message("answer", code=message.code, body=answer))
+
+    def _refuse(self, error: IobenchError, call: int = 0) -> None:
+        self.wire.send(Message("refused", code=call, body=to_text(error, Error)))
+
+    def _report(self, what: str, value: object, kind: Any) -> None:
+        """Tell the first host something unasked. ``kind``: the type of the value."""
+        self.wire.send(Message("report", what, body=to_text(value, kind)))
+
+    @deed
+    def share(self, tasks: tuple[int, ...], seen: str) -> None:
+        """Do these tasks, and report each result."""
+        if (shared := self.served.shared) is None:
+            raise WorkerError("this host's command has no tasks to share")
+
+        def check() -> None:
+            self._look()
+            self._obey_all()
+            if self.bye is not None:
+                raise _Over
+
+        try:
+            name = self.meeting.hosts[self.meeting.launch.index].label
+            with closing(shared.work(name, tasks, seen, check)) as results:
+                for result in results:
+                    self._report("result", result, shared.kind)
+        except _Over:
+            pass
 
     # Plans
 
     @deed
     def open(self, number: int, order: PlanOrder) -> Same:
         """Make a plan; what the first host has made must be the same."""
-        self.permitted.check(order)
+        self.served.permitted.check(order)
         plan = order.make()
         self._add(number, plan.storage, plan)
         return same_of(plan)
@@ -259,8 +357,8 @@ class Member(Serving):
     @deed
     def prepare(self) -> None:
         """Prepare what a loader library needs, or learn what the tensors of a model must hold."""
-        if self.loads is not None:
-            self.loads.prepare()
+        if self.served.loads is not None:
+            self.served.loads.prepare()
             return
         prepare_library(self.data.bench.plan, self.data.bench.held, proof=False)
 
@@ -302,8 +400,8 @@ class Member(Serving):
     @deed
     def text(self, key: str) -> str:
         """A short text at the place of the checkpoints."""
-        assert self.saves is not None
-        return text_at(self.saves.url, key)
+        assert self.served.saves is not None
+        return text_at(self.served.saves.url, key)
 
     # The ranks
 
@@ -329,9 +427,9 @@ class Member(Serving):
     def _task(self, order: Order, barrier: HostsBarrier | None, held: ExitStack) -> Task:
         """Raises UsageError for what this host's command does not name."""
         if isinstance(order, LoadOrder):
-            if self.loads is None:
+            if self.served.loads is None:
                 raise WorkerError("no model is loaded on this host")
-            return ModelLoad(held.enter_context(self.loads.of(order)))
+            return ModelLoad(held.enter_context(self.served.loads.of(order)))
         if order.rendezvous or (isinstance(order, PhaseOrder) and order.meeting):
             set_interface(self.wire.connection)
         if isinstance(order, SaveOrder):
@@ -345,9 +443,9 @@ class Member(Serving):
         return Load(phase, barrier, meeting=order.meeting)
 
     def _saver(self, rendezvous: str) -> Callable[[Link], CheckpointRank]:
-        assert self.saves is not None
+        assert self.served.saves is not None
         # The context only removes a directory in which these ranks do not meet.
-        with rank_maker(self.saves, self.root, rendezvous) as make:
+        with rank_maker(self.served.saves, self.root, rendezvous) as make:
             return make
 
     @deed
@@ -383,19 +481,12 @@ class Member(Serving):
                 for rank, recorded in sorted(ranks.kept.items())
             ]
 
-    def close(self) -> None:
+    def _end(self) -> None:
         if self.ranks is not None:
             self.ranks.collect()
             self.end_ranks(1.0)
 
-    def wait(self) -> None:
-        if self.ranks is None or self.ranks.failed:
-            super().wait()
-            return
-        crew = self.ranks.crew
-        crew.wait([self.wire.fileno(), *map(crew.pipe, self.ranks.working)], TURN_S)
-
-    def turn(self) -> None:
+    def _turn(self) -> None:
         """Pass on what the ranks have sent, and from time to time what they have done."""
         if self.ranks is None:
             return
@@ -405,11 +496,11 @@ class Member(Serving):
         if isinstance(task, Load) and (now := time.monotonic()) - self._counted >= COUNTERS_S:
             self._counted = now
             rows = task.counters.read()[mine.start : mine.stop]
-            self.report("counted", (mine.start, rows), Counted)
+            self._report("counted", (mine.start, rows), Counted)
 
     def _pass_on(self, ranks: _Ranks) -> None:
         for rank, answer in ranks.receive(0.0):
-            self.report("rank", (rank, answer), FromRank)
+            self._report("rank", (rank, answer), FromRank)
 
     def _or_refused(self, act: Callable[[_Ranks], None]) -> None:
         """Do this with the ranks; their failure is the first host's affair, that of the wire not.
@@ -423,7 +514,11 @@ class Member(Serving):
             raise
         except IobenchError as error:
             self.ranks.failed = True
-            self.refuse(error)
+            self._refuse(error)
+
+
+class _Over(Exception):
+    """The controller has ended the job while this host was at work."""
 
 
 def text_at(url: str, key: str) -> str:

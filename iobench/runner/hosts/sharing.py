@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 from ...data.generator.pool import run_tasks
 from .control import Control, Peer
-from .meeting import Meeting
-from .serving import Serving, deed
 
 T = TypeVar("T")
 
@@ -73,10 +70,13 @@ class SharedTasks:
         if not peers:
             yield from run_tasks(tasks, make, workers=workers, remedy=remedy, check=check)
             return
+        # Imported late, since it imports torch.
+        from .member import Member
+
         self._began = time.monotonic()
         seen = self.seen()
         for peer in peers:
-            peer.call(Sharing.share, tuple(share_of_tasks(tasks, peer.host.index, count)), seen)
+            peer.call(Member.share, tuple(share_of_tasks(tasks, peer.host.index, count)), seen)
         busy = list(peers)
         arrived: deque[T] = deque()
 
@@ -122,37 +122,3 @@ class SharedTasks:
 
     def _end(self, host: int) -> None:
         self.hosts[host].took_s = time.monotonic() - self._began
-
-
-Work = Callable[[tuple[int, ...], str, Callable[[], None]], Generator[object, None, None]]
-"""Does these tasks: yields the results, and calls what it is given about once a second. The text is
-what must be seen at the place of the work, too."""
-
-
-class Sharing(Serving):
-    """A host that is not the controller: it does its share with ``work``."""
-
-    def __init__(self, meeting: Meeting, kind: type[Any], work: Work) -> None:
-        super().__init__(meeting)
-        self.kind, self.work = kind, work
-
-    @deed
-    def share(self, tasks: tuple[int, ...], seen: str) -> None:
-        """Do these tasks, and report each result."""
-
-        def check() -> None:
-            self.look()
-            self.obey_all()
-            if self.bye is not None:
-                raise _Over
-
-        try:
-            with closing(self.work(tasks, seen, check)) as results:
-                for result in results:
-                    self.report("result", result, self.kind)
-        except _Over:
-            pass
-
-
-class _Over(Exception):
-    """The controller has ended the job while this host was at work."""
