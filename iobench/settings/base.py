@@ -245,8 +245,9 @@ def fitting(where: Path | str, model: type[M], data: object) -> M:
 
 
 def _explain(model: type[BaseModel], problem: ErrorDetails) -> str:
-    path = ".".join(_keys(model, problem["loc"])) or "(top level)"
+    path = ".".join(_keys(model, problem["loc"]))
     path = path if len(path) <= 4 * _MAX_KEY else f"{path[: 4 * _MAX_KEY]}..."
+    named = f"'{path}': " if path else ""  # what concerns several keys names them itself
     if problem["type"] == "extra_forbidden":
         owner = _model_at(model, problem["loc"][:-1])
         key = str(problem["loc"][-1])[:_MAX_KEY]
@@ -261,7 +262,7 @@ def _explain(model: type[BaseModel], problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         return f"'{path}' is missing"
     if problem["type"] == "model_type":
-        return f"'{path}': expected a group of keys, found {type(problem['input']).__name__}"
+        return f"{named}expected a group of keys, found {type(problem['input']).__name__}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     if message.startswith(_PYDANTIC):
         message = message.removeprefix(_PYDANTIC)
@@ -271,7 +272,7 @@ def _explain(model: type[BaseModel], problem: ErrorDetails) -> str:
         if isinstance(given, str | int | float | bool):
             message += f", but is {str(given)[:_MAX_KEY]!r}"
         return f"'{path}' must be {message}"
-    return f"'{path}': {message.replace('String should match', 'it must match')}"
+    return named + message.replace("String should match", "it must match")
 
 
 _PYDANTIC = "Input should be "
