@@ -78,8 +78,8 @@ def _state(evidence: Evidence, decision: Decision, found: Verdict) -> list[str]:
         ]
     if decision.bottleneck == "accelerator":
         is_are = "is" if evidence.accelerators == 1 else "are"
-        alone = "and no other stage gains anything"
-        return [f"{accelerators} {busy} {is_are} the bottleneck, {alone}"]
+        why = "leaving out any other stage gains nothing"
+        return [f"{accelerators} {busy} {is_are} the bottleneck all the same: {why}"]
     what = _subject(evidence, decision, found)
     return [f"{what} {_starves(evidence, decision)} {accelerators} {busy}"]
 

@@ -77,6 +77,8 @@ def _state(verdict: Verdict) -> str:
     stages = " and ".join(
         STAGES[stage] for stage in (verdict.bottleneck, *verdict.also) if stage in STAGES
     )
+    if verdict.starved and verdict.bottleneck == "accelerator":
+        return "less busy than required, by no stage alone"
     if verdict.starved:
         return f"starved by {stages}" if stages else "starved, the bottleneck is undecided"
     if verdict.starved is False:
