@@ -48,7 +48,9 @@ def run(request: ScanRequest) -> int:
         shown = [entry.key for entry in report.left_out[:3]]
         more = " ..." if len(report.left_out) > len(shown) else ""
         files = counted(len(report.left_out), "file")
-        lines.append(f"left out, because not data: {files} ({', '.join(shown)}{more})")
+        size = format_bytes(sum(entry.size for entry in report.left_out))
+        lines.append(f"left out: {files}, {size} ({', '.join(shown)}{more})")
+        lines.append("          the kind of file with most bytes is what is described")
     data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(request.url))
     batch = _batch(header.samples, header.stored_bytes)
     asked = f"--set reader.crop=null --set batch_size={batch} --set accelerator.step_time=25ms"
