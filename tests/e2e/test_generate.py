@@ -16,7 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.base.errors import DatasetError, IobenchError, TargetRefusedError
+from iobench.base.errors import (
+    DatasetError,
+    IobenchError,
+    MissingPlaceError,
+    TargetRefusedError,
+)
 from iobench.data.dataset import load_manifest
 from iobench.data.generator import clean, generate, plan
 from iobench.data.generator.writer import UnitWriter
@@ -320,7 +325,7 @@ class TestClean:
         (tmp_path / "x").write_text("y")
         with pytest.raises(TargetRefusedError, match=r"\.iobench-dataset"):
             clean(tmp_path)
-        with pytest.raises(DatasetError, match="missing"):
+        with pytest.raises(MissingPlaceError, match="missing"):
             clean(tmp_path / "missing")
         (tmp_path / ".iobench-dataset").write_text("{}")
         with pytest.raises(IobenchError, match=r"\.iobench-dataset"):

@@ -106,7 +106,7 @@ def test_the_command_answers_for_a_scenario_and_a_run(tmp_path: Path) -> None:
         ("resnet50-h100 --rate 1000", "scenario"),
         ("resnet50-server --limit 15ms", "--rate"),
         ("resnet50-server --rate 100 --limit 1ms", "limit"),
-        ("resnet50-server bert-server --rate 100", "one scenario"),
+        ("resnet50-server bert-server --rate 100", "one workload"),
     ],
 )
 def test_what_means_nothing_is_refused(words: str, named: str) -> None:

@@ -13,7 +13,7 @@ from iobench.settings.workload import OWN, AcceleratorSpec, Subject, subject_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "iobench"
 
-ROOM = ("settings/workload.py", "subject/", "runner/watching/")
+ROOM = ("settings/workload.py", "subject/", "runner/watched.py")
 """Where a kind may be named: the table, the settings that name one, and what makes a record."""
 
 
