@@ -17,6 +17,7 @@ from ..base.errors import (
     DatasetError,
     InterruptedRun,
     IobenchError,
+    MissingPlaceError,
     NoRoomError,
     StorageError,
     TargetHeldError,
@@ -219,7 +220,7 @@ def remove(url: str, observer: Observer) -> None:
                 time.sleep(_LOOK_S)
                 continue
             observer.note(f"not removed, because another process uses it: {url}")
-        except (TargetRefusedError, DatasetError):
+        except (TargetRefusedError, MissingPlaceError, DatasetError):
             pass  # nothing was written yet
         return
 
@@ -337,7 +338,7 @@ class _Filling:
             raise InterruptedRun(
                 "interrupted while data was generated, before the run had begun"
             ) from None
-        except (StorageError, WorkerError) as error:
+        except (NoRoomError, StorageError, WorkerError) as error:
             # ``generate`` names flags that a check has not, and a continuation that it is not.
             if "--size" in error.remedy or "same command" in error.remedy:
                 error.remedy = "" if self.keep else "what was generated is removed"

@@ -256,7 +256,7 @@ def test_a_disk_that_others_fill(small_disk: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(checking, "SPACE_SHARE", 10.0)
     Path("tiny.yaml").write_text(DATASET.replace("samples: 64", "samples: 1000"))
     words = ("--workload", "./tinyrun.yaml", "--set", "batch_size=400", "--budget", "20min")
-    assert "--size" not in refused(1, small_disk, *words)
+    assert "--size" not in refused(2, small_disk, *words)
     assert list(small_disk.iterdir()) == []
 
 

@@ -20,6 +20,7 @@ from ...base.errors import (
     HostLostError,
     InterruptedRun,
     IobenchError,
+    MissingPlaceError,
     TargetHeldError,
     TargetRefusedError,
     UsageError,
@@ -340,7 +341,7 @@ class _Trials:
                 continue
             try:
                 discard(data, break_lock=self.options.break_lock)
-            except (TargetRefusedError, DatasetError) as error:
+            except (TargetRefusedError, MissingPlaceError, DatasetError) as error:
                 self.observer.note(
                     f"not removed: {error}"
                 )  # another sweep reads it, or removed it first
