@@ -24,7 +24,7 @@ from ..record.model_load import TensorClass
 from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_options
 from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
 from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
-from ..serve.weights import SUFFIX, Weights, WeightShard, read_weights, require_room
+from ..serve.weights import SUFFIX, Weights, WeightShard, read_weights, require_memory
 from ..settings.model_load import LoadSpec
 from ..storage import is_local, open_storage, rewrapped
 from ..storage.base import (
@@ -157,7 +157,7 @@ def make_load_plan(url: str, spec: LoadSpec) -> LoadPlan:
             )
     most = max(spec.replicas)
     needed = min(memory_needed(spec, weights, loader, most) for loader in spec.loaders)
-    require_room(needed, counted(most, "replica"))
+    require_memory(needed, counted(most, "replica"))
     direct = _past_the_cache(url, storage, weights)
     return LoadPlan(spec=spec, url=url, storage=storage, direct=direct, weights=weights)
 

@@ -16,7 +16,7 @@ from ..storage.base import Storage
 from .generate import first_pieces, tensor_bytes
 from .loaders.base import Loaded
 from .share import RankShare, slice_of
-from .weights import StoredTensor, Weights, require_room
+from .weights import StoredTensor, Weights, require_memory
 
 Checksums = Mapping[str, str]
 """By name of the tensor: XXH3-128 of the bytes that a rank has of it, as 32 hex digits."""
@@ -32,7 +32,7 @@ def expected_checksums(storage: Storage, weights: Weights, share: RankShare) -> 
     StorageError.
     """
     room = max((tensor.nbytes for tensor in weights.tensors), default=0) + 2 * storage.alignment
-    require_room(room, "the check of the largest tensor")
+    require_memory(room, "the check of the largest tensor")
     memory = private(room, prefault=False).array
     first = first_pieces((tensor.name, tensor.nbytes) for tensor in weights.tensors)
     engine = ThreadEngine(storage, concurrency=_CONCURRENCY, block_size=_BLOCK)

@@ -271,7 +271,7 @@ def tensors_by_shard(weights: Weights) -> Iterator[tuple[WeightShard, list[Store
         yield shard, found[shard.key]
 
 
-def require_room(nbytes: int, what: str) -> None:
+def require_memory(nbytes: int, what: str) -> None:
     """Raise NoRoomError if this host has not so much memory."""
     if nbytes > (free := buffers.available()):
         raise NoRoomError(

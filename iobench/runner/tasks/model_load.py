@@ -27,7 +27,7 @@ from ...serve.loaders.base import Loaded, ModelLoader
 from ...serve.loaders.direct import DirectLoader
 from ...serve.loaders.exchange import Exchange
 from ...serve.share import RankShare, Sharing
-from ...serve.weights import Weights, require_room
+from ...serve.weights import Weights, require_memory
 from ...storage.base import Storage
 from ..messages import CheckLoaded, Done, Ended, Link, LoadNow, PartLoaded
 from ..model_load_plan import LoadPlan, memory_needed, options_of
@@ -95,7 +95,7 @@ class LoadParts:
         if count > max(spec.replicas) or loader not in (*spec.loaders, DirectLoader.name):
             raise UsageError(f"{counted(count, 'replica')} by {loader} are not in this host's plan")
         needed = memory_needed(spec, plan.weights, loader, count, one_read=one_read)
-        require_room(needed, f"{counted(count, 'replica')} by {loader}")
+        require_memory(needed, f"{counted(count, 'replica')} by {loader}")
         world = count * spec.tensor_parallel
         meeting = world if one_read else spec.tensor_parallel  # ranks that exchange
         how: Sharing = "exchange" if one_read else spec.share

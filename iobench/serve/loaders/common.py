@@ -18,7 +18,7 @@ from ...base.units import format_bytes, parse_size
 from ...storage.base import Files, Storage
 from ..models import DTYPES
 from ..share import ALONE, FileRange, RankShare, TensorSlice, slice_of
-from ..weights import StoredTensor, Weights, require_room
+from ..weights import StoredTensor, Weights, require_memory
 from .base import Loaded, Stage, TensorTimes, size_class
 from .exchange import Exchange
 
@@ -85,7 +85,7 @@ def lay_out(ranges: Iterable[FileRange]) -> tuple[list[Placed], int]:
 
 def memory_for(nbytes: int, what: str) -> buffers.Memory:
     """Touched memory on huge pages. Raises NoRoomError if there is not so much."""
-    require_room(nbytes, what)
+    require_memory(nbytes, what)
     return buffers.private(max(nbytes, 1)).array
 
 
@@ -172,7 +172,7 @@ class PreparedLoader:
 
     def take_memory(self, prepared: Prepared) -> None:
         """Take the memory of all loads; or check that there is room, where a library takes it."""
-        require_room(prepared.weights.file_bytes, "the model's weights")
+        require_memory(prepared.weights.file_bytes, "the model's weights")
 
     def load(self, *, leave_out: Stage | None = None) -> Loaded:
         if self.prepared is None:

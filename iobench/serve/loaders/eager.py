@@ -14,7 +14,7 @@ from safetensors.torch import load, load_file
 from ...base.buffers import private
 from ...load.engines.base import Extent
 from ...storage.base import Files
-from ..weights import WeightShard, require_room
+from ..weights import WeightShard, require_memory
 from .base import Loaded, Stage
 from .common import (
     LoadClock,
@@ -45,7 +45,7 @@ class EagerLoader(PreparedLoader):
         """Check that there is room; an object is fetched whole, and copied once for ``load``."""
         largest = max(shard.size for shard in prepared.weights.shards)
         fetched = 0 if isinstance(prepared.storage, Files) else 2 * largest
-        require_room(prepared.weights.nbytes + fetched, "the model's weights")
+        require_memory(prepared.weights.nbytes + fetched, "the model's weights")
 
     def run(self, prepared: Prepared, clock: LoadClock, leave_out: Stage | None) -> Loaded:
         total: int | None = None

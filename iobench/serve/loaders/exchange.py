@@ -9,7 +9,7 @@ import threading
 from ...base import buffers
 from ...base.errors import LostRankError
 from ..share import FileRange
-from ..weights import Weights, require_room
+from ..weights import Weights, require_memory
 
 _WAIT_S = 600.0
 """How long a rank waits for the slowest one; whoever started the ranks sees a dead one sooner."""
@@ -27,7 +27,7 @@ class Exchange:
         for shard in weights.shards:
             self.starts[shard.key] = end
             end += shard.size + -shard.size % 4096
-        require_room(end, "the weights that ranks exchange")
+        require_memory(end, "the weights that ranks exchange")
         self._region = buffers.shared(max(end, 4096))
         self.memory: buffers.Buffer = self._region.array.data
         self._barrier = multiprocessing.get_context("fork").Barrier(ranks)
