@@ -56,6 +56,15 @@ def test_a_bottleneck_whose_rate_was_not_measured_is_in_the_picture() -> None:
     ]
 
 
+def test_accelerators_are_not_told_to_starve_by_themselves() -> None:
+    """They are the bottleneck, and less busy than is required: no stage alone is why."""
+    doc = build_run(rates={"fetch": 1500.0}, au=0.5, measured=1000)
+    limits = {"bottleneck": "accelerator", "also": [], "starved": True}
+    told = answer(doc.with_job(verdict=doc.job.verdict.model_copy(update=limits))).title
+    assert "starved" not in told
+    assert "no stage" in told
+
+
 def test_what_an_undecided_storage_feeds_is_a_range() -> None:
     """It may be to blame, or deliver enough for 14: 0 is not what it could feed."""
     doc = build_run(rates={"fetch": 9000.0}, au=0.5, measured=1000, accelerators=1)
