@@ -47,6 +47,8 @@ _QUANTITY = re.compile(
     re.ASCII,
 )
 
+_BITS = re.compile(r"^\s*([\d.]{1,20})\s*([MGT])b\s*$", re.ASCII)
+
 
 def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, examples: str) -> float:
     match = _QUANTITY.match(text)
@@ -78,10 +80,17 @@ def _short(value: object) -> str:
 def parse_size(text: str | int | float) -> int:
     """Bytes of ``"146.6 MB"``, ``"64MiB"`` or ``4096``, rounded to a whole number.
 
-    Raises UsageError, also for more than MAX_BYTES.
+    Raises UsageError, also for more than MAX_BYTES, and for ``"100Gb"``, since networks are sold in
+    such bits.
     """
     if isinstance(text, bool):
         raise UsageError(f"'{text}' is not a size", remedy="write it like '146.6 MB' or '64MiB'")
+    if isinstance(text, str) and (bits := _BITS.match(text)):
+        number, prefix = bits.groups()
+        raise UsageError(
+            f"'{_short(text)}' is a number of bits",
+            remedy=f"write {number}{prefix}B for bytes; 8 {prefix}b are 1 {prefix}B",
+        )
     value = (
         text
         if isinstance(text, int | float)

@@ -193,10 +193,15 @@ def duration(text: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Parse bytes per second, like ``20GB/s``. Raises UsageError."""
+    """Parse bytes per second, like ``20GB/s``. Raises UsageError, also for one without a unit."""
     value = float(parse_size(text.strip().removesuffix("/s")))
     if value <= 0:
         raise UsageError(f"it must be more than 0, but is '{text}'")
+    if text.strip()[-1] in "0123456789.":
+        raise UsageError(
+            f"'{text[:40]}' has no unit",
+            remedy=f"write {text[:40].strip()}MB/s or {text[:40].strip()}GB/s",
+        )
     return value
 
 

@@ -69,6 +69,8 @@ MISTAKES = (
     "generate demo --to new --memory-multiple 0",
     "run demo --data data --calibration 3x",
     "serve resnet50-server --data data --limit 15",
+    "plan llama3-405b --hosts-writing 64 --storage-write-limit 100",
+    "plan llama3-405b --hosts-writing 64 --storage-write-limit 100Gb/s",
     "run demo --data data --calibration 2h",
     "run demo --data data --budget -5s",
     "run demo --data data --accelerators 0",
