@@ -157,6 +157,18 @@ def test_metadata_is_measured_by_one_host(tmp_path: Path) -> None:
             plan_probe(target, [4096], hosts=2, **asked)
 
 
+@pytest.mark.parametrize(("budget_s", "least_s"), [(12.0, 0.5), (30.0, 1.0)])
+def test_a_short_time_has_fewer_points_rather_than_very_short_ones(
+    tmp_path: Path, budget_s: float, least_s: float
+) -> None:
+    with open_target(
+        str(files(tmp_path / "data", 2, 8 << 20)), origin=None, least_bytes=4096
+    ) as target:
+        plan = plan_probe(target, [4096], max_in_flight=256, budget_s=budget_s)
+    assert plan.curves == 2
+    assert plan.point_s == pytest.approx(least_s)
+
+
 @pytest.mark.nightly
 def test_an_object_store_has_stats_and_listings(rclone_s3: Any, s3_environment: Any) -> None:
     storage = open_storage(rclone_s3.url("metadata"))

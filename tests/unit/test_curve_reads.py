@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar, cast
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from hypothesis import strategies as st
 
 from iobench.base.errors import StorageError
 from iobench.host import fio
-from iobench.host.fio_depth import WINDOWS, of_cycles, read_at_depth, window_rates
+from iobench.host.fio_depth import WINDOWS, Depth, of_cycles, read_at_depth, window_rates
 from iobench.record.curve import StorageCurve
 from iobench.runner.budget import Budget
 from iobench.runner.curve.curve import CurveMeasurement, Limits
-from iobench.runner.curve.places import Places, blocks, samples
-from iobench.runner.curve.reader import ThreadReader
+from iobench.runner.curve.places import Place, Places, blocks, samples
+from iobench.runner.curve.reader import PlaceReader, ThreadReader
 from iobench.runner.curve.story import second_requests
 from iobench.storage.base import Buffer, Entry, Retries, StorageTraits
 from iobench.storage.local.storage import LocalStorage
@@ -309,6 +310,54 @@ def test_fio_reads_each_place_once(tmp_path: Path, once: bool, in_flight: int) -
     assert found.used == 64
     assert found.latency_p50_s is not None
     assert found.latency_p99_s is None
+
+
+class Limited:
+    """A reader of a storage on which each read takes 1 s, up to ``limit`` reads/s."""
+
+    program, by, hosts = "nothing", "engine", 1
+    notes: ClassVar[list[str]] = []
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+
+    def read(self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int) -> Depth:
+        rate = min(float(in_flight), self.limit)
+        return Depth(
+            in_flight=in_flight,
+            reads=100,
+            bytes=100 * 512,
+            seconds=0.0,
+            reads_per_s=rate,
+            bytes_per_s=512 * rate,
+            window_reads_per_s=[rate] * WINDOWS,
+            window_bytes_per_s=[512 * rate] * WINDOWS,
+            latency_mean_s=None,
+            latency_p50_s=None,
+            latency_p99_s=None,
+            latency_p999_s=None,
+            client_cpu_share=None,
+            used=0,
+        )
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"), [(1000.0, [1, 2, 8, 32, 64, 128, 256]), (1.5, [1, 2, 4, 8])]
+)
+def test_where_time_is_short_points_at_which_latency_is_the_limit_are_left_out(
+    tmp_path: Path, limit: float, found: Sequence[int]
+) -> None:
+    """Points of 150 s each in 600 s: doublings up to 256 in flight have no time."""
+    storage = Watched(OBJECTS)
+    limits = Limits(max_in_flight=256, point_s=150.0, budget=Budget(seconds=600))
+    curve = CurveMeasurement(
+        storage,
+        blocks(ENTRIES, 512, order="random", seed=1),
+        limits,
+        run_dir=tmp_path,
+        reader=cast(PlaceReader, Limited(limit)),
+    ).run()
+    assert [point.in_flight for point in curve.points] == found
 
 
 @needs_fio

@@ -48,6 +48,9 @@ MARGIN = 2.5
 ENOUGH = 8
 """Reads of each reader that a point needs; with fewer left, places are read again."""
 
+PROPORTIONAL = 0.9
+"""More reads in flight that bring this share of as many times the rate meet no limit yet."""
+
 CLIENT_SPENT = 0.85
 """Above this share of its CPU the measuring program may be what limits the rate."""
 
@@ -167,10 +170,20 @@ class CurveMeasurement:
     def _step(self, in_flight: int, point_s: float) -> int:
         """By what factor the next point has more reads in flight.
 
-        Where the time does not suffice for doublings up to twice ``reach``, it is 4.
+        Where the time does not suffice for doublings up to twice ``reach``, it is 4. So it is where
+        they do not suffice up to the end, as long as latency alone is the limit: a point in between
+        would tell nothing.
         """
-        doublings = math.log2(max(1.0, 2 * self.limits.reach / in_flight))
-        return 2 if self.limits.budget.fits(doublings * point_s) else 4
+        limits, points = self.limits, self.points
+        doublings = math.log2(max(1.0, 2 * limits.reach / in_flight))
+        if not limits.budget.fits(doublings * point_s):
+            return 4
+        if len(points) < 2:
+            return 2
+        brought = points[-1].reads_per_s.value / max(points[-2].reads_per_s.value, 1e-9)
+        latency = brought >= PROPORTIONAL * in_flight / points[-2].in_flight
+        doublings = math.log2(max(1.0, limits.max_in_flight / in_flight))
+        return 4 if latency and not limits.budget.fits(doublings * point_s) else 2
 
     def _no_room(self, in_flight: int) -> str:
         here = in_flight // self.reader.hosts

@@ -122,7 +122,13 @@ _LARGE_PLACES = 16
 _LARGE_READS = 16
 """Larger requests need that many places in the data, and that many of them are read in a second."""
 
-_MIN_POINTS = 3
+_MIN_POINTS, _FEW_POINTS = 3, 5
+_ENOUGH_S = 0.5
+"""Points have this time rather than that there are more than ``_FEW_POINTS``: a limit of operations
+or bytes that gives its share in parts, as the kernel's does each 100 ms, gave up to 1.7 times its
+rate in 0.1 s.
+"""
+
 _SEED = 42
 
 
@@ -231,6 +237,8 @@ def plan_probe(
             remedy=f"give at least {format_duration(math.ceil(least * budget_s / plan.curves_s))}",
         )
     each = plan.curves_s / (plan.curves * plan.most_points) - overhead
+    few = plan.curves_s / (plan.curves * min(_FEW_POINTS, plan.most_points)) - overhead
+    each = max(each, min(_ENOUGH_S, few))
     return replace(plan, point_s=min(MAX_POINT_S, max(MIN_POINT_S, each)))
 
 
