@@ -11,7 +11,7 @@ the moment of the fork, and nobody in the child releases it.
 
 Which rank a line of the log is of: every process knows its own, and loader workers inherit it.
 
-Modules log through ``logging.getLogger(__name__)``; ``cli/logs.py`` decides where that goes.
+Modules log through ``logging.getLogger(__name__)``; ``cli/terminal.py`` decides where that goes.
 """
 
 from __future__ import annotations

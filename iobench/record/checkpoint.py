@@ -164,7 +164,7 @@ class Spread(Record):
 class Meaning(AskedTraining):
     """What a study's figures mean for the training that was asked about.
 
-    Computed by ``judge.checkpoint.meaning``. Times are of the whole model, saved by all hosts of
+    Computed by ``judge.checkpoint_meaning``. Times are of the whole model, saved by all hosts of
     the training. The interval and the notice go by ``Spread.upper`` of the times, what is lost by
     their mean, and single times are medians.
     """

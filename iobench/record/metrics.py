@@ -1,10 +1,10 @@
 """The table of metrics: every figure that iobench computes for a run, with unit and label.
 
 It is the only such table. Conditions (``--fail-on``), comparisons, histories, CSV and the text and
-markdown reports read it, so that a metric that is added here appears in all of them, in the order
-of this table. They are computed by ``judge.figures.metrics`` (of a repetition),
-``judge.checkpoint.study`` (of a save or a restore), ``judge.model_load``, ``judge.serving.figures``
-(of the requests of a repetition) and ``judge.verdict``.
+markdown reports read it, and show its metrics in this order. CONTRIBUTING.md says what else a new
+metric needs, and which reports show it. The metrics are computed by ``judge.figures.metrics`` (of a
+repetition), ``judge.checkpoint`` (of a save or a restore), ``judge.model_load``,
+``judge.figures.requests`` (of the requests of a repetition) and ``judge.verdict``.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..base.units import counted
 from ..judge.evidence import needed_steps
 from ..record.plan import PartTime
+from ..settings.workload import Workload
 from .ablations import MIN_S, USUAL_ROUNDS
 from .budget import USUAL_S, Budget
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
@@ -78,13 +79,13 @@ class Work:
         workload, samples = plan.workload, plan.manifest.sample_count
         once = workload.model_copy(update={"epochs": 1, "max_steps": None})
         whole = steps_per_repetition(workload, samples=samples, accelerators=plan.accelerators)
-        together = together_of(plan, pilot)
+        together = pilot.round_steps or max(1, workload.loader.workers)
         rate = pilot.samples_per_s or demand(plan) or 0.0
         size = workload.batch_size * plan.accelerators
         loads = max(pilot.loads_per_s or 0.0, rate)
         return cls(
             whole=whole,
-            needed=whole if steps_given else min(whole, needed_of(plan, pilot)),
+            needed=whole if steps_given else min(whole, needed_of(workload, together)),
             together=together,
             epoch_steps=steps_per_repetition(once, samples=samples, accelerators=plan.accelerators),
             step_s=(size / rate if rate else 0.0) + pilot.save_s / max(1, pilot.every),
@@ -124,15 +125,12 @@ class Work:
         return stages * self.start_s + (stages - 1) * fed_s + max(1.0, min_rounds * self.load_s)
 
 
-def needed_of(plan: Plan, pilot: Pilot) -> int:
-    """The fewest steps of a rank in a repetition that can tell the bottleneck."""
-    workers = plan.workload.loader.workers
-    return max(needed_steps(workers), FEW_ROUNDS * together_of(plan, pilot))
+def needed_of(workload: Workload, together: int) -> int:
+    """The fewest steps of a rank in a repetition that can tell the bottleneck.
 
-
-def together_of(plan: Plan, pilot: Pilot) -> int:
-    """Steps of a rank that its workers make at the same time."""
-    return pilot.round_steps or max(1, plan.workload.loader.workers)
+    ``together``: that its workers make at the same time.
+    """
+    return max(needed_steps(workload.loader.workers), FEW_ROUNDS * together)
 
 
 def estimate(

@@ -390,8 +390,8 @@ def with_enough_epochs(plan: Plan, pilot: Pilot) -> Plan:
     A training goes through its data again and again, so more epochs of a small dataset are more of
     the same job. A workload whose own ``max_steps`` is smaller stays as it is.
     """
-    epoch_steps = Work.of(plan, pilot).epoch_steps
-    epochs = math.ceil(_GOOD * needed_of(plan, pilot) / epoch_steps)
+    work = Work.of(plan, pilot)
+    epochs = math.ceil(_GOOD * needed_of(plan.workload, work.together) / work.epoch_steps)
     if epochs <= plan.workload.epochs:
         return plan
     return replace(plan, workload=plan.workload.model_copy(update={"epochs": epochs}))

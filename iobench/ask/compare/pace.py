@@ -1,7 +1,7 @@
 """How fast one host is, how far its storage can grow, and what saves and interruptions take.
 
 An interruption stops the whole job, so that N hosts are interrupted N times as often as one. What
-is lost then is exact for failures at random (``judge.checkpoint.meaning``).
+is lost then is exact for failures at random (``judge.checkpoint_meaning``).
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class Bench(PhaseContext):
         unmeasured = Ceiling(how=how, by=by, not_measured="no batch was delivered", details=details)
         ceiling = pooled(unmeasured)
         if stored and self.plan.workload.cache == "cold" and outcome.epochs:
-            _add_cold(self.plan, ceiling, outcome)
+            _add_cold(ceiling, outcome, self.plan.manifest.header.stored_bytes)
         return Measured(ceiling, outcome)
 
     def phase(
@@ -297,10 +297,10 @@ class Bench(PhaseContext):
         )
 
 
-def _add_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
+def _add_cold(ceiling: Ceiling, outcome: Outcome, stored_bytes: int) -> None:
     """Record what the storage delivered while a cold ceiling was measured.
 
-    If a cache served a part of it, ``how`` says so.
+    ``stored_bytes``: of the dataset. If a cache served a part of it, ``how`` says so.
     """
     fetched = of_all(sum, (epoch.bytes_fetched for epoch in outcome.epochs))
     events = outcome.events()
@@ -314,6 +314,6 @@ def _add_cold(plan: Plan, ceiling: Ceiling, outcome: Outcome) -> None:
         bytes_fetched=fetched,
         fetched_how=outcome.epochs[-1].fetched_how,
     )
-    wanted = min(delivered, plan.manifest.header.stored_bytes)
+    wanted = min(delivered, stored_bytes)
     if (share := cached_share(wanted=wanted, fetched=fetched)) > MAX_CACHED:
         ceiling.how += f"; not cold: a cache served {format_percent(share)} of it"

@@ -54,7 +54,7 @@ def fetch(bench: Bench) -> Ceiling:
         return Ceiling(not_measured=why)
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
     measured = bench.window(
-        bench.phase("fetch", reader, _own(plan), epochs=plan.passes),
+        bench.phase("fetch", reader, _own(plan.workload.loader), epochs=plan.passes),
         how=f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, "
         f"{'O_DIRECT' if plan.direct else 'buffered'}",
         by="reader",
@@ -82,7 +82,7 @@ def local_cache(bench: Bench) -> Ceiling:
         phase = bench.phase(
             "cache",
             reader,
-            _own(plan),
+            _own(plan.workload.loader),
             epochs=0 if direct else 1,
             shards=shards,
             share=not direct,
@@ -113,7 +113,7 @@ def prep(bench: Bench) -> Ceiling:
     plan, copy = bench.plan, _copy(bench)
     reader = make_reader(copy.manifest, copy.storage, plan.workload.reader)
     return bench.window(
-        bench.phase("prep", reader, _own(plan), shards=copy.shards, share=False),
+        bench.phase("prep", reader, _own(plan.workload.loader), shards=copy.shards, share=False),
         how=f"reader over a copy of {copy.bytes >> 20} MiB in memory, {_workers(plan)}",
         by="reader",
     ).ceiling
@@ -232,9 +232,9 @@ def accelerator(bench: Bench) -> Ceiling:
     return pooled(ceiling)
 
 
-def _own(plan: Plan) -> LoaderSpec:
+def _own(loading: LoaderSpec) -> LoaderSpec:
     """iobench's own loader, which throws the batches away in its workers."""
-    return plan.workload.loader.own().model_copy(update={"transport": "null"})
+    return loading.own().model_copy(update={"transport": "null"})
 
 
 def _null_reader(bench: Bench) -> NullReader:

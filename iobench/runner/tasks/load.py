@@ -486,13 +486,13 @@ class _Stepper:
 
     def _steps_alone(self, epoch: int, start: int, end: int | None) -> None:
         """Steps without batches: what the accelerator takes alone."""
-        now, last_step = time.monotonic_ns, self.phase.max_steps
+        now, max_steps = time.monotonic_ns, self.phase.max_steps
         asked = start
         step = 0
         while (
             not self.stopped.value
             and (end is None or asked < end or step < self.phase.min_steps)
-            and (last_step is None or self.done < last_step)
+            and (max_steps is None or self.done < max_steps)
         ):
             ready = now()
             if (synced := self._all_ready()) is None:
@@ -524,7 +524,7 @@ class _Stepper:
         own = self.loader if isinstance(self.loader, BatchLoader) else None
         if own is not None:
             self.book.begin(lasting=own.lasting)
-        now, last_step = time.monotonic_ns, phase.max_steps
+        now, max_steps = time.monotonic_ns, phase.max_steps
         first_read: int | None = None
         stage = Staged(lambda: self._copied(batches)) if phase.accelerator.staged else None
         batch = samples = log = None
@@ -535,7 +535,7 @@ class _Stepper:
                 if self.stopped.value or (end is not None and self._may_stop(asked, end)):
                     self.complete = self.complete and end is not None
                     break
-                if last_step is not None and self.done >= last_step:
+                if max_steps is not None and self.done >= max_steps:
                     break
                 with self._in_storage():
                     if stage is None:
@@ -551,7 +551,7 @@ class _Stepper:
                 if stage is None:
                     samples, copied = (batch, 0) if self.feed is None else self.feed.copy(batch)
                 stats = batch.stats
-                before = late
+                late_before = late
                 if (synced := self._all_ready()) is None:
                     self.complete = self.complete and end is not None
                     break
@@ -565,7 +565,7 @@ class _Stepper:
                     self.common += 1
                 else:
                     # An emulated step makes up for the delay of the step before it.
-                    ended = ready + copied + busy - before + lost if self.emulated else now()
+                    ended = ready + copied + busy - late_before + lost if self.emulated else now()
                     synced, behind = self._sync(epoch, ended, late)
                     still = beyond(late + behind, busy) if self.emulated else 0
                     lost, behind = lost + still, behind - still
@@ -598,14 +598,14 @@ class _Stepper:
                     self.book.add(stats)
                 if first_read is None or stats.started_ns < first_read:
                     first_read = stats.started_ns
-                before_step, asked = asked, now()
+                began, asked = asked, now()
                 step += 1
                 self.done += 1
                 self.counters.add(
                     self.rank,
                     read=stats.bytes_read,
                     busy_ns=busy,
-                    wall_ns=asked - before_step,
+                    wall_ns=asked - began,
                     sync_ns=synced,
                     retries=stats.retries,
                 )
