@@ -20,6 +20,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
+    Sampler,
     default_collate,
     get_worker_info,
 )
@@ -290,6 +291,31 @@ def collate_slowly(samples: list[Any], sleep: float) -> Any:
 def slow_collate(data: str, workers: int = 1, sleep: float = 0.01) -> DataLoader[Any]:
     collate = partial(collate_slowly, sleep=sleep)
     return of_files(data, workers=workers, collate_fn=collate)
+
+
+def slowly_chosen(count: int, sleep: float) -> Iterator[int]:
+    for number in range(count):
+        time.sleep(sleep)
+        yield number
+
+
+class SlowSampler(Sampler[int]):
+    """It chooses one sample after the other, and takes its time."""
+
+    def __init__(self, count: int, sleep: float) -> None:
+        self.count, self.sleep = count, sleep
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        return slowly_chosen(self.count, self.sleep)
+
+
+def slow_sampler(workers: int = 1, count: int = 64, sleep: float = 0.005) -> DataLoader[Any]:
+    numbers: Any = torch.arange(count, dtype=torch.float32).reshape(count, 1)
+    sampler = SlowSampler(count, sleep)
+    return DataLoader(numbers, batch_size=4, num_workers=workers, sampler=sampler)
 
 
 def of_dicts(count: int = 6) -> Iterator[dict[str, Any]]:

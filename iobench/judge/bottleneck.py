@@ -30,7 +30,7 @@ from .evidence import (
 from .evidence import MIN_ROUNDS as ROUNDS_OF_WORKERS
 from .figures.ablations import FEW_ROUNDS, MIN_ROUNDS
 from .statistics import NOISE
-from .user_loader import MIN_HELD_BACK
+from .user_loader import MIN_HELD_BACK, MOST_OF_WAITS
 
 
 class Named(str):
@@ -141,6 +141,12 @@ BY_GAINS: tuple[Criteria, ...] = (
                 _is_too_short,
             ),
             Criterion("no repetition was completed", "undecided", "", _is_not_measured),
+            Criterion(
+                "the sampler of a user's loader takes most of the waits for batches",
+                "loader",
+                f"more than {MOST_OF_WAITS:g} of them: {_CHOICE}",
+                criteria.sampler_takes_most,
+            ),
         ),
     ),
     Criteria(

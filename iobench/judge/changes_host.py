@@ -13,7 +13,7 @@ from ..settings.workload import OWN
 from .criteria import waited_for
 from .evidence import LONGER, Evidence, cut_epochs
 from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
-from .user_loader import MIN_HELD_BACK, WAITING
+from .user_loader import MIN_HELD_BACK, MOST_OF_WAITS, WAITING
 
 RING_OVER_TENSOR = 2.6 / 1.4
 """Smallest measured ratio of the ring transport to torch's default collate.
@@ -276,6 +276,24 @@ def cores_for_workers(evidence: Evidence) -> Effect | None:
 def larger_batches(evidence: Evidence) -> Effect | None:
     gain = _without_loader(evidence)
     return None if gain is None else bringing(gain)
+
+
+@advised(
+    "sampler",
+    change="make the sampler faster: it takes {share} of the waits for batches, in the training "
+    "process. More workers and faster storage do not help",
+    basis="{most}",
+)
+def faster_sampler(evidence: Evidence) -> Effect | None:
+    """What a loader of the user's own needs whose sampler takes most of the waits."""
+    share = evidence.own.sampling if evidence.own is not None else None
+    if not share or share <= MOST_OF_WAITS:
+        return None
+    busy = evidence.utilization
+    most = f"at most {1 / busy:.2f} x: " if busy else ""
+    return bringing(
+        None, share=format_percent(share), most=f"{most}its time was measured in the run"
+    )
 
 
 def _without_loader(evidence: Evidence) -> float | None:

@@ -17,10 +17,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from ..base.units import format_percent
 from ..record.verdict import Stage
 from .evidence import IN_TURNS, Case, Decision, Evidence
 from .figures.ablations import interval, is_told
 from .statistics import NOISE
+from .user_loader import MOST_OF_WAITS
 from .watched import CLEAR, why_filling
 
 MIN_EXPLAINED = 0.8
@@ -198,6 +200,17 @@ UNEVEN = 0.5
 
 def only_reading_gains(case: Case) -> str:
     return "" if case.gaining else "reading limits the run, but a cache served the reads"
+
+
+def sampler_takes_most(case: Case) -> str:
+    """Why a user's loader waits mostly for its sampler: it was timed, so no test is needed."""
+    own = case.evidence.own
+    if own is None or case.evidence.fed or (own.sampling or 0.0) <= MOST_OF_WAITS:
+        return ""
+    return (
+        f"in {format_percent(own.sampling or 0.0)} of the waits for batches, the sampler chose "
+        "samples in the training process, where no worker can help"
+    )
 
 
 def hand_over_costs_more(case: Case) -> str:

@@ -14,7 +14,7 @@ from .statistics import NOISE
 SUBJECTS = {
     "storage": "storage",
     "prep": "data preparation on this host",
-    "loader": "the loader itself (worker processes and batch transport)",
+    "loader": "the loader itself (sampler, worker processes and batch transport)",
     "accelerator": "the accelerator",
     "cpu": "this host's CPU",
     "sync": "waiting for the slowest rank at each step",

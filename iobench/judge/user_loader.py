@@ -23,6 +23,9 @@ MIN_WAIT = 0.05
 CPU_BOUND, WAITING = 0.8, 0.5
 """CPU time of a fetch over its wall time: above the one it computes, below the other it waits."""
 
+MOST_OF_WAITS = 0.5
+"""A sampler that takes more than this share of the waits for batches is what to mend first."""
+
 MIN_COLLATE = 0.3
 """Share of the time to make a batch that ``collate_fn`` may take."""
 
@@ -55,6 +58,16 @@ def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
     ]
     if not waits or median(waits) < MIN_WAIT:
         return
+    if (facts.sampling or 0.0) > MOST_OF_WAITS:
+        yield Finding(
+            rule="user.sampler_share",
+            level="info",
+            evidence=f"the sampler takes {format_percent(facts.sampling or 0.0)} of the waits for "
+            "batches, in the training process",
+            remedy="choose the samples of an epoch at once, such as by torch.randperm, or before "
+            "the training",
+        )
+        return  # what the workers do meanwhile hardly matters
     yield from _order(facts)
     yield from _collate(facts)
     share = facts.cpu_share

@@ -295,6 +295,8 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
     if decision.bottleneck == "accelerator":
         only = watched_nothing if evidence.watched else host.nothing
         return [each for each in [advice_of(only, evidence)] if each is not None]
+    if decision.bottleneck == "loader" and (sampler := advice_of(host.faster_sampler, evidence)):
+        return [sampler]
     if evidence.watched and decision.bottleneck in CAUSES:
         return watched_advice(evidence, decision)
     evidence = reached(evidence)

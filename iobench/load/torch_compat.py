@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader, _DatasetKind
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 HAS_IN_ORDER = "in_order" in inspect.signature(DataLoader.__init__).parameters
 """Whether batches may arrive as they are ready: torch 2.6."""
@@ -89,6 +90,15 @@ def wrap_fetches(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> No
 def fetcher_of(batches: Iterator[Any]) -> Any | None:
     """What makes the batches of a DataLoader's iterator in this process; None if workers do."""
     return getattr(batches, "_dataset_fetcher", None)
+
+
+def wrap_sampler(batches: Iterator[Any], wrap: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+    """Wrap what a DataLoader's iterator asks which samples are next, if it is one of torch's own.
+
+    One of another library may save the state of its sampler, and is left as it is.
+    """
+    if type(batches).__module__ == _BaseDataLoaderIter.__module__:
+        batches._sampler_iter = wrap(batches._sampler_iter)  # type: ignore[attr-defined]
 
 
 def is_map_style(loader: DataLoader[Any]) -> bool:

@@ -141,6 +141,7 @@ _SUMMED = (
         "fetch_queued_s",
         "collate_s",
         "wait_s",
+        "sampler_s",
         "out_of_order_s",
         "hand_over_s",
         "files_inside",
@@ -182,6 +183,7 @@ class UserFacts(OpenRecord):
     fetch_queued_s: Figure | None = None  # waits for a core
     collate_s: Figure | None = None  # of fetch_wall_s
     wait_s: Figure | None = None  # of all ranks for batches
+    sampler_s: Figure | None = None  # of it: the sampler chose samples, in the training process
     out_of_order_s: Figure | None = None  # of it: a later batch was ready, and held back
     hand_over_s: Figure | None = None  # of it: the batch was made, but not here yet
     fetch_s_by_worker: list[Figure] = Field(default_factory=list)  # mean for a batch, of each
@@ -223,6 +225,13 @@ class UserFacts(OpenRecord):
             return None
         had = max(self.fetch_cpu_s, self.fetch_wall_s - (self.fetch_queued_s or 0.0))
         return min(1.0, self.fetch_cpu_s / had) if had else None
+
+    @property
+    def sampling(self) -> float | None:
+        """Share of the waits for batches in which the sampler chose samples."""
+        if not self.wait_s or self.sampler_s is None:
+            return None
+        return min(1.0, self.sampler_s / self.wait_s)
 
     @property
     def held_back(self) -> float | None:

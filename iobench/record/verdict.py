@@ -153,6 +153,7 @@ AdviceId = Literal[
     "no-barrier",
     "longer-epochs",
     "first-batches",
+    "sampler",
     "faster-saves",
     "faster-log",
     "longer-run",

@@ -148,6 +148,8 @@ def _waits(user: UserFacts) -> str:
     held_back = format_percent(min(1.0, user.out_of_order_s / user.wait_s))
     handed_over = format_percent(min(1.0, user.hand_over_s / user.wait_s))
     waited = f"{format_duration(user.wait_s)} of all ranks"
+    if user.sampling is not None:
+        waited += f", {format_percent(user.sampling)} in the sampler"
     made = f"in {handed_over} the batch was made, but not handed over yet"
     return f"{waited}: in {held_back} of it a later batch was ready, and {made}"
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..base.errors import UsageError
-from ..load.torch_compat import fetcher_of, has_workers, inner_loader
+from ..load.torch_compat import fetcher_of, has_workers, inner_loader, wrap_sampler
 from ..record.job import UserFacts
 from . import board
 from .batches import Repeats, Size, measure
@@ -58,7 +58,8 @@ class Meter:
         self.iterable, self.type = iterable, type(of)
         self.stated, self.strict, self.compares = stated, strict, compares
         self.batches = self.samples = self.delivered = 0
-        self.wait_ns = self.held_back_ns = self.handed_over_ns = 0
+        self.wait_ns = self.held_back_ns = self.handed_over_ns = self.sampler_ns = 0
+        self._sampled_ns = 0  # of it, before the last batch
         self.ready_s: list[float] = []  # from the beginning of an iteration to its last worker
         self.sizes: dict[int, int] = {}  # samples of a batch -> number of such batches
         self.samples_by = "the first dimension of its first tensor or array"
@@ -123,9 +124,22 @@ class Meter:
         self.repeats.begin()
 
     def made(self, iterator: Iterator[Any]) -> None:
-        """The iteration was made: count the time in which this process makes samples a batch."""
+        """The iteration was made: count the time of what this process does for a batch."""
+        wrap_sampler(iterator, self._timed)
         if self.alone and (fetcher := fetcher_of(iterator)) is not None:
             self.gauge.watch_collate(fetcher)
+
+    def _timed(self, sampler: Iterator[Any]) -> Iterator[Any]:
+        """The same indices. torch asks for them while a batch is waited for, in this process."""
+        while True:
+            began = time.monotonic_ns()
+            try:
+                chosen = next(sampler)
+            except StopIteration:
+                return
+            finally:
+                self.sampler_ns += time.monotonic_ns() - began
+            yield chosen
 
     def ended(self, began_ns: int, *, early: bool) -> None:
         """An iteration that began then has ended; ``early``: before the loader had no more batches.
@@ -166,10 +180,11 @@ class Meter:
         else:
             add_cpu_times(self._rows, self.cpu_ns)
         self.wait_ns += ready_ns - asked_ns
+        sampled, self._sampled_ns = self.sampler_ns - self._sampled_ns, self.sampler_ns
         if self._turns is not None:
             held_back, handed_over = self._turns.arrived(asked_ns, ready_ns)
             self.held_back_ns += held_back
-            self.handed_over_ns += handed_over
+            self.handed_over_ns += max(0, handed_over - sampled)
         wall, work = walls_and_work(self._rows)
         walled, worked = wall - self._wall, work - self._work
         self._wall, self._work = wall, work
@@ -241,7 +256,8 @@ class Meter:
     def forget(self) -> None:
         """Begin to count batches and waits again; what the processes did stays counted."""
         self.batches = self.samples = self.delivered = 0
-        self.wait_ns = self.held_back_ns = self.handed_over_ns = 0
+        self.wait_ns = self.held_back_ns = self.handed_over_ns = self.sampler_ns = 0
+        self._sampled_ns = 0
         self._turns = None
         self.sizes.clear()
 
@@ -291,6 +307,7 @@ class Meter:
             fetch_queued_s=seconds(board.QUEUED_NS),
             collate_s=seconds(board.COLLATE_NS) if collates else None,
             wait_s=self.wait_ns / 1e9,
+            sampler_s=self.sampler_ns / 1e9 if self.inner is not None else None,
             out_of_order_s=None if self.no_turns else self.held_back_ns / 1e9,
             hand_over_s=None if self.no_turns else self.handed_over_ns / 1e9,
             fetch_s_by_worker=_means(counts) if self.workers else [],

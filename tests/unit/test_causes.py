@@ -211,6 +211,26 @@ def test_batches_that_are_made_and_not_here_are_the_loader(
 
 
 @pytest.mark.parametrize(
+    ("sampler_s", "au", "bottleneck"), [(6.0, 0.3, "loader"), (4.0, 0.3, "prep"), (6.0, 0.95, "")]
+)
+def test_a_sampler_that_takes_most_of_the_waits_is_named(
+    sampler_s: float, au: float, bottleneck: str
+) -> None:
+    """Without its preparation the loader has no sampler either, so that no ablation tells it."""
+    facts = MADE | {"fetch_cpu_s": 9.5, "hand_over_s": 0.1, "sampler_s": sampler_s}
+    found = verdict_on(
+        measured=200,
+        au=au,
+        loader={"kind": "user", "user": facts},
+        ablations=without(prep=(2.4, 2.8)),
+    )
+    named = [each.id for each in found.advice if each.id == "sampler"]
+    assert bool(named) == (bottleneck == "loader")
+    if bottleneck:
+        assert found.bottleneck == bottleneck
+
+
+@pytest.mark.parametrize(
     ("facts", "says"),
     [
         ({"fetch_cpu_s": 9.5}, "use more workers"),

@@ -339,6 +339,18 @@ def test_the_wait_for_a_batch_that_comes_in_turn_is_divided() -> None:
     assert turns.arrived(15, 20) == (0, 0)  # not known when it was made
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_time_of_a_sampler_is_known_and_is_no_handing_over(workers: int) -> None:
+    loader = made("slow_sampler", max_samples=None, workers=workers)
+    assert len(leaves_of(loader)) == 16
+    facts = loader.facts()
+    loader.shutdown()
+    asked_ahead = 2 * workers  # while the iteration is made
+    assert (16 - asked_ahead) * 4 * 0.005 <= facts.sampler_s <= facts.wait_s
+    if workers:
+        assert facts.hand_over_s + facts.sampler_s <= facts.wait_s + 1e-6
+
+
 def test_the_time_of_collate_and_of_each_worker_is_known(data: str) -> None:
     for workers in (0, 1):
         loader = made("slow_collate", data, workers=workers)
