@@ -89,7 +89,6 @@ class Restored:
     wall_s: float  # until the last byte was in its tensor
     bytes: int  # of the files that this rank read
     cpu_s: float  # CPU time of this process, without the verification
-    verify_s: float  # duration of the verification afterwards
     verified: str
     """"tensors" (each leaf), "files" (each file, where the ranks' shares have changed), or "" where
     no verification was asked for."""

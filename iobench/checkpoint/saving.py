@@ -183,7 +183,6 @@ class Writer(ABC):
             wall_s=wall,
             bytes=restoring.bytes,
             cpu_s=cpu,
-            verify_s=clock.wall() - wall,
             verified=verified,
             inspected_s=inspected,
             threads=restoring.threads,

@@ -126,16 +126,13 @@ class Budget:
 
     # Whether the next one fits
 
-    def room_s(self, part: str) -> float:
-        """Seconds that are left for a part, within its own limit."""
-        return min(self.left_s, self.limits.get(part, math.inf) - self.spent_s(part))
-
     def fits(self, seconds: float, part: str = "", *, keeping_s: float = 0.0) -> bool:
         """Whether what takes so long ends in time, within the limit of its part if that has one.
 
         ``keeping_s``: what has to fit after it.
         """
-        return self.left_s >= seconds + keeping_s and self.room_s(part) >= seconds
+        limit_s = self.limits.get(part, math.inf)
+        return self.left_s >= seconds + keeping_s and limit_s - self.spent_s(part) >= seconds
 
     def window_s(self, usual_s: float, windows: int, *, least: int) -> float:
         """Seconds for which requests arrive in each of so many windows, so that all of them fit.

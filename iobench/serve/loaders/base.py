@@ -49,7 +49,6 @@ class Loaded:
     """Until the last byte was in memory. None: tensors and bytes come together."""
     assembly: dict[str, TensorTimes]
     """By class of size. With ``fetch_s`` None the seconds have the reads in them."""
-    device_s: float | None  # seconds within the copies to the device; None: none was asked for
     bytes_read: int | None  # asked of the storage by iobench; None: a library reads by itself
     cpu_s: float  # CPU time of this process meanwhile
     started_s: float  # CLOCK_MONOTONIC at the call

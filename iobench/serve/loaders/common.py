@@ -238,7 +238,6 @@ class LoadClock:
         self._on_device = on_device
         self._tensors: dict[str, torch.Tensor] = {}
         self._classes: dict[str, list[int]] = {}
-        self._device_ns = 0
         self._first_ns: int | None = None
         self._cpu = time.process_time()
         self._started_s = time.monotonic()
@@ -256,7 +255,6 @@ class LoadClock:
         totals[2] += now - began_ns
         if self._on_device:
             tensor = self._on_device[name].copy_(tensor, non_blocking=True)
-            self._device_ns += time.perf_counter_ns() - now
         self._tensors[name] = tensor
         if self._first_ns is None:
             self._first_ns = time.perf_counter_ns()
@@ -264,9 +262,7 @@ class LoadClock:
     def ended(self, *, fetch_s: float | None = None, bytes_read: int | None = None) -> Loaded:
         """What has been loaded, when the device has it, too."""
         if self._on_device:
-            now = time.perf_counter_ns()
             torch.cuda.synchronize(next(iter(self._on_device.values())).device)
-            self._device_ns += time.perf_counter_ns() - now
         load_s = self.seconds()
         first = self._first_ns
         return Loaded(
@@ -278,7 +274,6 @@ class LoadClock:
                 name: TensorTimes(count, nbytes, ns / 1e9)
                 for name, (count, nbytes, ns) in self._classes.items()
             },
-            device_s=self._device_ns / 1e9 if self._on_device else None,
             bytes_read=bytes_read,
             cpu_s=time.process_time() - self._cpu,
             started_s=self._started_s,
