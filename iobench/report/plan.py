@@ -109,7 +109,10 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
     cut = f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
     cut += f"ZeRO {layout['zero']}"
     scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan.scaling.changed.items())
-    how = "at the published rate of failures" if plan.mtbf_published else "as stated"
+    how = "as stated"
+    if plan.mtbf_published:
+        many = counted(plan.accelerators, "accelerator")
+        how = f"on {many}, at the published rate of failures; --accelerators states your number"
     ranks, files = counted(plan.ranks, "rank"), counted(plan.files, "file")
     restore = ""
     if plan.restore_s is not None:
@@ -117,11 +120,12 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
         restore = f"{took} at least: {read} at the storage's stated limit"
     gauges = (
         KeyFigure("checkpoint", size, f"in {files}, {each} by each rank"),
+        KeyFigure("interruption", f"every {format_duration(plan.mtbf_s)}", how),
         *(_budget(plan, one) for one in plan.budgets),
         KeyFigure("free space", _room(plan)),
     )
     first = FirstScreen(job=f"Checkpoint of {plan.model}, {ranks}", state=size, gauges=gauges)
-    many, parameters = counted(plan.accelerators, "accelerator"), format_count(plan.parameters)
+    parameters = format_count(plan.parameters)
     held, state = format_bytes(plan.model_bytes), format_bytes(plan.optimizer_bytes)
     whole, changed = size, ""
     if plan.state_bytes is not None:
@@ -135,7 +139,6 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
         ("ranks", f"{format_count(plan.ranks)} ({cut})"),
         ("tensors", format_count(plan.tensors)),
         ("memory", f"all ranks on this host: {memory}"),
-        ("failures", f"every {format_duration(plan.mtbf_s)} on {many}, {how}"),
         ("restore", restore),
     ]
     return [first, facts("checkpoint-plan", "In detail", told)]

@@ -255,7 +255,7 @@ def test_the_rate_is_that_of_all_hosts_and_held_against_the_limit() -> None:
     assert (row["write_bytes_per_s_of_host"], row["within_limit"]) == (None, None)
     assert plain["restore_s"] is None
     needed = row["write_bytes_per_s"]
-    limits = f"--storage-write-limit {needed * 0.9:.0f} --storage-read-limit 100GB/s"
+    limits = f"--storage-write-limit {needed * 0.9:.0f}B/s --storage-read-limit 100GB/s"
     found = document(f"{base} --hosts-writing 64 --hosts-restoring 128 {limits}")
     (told,) = found["budgets"]
     assert told["write_bytes_per_s"] == needed
@@ -265,6 +265,18 @@ def test_the_rate_is_that_of_all_hosts_and_held_against_the_limit() -> None:
     assert told["waste"] > row["waste"]  # a restore was not known before, and is not free
     assert "host" in refused(f"{base} --hosts-writing 0")
     assert "--storage-read-limit" in refused(f"{base} --storage-read-limit 0GB/s")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("", "every 4.12 d on 512 accelerators, at the published rate"),
+        (" --accelerators 16384", "every 3 h 5 min on 16,384 accelerators, at the published rate"),
+        (" --mtbf 3h", "every 3 h 0 min as stated"),
+    ],
+)
+def test_the_first_screen_says_on_which_interruptions_the_rates_rest(flags: str, told: str) -> None:
+    assert told in " ".join(printed(f"plan llama3-405b{flags}").split())
 
 
 @pytest.mark.parametrize(
