@@ -419,6 +419,10 @@ def nothing() -> None:
     return None
 
 
+def a_class() -> type:
+    return Pair
+
+
 def endless() -> Iterator[torch.Tensor]:
     while True:
         yield torch.zeros(8, 100)
@@ -439,7 +443,8 @@ def ragged() -> Iterator[Any]:
 
 
 def fails_later() -> DataLoader[Any]:
-    return DataLoader(Broken(), batch_size=4, num_workers=1)
+    """With two workers, of which the second one still works when the first one has failed."""
+    return DataLoader(Broken(), batch_size=4, num_workers=2)
 
 
 class Broken(Dataset[Any]):
@@ -447,6 +452,8 @@ class Broken(Dataset[Any]):
         return 64
 
     def __getitem__(self, index: int) -> int:
+        if index:
+            return index
         raise RuntimeError("sample is damaged")
 
 

@@ -147,7 +147,7 @@ def loader_of(made: Any, name: str, loading: LoaderSpec, *, batch_size: int) -> 
     """
     if isinstance(made, DataLoader):
         return made
-    single = isinstance(made, str | bytes | bytearray | Mapping | list | tuple)
+    single = isinstance(made, type | str | bytes | bytearray | Mapping | list | tuple)
     if made is None or single or hasattr(made, "nbytes"):
         raise UsageError(
             f"{name} returned {_called(made)}, not a loader",
@@ -215,6 +215,8 @@ def one_line(error: BaseException) -> str:
 
 
 def _called(made: object) -> str:
+    if isinstance(made, type):
+        return f"the class {made.__name__}"
     return "None" if made is None else f"a {type(made).__name__}"
 
 
@@ -237,8 +239,10 @@ def contain(*, silent: bool) -> None:
 def end_the_rest() -> None:
     """Kill the processes that this one started and has not ended.
 
-    A thread that would keep the process from ending is not waited for.
+    A thread that would keep the process from ending is not waited for. torch's handler of SIGCHLD
+    would take a killed worker for an error.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end_children()
     others = [each for each in threading.enumerate() if each is not threading.main_thread()]
     if any(not each.daemon for each in others):

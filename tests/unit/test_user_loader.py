@@ -187,6 +187,7 @@ def test_kept_batches_are_repeated(data: str) -> None:
     [
         ("raises", "ValueError: no licence"),
         ("nothing", "returned None"),
+        ("a_class", "returned the class Pair"),
         ("ends_at_once", "no batch in epoch 0"),
         ("ragged", "8, 7"),
         ("endless", "max_steps"),
