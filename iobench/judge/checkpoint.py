@@ -21,7 +21,7 @@ from .cache import MAX_RESIDENT
 from .rules_data import RuleOutcome, unknown
 
 MEASURED = metrics_of("save", "restore")
-WRITE_BANDWIDTH, RESTORE_BANDWIDTH = (each for each in MEASURED if each.unit == "bytes/s")
+BANDWIDTHS = tuple(each.name for each in MEASURED if each.unit == "bytes/s")
 
 
 MIN_FOR_P95 = 20
@@ -97,8 +97,7 @@ def with_figures(study: Study) -> Study:
     figures: dict[str, Spread] = {}
     missing: dict[str, str] = {}
     for metric in MEASURED:
-        values = values_of_study(study, metric)
-        if values and metric.unit != "bytes/s":
+        if values := values_of_study(study, metric):
             figures[metric.name] = spread(values)
     if not study.saves:
         missing["write_bytes_per_s"] = "no save was finished"
@@ -111,14 +110,9 @@ def with_figures(study: Study) -> Study:
             "files": study.saves[-1].files if study.saves else 0,
             "figures": figures,
             "not_measured": missing,
-            "write_bytes_per_s": _mean(values_of_study(study, WRITE_BANDWIDTH)),
-            "restore_bytes_per_s": _mean(values_of_study(study, RESTORE_BANDWIDTH)),
+            **{each: figures[each].median if each in figures else None for each in BANDWIDTHS},
         }
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
 
 
 def summaries_of(study: Study) -> dict[str, Summary]:

@@ -309,7 +309,7 @@ class Study(Record):
     alone: list[Save] = []  # of a mixed run: saves while no data was loaded
     budget_s: Duration | None = None  # that limited the number of saves and restores
     figures: dict[str, Spread] = {}  # blocked_s, accepted_s, durable_s, restore_s, staged_s ...
-    # By MLPerf's rule: bytes of the slowest rank over its durable time, mean of the saves.
+    # Of all ranks, over the time of the slowest one, as MLPerf has it; median of the saves.
     write_bytes_per_s: float | None = None
     restore_bytes_per_s: float | None = None
     meaning: SerializeAsAny[AskedTraining] = AskedTraining()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -19,7 +18,7 @@ from ..judge.checkpoint import cpu_s_per_gb, end_s, host_saves, slowdown, value_
 from ..judge.checkpoint_meaning import not_told, upper_word
 from ..judge.rules_ranks import host_name
 from ..record.checkpoint import Meaning, Restore, Save, Spread, Study
-from ..record.metrics import metrics_of
+from ..record.metrics import Metric, metrics_of
 from ..record.run import CheckpointRecord, TrainingRecord
 from .figures import (
     MAX_BARS,
@@ -48,7 +47,10 @@ SAVE_METRICS = tuple(
     for metric in metrics_of("save", "restore")
     if metric.unit != "bytes/s" and metric.name not in ("persist_s", "cpu_s")
 )
-"""The metrics of saves and restores that a report shows; bandwidths have rows of their own."""
+"""The metrics of saves and restores that a report shows, beside ``BANDWIDTHS``."""
+
+BANDWIDTHS = tuple(each for each in metrics_of("save", "restore") if each.unit == "bytes/s")
+"""What a report shows with the CPU time of a gigabyte."""
 
 _SHOWN = ("blocked_s", "staged_s", "accepted_s", "durable_s", "extra_memory_bytes")
 
@@ -162,11 +164,8 @@ def _figures(study: Study) -> Table | None:
         if found is not None and not (name == "waited_s" and found.max < _NO_WAIT_S):
             data = (getattr(found, each) for each in _DATA)
             table.add(metric.label, name, _with_p95(found, format_of(metric)), *data)
-    for label, name, done in (
-        ("write bandwidth", "write_bytes_per_s", study.saves),
-        ("restore bandwidth", "restore_bytes_per_s", study.restores),
-    ):
-        table.add(label, name, _rate(study, name, done))
+    for metric in BANDWIDTHS:
+        _add_rate(table, study, metric)
     if study.base is not None:
         took = cell(end_s(study.base), format_duration)
         told = f"{took.text} for {format_bytes(study.base.bytes)}, saved once"
@@ -196,14 +195,17 @@ def _hosts(study: Study) -> Table | None:
     return rows.made("hosts", "Hosts, the slowest first: medians of each host's slowest rank")
 
 
-def _rate(study: Study, name: str, done: Sequence[Save] | Sequence[Restore]) -> Cell:
-    value = getattr(study, name)
-    cpu = cpu_s_per_gb(done)
-    if value is None:
-        return lacking(study.not_measured.get(name, NO_REASON))
+def _add_rate(table: Medians, study: Study, metric: Metric) -> None:
+    """A bandwidth with what a gigabyte costs, or why there is none."""
+    found = study.figures.get(metric.name)
+    if found is None:
+        reason = study.not_measured.get(metric.name, NO_REASON)
+        table.add(metric.label, metric.name, lacking(reason))
+        return
+    cpu = cpu_s_per_gb(study.saves if metric.of == "save" else study.restores)
     spent = "CPU s/GB not measured: the writer shares its process with the training"
     spent = spent if cpu is None else f"{cpu:.3f} CPU s/GB"
-    return Cell(value=value, text=f"{format_rate(value)}, {spent}")
+    table.measured(metric, found, told=f", {spent}")
 
 
 def _about(study: Study) -> list[tuple[str, str]]:

@@ -376,7 +376,7 @@ class _Filling:
             raise NoRoomError(
                 f"{root} has {format_bytes(free)} free{used}; the smallest dataset of "
                 f"'{self.spec.name}' for it has {format_bytes(least)}",
-                remedy=f"{more}free up to {format_bytes(least / share)}, name another directory, "
+                remedy=f"{more}make {format_bytes(least / share)} free, name another directory, "
                 f"or a --workload with smaller batches{self._fewer()}",
             )
         return min(max(most, self.least), room)

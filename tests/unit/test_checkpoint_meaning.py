@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.judge.checkpoint import spread, with_figures
+from iobench.judge.checkpoint import spread, summaries_of, with_figures
 from iobench.judge.checkpoint_meaning import (
     availability_s,
     daly_s,
@@ -178,6 +178,17 @@ def test_the_95th_percentile_of_few_is_not_known() -> None:
     assert spread([float(n) for n in range(1, 20)]).p95 is None
     assert spread([float(n) for n in range(1, 21)]).p95 == 19.0
     assert spread([float(n) for n in range(1, 101)]).upper == 95.0
+
+
+def test_a_bandwidth_is_the_median_everywhere() -> None:
+    """One slow save of three: the mean of the rates would be 0.7 of the median."""
+    found = study(save(1.0), save(1.0), save(10.0), restores=[2.0, 2.0, 20.0])
+    assert (found.write_bytes_per_s, found.restore_bytes_per_s) == (GIB, GIB / 2)
+    in_metrics = summaries_of(found)
+    for name in ("write_bytes_per_s", "restore_bytes_per_s"):
+        value, told = getattr(found, name), (in_metrics[name], found.figures[name])
+        assert {each.median for each in told} == {value}
+        assert [each.min for each in told] == [value / 10] * 2
 
 
 def test_a_scaled_study_is_carried_over_by_its_bytes() -> None:
