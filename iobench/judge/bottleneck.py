@@ -30,7 +30,7 @@ from .evidence import (
 from .evidence import MIN_ROUNDS as ROUNDS_OF_WORKERS
 from .figures.ablations import FEW_ROUNDS, MIN_ROUNDS
 from .statistics import NOISE
-from .user_loader import MIN_HELD_BACK, MOST_OF_WAITS
+from .user_loader import MIN_HELD_BACK, MOST_OF_MAKING, MOST_OF_WAITS
 
 
 class Named(str):
@@ -164,6 +164,15 @@ BY_GAINS: tuple[Criteria, ...] = (
                 tested=True,
             ),
             Criterion(
+                "the largest gain is less than what is lost beside it, a user's loader is not much "
+                "faster over kept samples, and most of making a batch is collate_fn",
+                "prep",
+                "gain below the square root of 1 / utilization; "
+                f"{MOST_OF_MAKING:g} of the time ({_CHOICE}), and more than "
+                f"{criteria.MOSTLY:g} of the rate of its own ceiling",
+                criteria.collating_costs_more,
+            ),
+            Criterion(
                 "the largest gain is less than what is lost beside it, and a user's loader spends "
                 "most of its waits handing batches over",
                 "loader",
@@ -254,6 +263,14 @@ BY_GAINS: tuple[Criteria, ...] = (
                 criteria.cores_are_busy,
             ),
             Criterion(
+                "a user's loader is not much faster over kept samples, and most of making a batch "
+                "is collate_fn",
+                "prep",
+                f"{MOST_OF_MAKING:g} of the time ({_CHOICE}), and more than {criteria.MOSTLY:g} of "
+                "the rate of its own ceiling",
+                criteria.collating_costs_most,
+            ),
+            Criterion(
                 "a user's loader spends most of its waits handing batches over",
                 "loader",
                 f"more than {criteria.MOSTLY:g} of them, or of the rate of its own ceiling",
@@ -340,7 +357,7 @@ BY_CEILINGS: tuple[Criteria, ...] = (
             Criterion(
                 "most of making a batch is collate_fn",
                 "prep",
-                f"{waits.MOST:g} of the time",
+                f"{MOST_OF_MAKING:g} of the time",
                 waits.collate_takes_most,
             ),
             Criterion(
@@ -409,6 +426,13 @@ BY_CEILINGS: tuple[Criteria, ...] = (
         "A ceiling is below the demand",
         lambda case: True,
         (
+            Criterion(
+                "a user's loader is not much faster over kept samples, and most of making a batch "
+                "is collate_fn",
+                "prep",
+                "as above",
+                criteria.collating_costs_most,
+            ),
             Criterion(
                 "two ceilings can't be told apart",
                 "undecided",

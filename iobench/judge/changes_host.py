@@ -13,7 +13,15 @@ from ..settings.workload import OWN
 from .criteria import waited_for
 from .evidence import LONGER, Evidence, cut_epochs
 from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
-from .user_loader import MIN_HELD_BACK, MOST_OF_WAITS, WAITING
+from .user_loader import (
+    BESIDE_TRAINING,
+    MIN_HELD_BACK,
+    MOST_OF_MAKING,
+    MOST_OF_WAITS,
+    WAITING,
+    cheaper_collate,
+    could_have_workers,
+)
 
 RING_OVER_TENSOR = 2.6 / 1.4
 """Smallest measured ratio of the ring transport to torch's default collate.
@@ -289,11 +297,36 @@ def faster_sampler(evidence: Evidence) -> Effect | None:
     share = evidence.own.sampling if evidence.own is not None else None
     if not share or share <= MOST_OF_WAITS:
         return None
+    return bringing(None, share=format_percent(share), most=_by_its_time(evidence))
+
+
+def _by_its_time(evidence: Evidence) -> str:
     busy = evidence.utilization
-    most = f"at most {1 / busy:.2f} x: " if busy else ""
-    return bringing(
-        None, share=format_percent(share), most=f"{most}its time was measured in the run"
-    )
+    return f"{f'at most {1 / busy:.2f} x: ' if busy else ''}its time was measured in the run"
+
+
+def collates_most(evidence: Evidence) -> bool:
+    """Whether ``collate_fn`` of a user's loader takes most of the time to make a batch."""
+    own = evidence.own
+    if own is None or (own.slow_worker is not None and (own.held_back or 0.0) >= MIN_HELD_BACK):
+        return False
+    return (own.collating or 0.0) >= MOST_OF_MAKING
+
+
+@advised("workers", change=BESIDE_TRAINING, basis="{most}")
+def workers_beside_training(evidence: Evidence) -> Effect | None:
+    if not collates_most(evidence) or not could_have_workers(evidence.workers, evidence.cores):
+        return None
+    return bringing(None, most=_by_its_time(evidence))
+
+
+@advised("collate", change="{change}", basis="{most}")
+def less_collating(evidence: Evidence) -> Effect | None:
+    own = evidence.own
+    if own is None or not collates_most(evidence):
+        return None
+    change = cheaper_collate(own.collating or 0.0, own.batch_bytes)
+    return bringing(None, change=change, most=_by_its_time(evidence))
 
 
 def _without_loader(evidence: Evidence) -> float | None:

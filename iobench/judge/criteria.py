@@ -18,11 +18,12 @@ import math
 from dataclasses import replace
 
 from ..base.units import format_percent
+from ..record.job import UserFacts
 from ..record.verdict import Stage
 from .evidence import IN_TURNS, Case, Decision, Evidence
 from .figures.ablations import interval, is_told
 from .statistics import NOISE
-from .user_loader import MOST_OF_WAITS
+from .user_loader import MOST_OF_MAKING, MOST_OF_WAITS
 from .watched import CLEAR, why_filling
 
 MIN_EXPLAINED = 0.8
@@ -213,6 +214,26 @@ def sampler_takes_most(case: Case) -> str:
     )
 
 
+def collating_costs_most(case: Case) -> str:
+    """Why a user's loader is slow by its ``collate_fn``, which no ablation leaves out, or empty.
+
+    Its workers collate the samples that are kept, too, so that its ceiling has little else.
+    """
+    own, loader = case.evidence.own, case.evidence.loader
+    if own is None or not loader or (own.collating or 0.0) < MOST_OF_MAKING or _made(own):
+        return ""
+    if (case.evidence.measured or 0.0) <= MOSTLY * loader:
+        return ""
+    return (
+        "your loader takes most of the time even over samples that are kept in memory, and "
+        "collate_fn most of the time in which a batch is made"
+    )
+
+
+def collating_costs_more(case: Case) -> str:
+    return collating_costs_most(case) if _leaves_most(case, case.top) else ""
+
+
 def hand_over_costs_more(case: Case) -> str:
     return hand_over_costs_most(case) if _leaves_most(case, case.top) else ""
 
@@ -314,6 +335,11 @@ def cores_are_busy(case: Case) -> str:
     return "no stage alone gains, and all cores are busy" if case.evidence.cpu_spent else ""
 
 
+def _made(own: UserFacts) -> bool:
+    """Whether the batches that were waited for were mostly made already."""
+    return bool(own.wait_s) and (own.hand_over_s or 0.0) > MOSTLY * (own.wait_s or 0.0)
+
+
 def hand_over_costs_most(case: Case) -> str:
     """Why most of the time of a user's loader goes into collating and handing over, or empty.
 
@@ -322,7 +348,7 @@ def hand_over_costs_most(case: Case) -> str:
     evidence, own, loader = case.evidence, case.evidence.own, case.evidence.loader
     if not evidence.subject.users:
         return ""
-    if own is not None and own.wait_s and (own.hand_over_s or 0.0) > MOSTLY * own.wait_s:
+    if own is not None and _made(own):
         return "the batches that were waited for were mostly made already, and on their way"
     if loader and (evidence.measured or 0.0) > MOSTLY * loader:
         return "your loader takes most of the time even over samples that are kept in memory"

@@ -324,11 +324,11 @@ def loader_waits(doc: TrainingRecord) -> LoaderWaits | None:
         working=_busiest_working(done, facts),
         handed_over=_share(facts.hand_over_s, waited),
         held_back=facts.held_back,
-        collate=_share(facts.collate_s, facts.fetch_wall_s or 0.0),
+        collate=facts.collating,
         starting=_starting(done, facts),
         starts=starts,
         uneven=facts.slow_worker,
-        batch_bytes=facts.delivered_bytes / facts.batches if facts.batches else None,
+        batch_bytes=facts.batch_bytes,
     )
 
 

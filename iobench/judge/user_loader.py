@@ -26,6 +26,9 @@ CPU_BOUND, WAITING = 0.8, 0.5
 MOST_OF_WAITS = 0.5
 """A sampler that takes more than this share of the waits for batches is what to mend first."""
 
+MOST_OF_MAKING = 0.5
+"""A collate_fn that takes this share of the time to make a batch is what to look at first."""
+
 MIN_COLLATE = 0.3
 """Share of the time to make a batch that ``collate_fn`` may take."""
 
@@ -114,17 +117,38 @@ def slow_worker(slow: tuple[float, float]) -> str:
 
 
 def _collate(facts: UserFacts) -> Iterator[Finding]:
-    collate, made = facts.collate_s, facts.fetch_wall_s
-    if collate is None or not made or collate / made < MIN_COLLATE:
+    share = facts.collating
+    if share is None or share < MIN_COLLATE:
         return
     yield Finding(
         rule="user.collate_share",
         level="info",
-        evidence=f"collate_fn takes {format_percent(min(1.0, collate / made))} of the time in "
-        "which a batch is made",
+        evidence=f"collate_fn takes {format_percent(share)} of the time in which a batch is made",
         remedy="let it copy less: smaller types such as uint8, samples that are cropped before, or "
         "arrays that are stacked once",
     )
+
+
+def cheaper_collate(share: float, batch_bytes: float | None) -> str:
+    """What to do about a ``collate_fn`` that takes most of the time to make a batch."""
+    return (
+        f"make collate_fn cheaper, which takes {format_percent(share)} of the time in which a "
+        "batch is made. Smaller types (uint8 instead of float32) and smaller samples help (now "
+        f"{format_bytes(round(batch_bytes or 0))} in a batch). So does all that can be done before "
+        "the training. A profiler (py-spy, cProfile) tells which of its lines are slow"
+    )
+
+
+BESIDE_TRAINING = (
+    "let worker processes make the batches while the training computes: num_workers of a "
+    "DataLoader (now the training process makes them itself)"
+)
+"""What to do about a loader without workers."""
+
+
+def could_have_workers(workers: int, cores: float | None) -> bool:
+    """Whether the training process makes its batches itself, and another core could."""
+    return not workers and (cores is None or cores > 1)
 
 
 def _tested(doc: TrainingRecord) -> str:
@@ -159,8 +183,7 @@ def _memory(facts: UserFacts) -> Iterator[Finding]:
     grown = facts.private_growth_bytes
     if grown is None or not facts.workers:
         return
-    batch = (facts.delivered_bytes or 0) / facts.batches if facts.batches else 0.0
-    if grown / facts.workers < MIN_COPIED + BATCHES_IN_WORKER * batch:
+    if grown / facts.workers < MIN_COPIED + BATCHES_IN_WORKER * (facts.batch_bytes or 0.0):
         return
     yield Finding(
         rule="user.dataset_copied",

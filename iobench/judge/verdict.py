@@ -299,6 +299,9 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         return [sampler]
     if evidence.watched and decision.bottleneck in CAUSES:
         return watched_advice(evidence, decision)
+    if decision.bottleneck == "prep" and host.collates_most(evidence):
+        several = (host.workers_beside_training, host.less_collating)
+        return [each for change in several if (each := advice_of(change, evidence)) is not None]
     evidence = reached(evidence)
     found = [
         each for stage in _stages(evidence, decision) for each in _of_stage(stage, evidence, bound)

@@ -14,7 +14,14 @@ from ..record.run import Finding, TrainingRecord
 from ..record.verdict import Advice
 from .evidence import Case, Decision, Evidence, LoaderWaits
 from .promise import Effect, advised, bringing
-from .user_loader import MIN_HELD_BACK, slow_worker
+from .user_loader import (
+    BESIDE_TRAINING,
+    MIN_HELD_BACK,
+    MOST_OF_MAKING,
+    cheaper_collate,
+    could_have_workers,
+    slow_worker,
+)
 
 UNTESTED = (
     "a training that is watched runs once, as it is; iobench run --loader measures each stage alone"
@@ -68,7 +75,7 @@ CLEAR = 2.0
 """The workers waited clearly longer for one of fetch and prep than for the other."""
 
 MOST = 0.5
-"""What takes this share of the waits, or of the time to make a batch, is what to look at first."""
+"""What takes this share of the waits is what to look at first."""
 
 
 def training_is_fed(case: Case) -> bool:
@@ -113,7 +120,9 @@ def workers_compute(case: Case) -> str:
 
 def collate_takes_most(case: Case) -> str:
     collate = _seen(case).collate
-    return f"{_divided(case)}, most of it in collate_fn" if (collate or 0.0) >= MOST else ""
+    return (
+        f"{_divided(case)}, most of it in collate_fn" if (collate or 0.0) >= MOST_OF_MAKING else ""
+    )
 
 
 def files_were_cached(case: Case) -> str:
@@ -178,8 +187,8 @@ def watched_advice(evidence: Evidence, decision: Decision) -> list[Advice]:
     most = "" if not evidence.utilization else f"at most {1 / evidence.utilization:.2f} x: "
     busy = format_percent(evidence.utilization or 0.0)
     basis = f"{most}the training did not wait for batches {busy} of the time"
-    change = _change(evidence, decision, evidence.watched or LoaderWaits())
-    found = [Advice(change=change, basis=basis)]
+    changes = _changes(evidence, decision, evidence.watched or LoaderWaits())
+    found = [Advice(change=change, basis=basis) for change in changes]
     return [*found, Advice(change=TEST, basis="the bottleneck was inferred from one training")]
 
 
@@ -193,6 +202,16 @@ def watched_nothing(evidence: Evidence) -> Effect | None:
     """No change of the loader is worth the work: the training waits for little."""
     busy = evidence.utilization or 1.0
     return bringing(1.0, busy=format_percent(busy), most=1 / busy)
+
+
+def _changes(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> list[str]:
+    """What to change: workers where there are none, and then the one that fits what was seen."""
+    beside = decision.bottleneck not in ("fill", "loader") and could_have_workers(
+        evidence.workers, evidence.cores
+    )
+    collates = seen.collate is not None and seen.collate >= MOST_OF_MAKING
+    changes = [BESIDE_TRAINING] if beside else []
+    return [*changes, _change(evidence, decision, seen)] if collates or not beside else changes
 
 
 def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
@@ -215,18 +234,8 @@ def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
             "find out what makes some batches slow, or set in_order=False in the DataLoader if "
             "their order does not matter"
         )
-    if seen.collate is not None and seen.collate >= MOST:
-        return (
-            f"make collate_fn cheaper, which takes {format_percent(seen.collate)} of the time in "
-            "which a batch is made: smaller types (uint8 instead of float32), smaller samples"
-            f" ({_size(seen)}), and nothing that can be done before the training; a profiler in a "
-            "worker tells which of its lines (py-spy, cProfile)"
-        )
-    if not each and (evidence.cores is None or evidence.cores > 1):
-        return (
-            "let worker processes make the batches while the training computes: num_workers of a "
-            "DataLoader (now the training process makes them itself)"
-        )
+    if seen.collate is not None and seen.collate >= MOST_OF_MAKING:
+        return cheaper_collate(seen.collate, seen.batch_bytes)
     if decision.bottleneck == "storage":
         return (
             f"keep more reads in flight: more workers, threads or a longer prefetch ({now}); where "

@@ -234,6 +234,18 @@ class UserFacts(OpenRecord):
         return min(1.0, self.sampler_s / self.wait_s)
 
     @property
+    def collating(self) -> float | None:
+        """Share of the time to make batches in which ``collate_fn`` put their samples together."""
+        if not self.fetch_wall_s or self.collate_s is None:
+            return None
+        return min(1.0, self.collate_s / self.fetch_wall_s)
+
+    @property
+    def batch_bytes(self) -> float | None:
+        """Bytes of a batch, on average."""
+        return self.delivered_bytes / self.batches if self.batches else None
+
+    @property
     def held_back(self) -> float | None:
         """Share of the waits for batches in which a later batch was ready."""
         if not self.wait_s or self.out_of_order_s is None:

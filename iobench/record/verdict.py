@@ -154,6 +154,7 @@ AdviceId = Literal[
     "longer-epochs",
     "first-batches",
     "sampler",
+    "collate",
     "faster-saves",
     "faster-log",
     "longer-run",

@@ -135,9 +135,8 @@ def _fetch(user: UserFacts) -> str:
     queued = (user.fetch_queued_s or 0.0) / user.fetch_wall_s if user.fetch_wall_s else 0.0
     if queued > _MIN_QUEUED:
         text += f", apart from {format_percent(queued)} of it in which all cores were taken"
-    if user.collate_s is not None:
-        collate = min(1.0, user.collate_s / user.fetch_wall_s)
-        text += f"; collate_fn takes {format_percent(collate)} of it"
+    if user.collating is not None:
+        text += f"; collate_fn takes {format_percent(user.collating)} of it"
     return text
 
 

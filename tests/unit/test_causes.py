@@ -231,6 +231,61 @@ def test_a_sampler_that_takes_most_of_the_waits_is_named(
 
 
 @pytest.mark.parametrize(
+    ("facts", "gains", "workers", "advised"),
+    [
+        ({"collate_s": 8.0}, {"prep": (1.0, 1.1)}, 2, ["collate"]),
+        ({"collate_s": 8.0}, {"prep": (1.0, 1.1)}, 0, ["workers", "collate"]),
+        ({"collate_s": 8.0}, {"storage": (1.1, 1.3), "prep": (1.1, 1.2)}, 2, ["collate"]),
+        ({"collate_s": 8.0}, {}, 2, ["collate"]),
+        ({"collate_s": 4.0}, {"prep": (1.0, 1.1)}, 2, []),
+        # Batches are made in time, and arrive late.
+        ({"collate_s": 8.0, "hand_over_s": 7.0}, {"prep": (1.0, 1.1)}, 2, []),
+    ],
+)
+def test_a_collate_that_takes_most_of_making_a_batch_is_named(
+    facts: dict[str, float], gains: dict[str, Any], workers: int, advised: list[str]
+) -> None:
+    """Over kept samples the loader collates, too, so that its ceiling is as low."""
+    found = verdict_on(
+        measured=400,
+        au=0.2,
+        rates={"prep": 450.0, "loader": 450.0},
+        loader={"kind": "user", "workers": workers, "user": MADE | {"fetch_cpu_s": 9.5} | facts},
+        ablations=without(**gains),
+    )
+    assert (found.bottleneck == "prep") == bool(advised)
+    assert [each.id for each in found.advice if each.id in ("workers", "collate")] == advised
+
+
+@pytest.mark.parametrize(
+    ("collate_s", "workers", "says"),
+    [
+        (1.0, 0, ["num_workers"]),
+        (8.0, 0, ["num_workers", "collate_fn"]),
+        (8.0, 2, ["collate_fn"]),
+    ],
+)
+def test_a_training_whose_loader_has_no_workers_is_advised_to_use_some(
+    collate_s: float, workers: int, says: list[str]
+) -> None:
+    rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
+    rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
+    facts = MADE | {"fetch_cpu_s": 9.5, "collate_s": collate_s}
+    found = verdict_on(
+        measured=200,
+        au=0.2,
+        loader={"kind": "user", "workers": workers, "user": facts},
+        watched={"world": 1, "ranks": []},
+        repetition={"ranks": [rank | rest | COMPUTES]},
+    )
+    *changes, _ = [each.change for each in found.advice]
+    assert found.bottleneck == "prep"
+    assert len(changes) == len(says)
+    for word, change in zip(says, changes, strict=True):
+        assert word in change
+
+
+@pytest.mark.parametrize(
     ("facts", "says"),
     [
         ({"fetch_cpu_s": 9.5}, "use more workers"),
