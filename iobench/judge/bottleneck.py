@@ -211,6 +211,13 @@ BY_GAINS: tuple[Criteria, ...] = (
                 criteria.read_and_prepared_in_one,
             ),
             Criterion(
+                "the fill gains most, and a ceiling is so low that longer epochs are not enough",
+                Named("that stage, and the fill if both take as much"),
+                "ceiling below the required share of the demand; demand over ceiling against "
+                f"ceiling over rate, within {FEW_ROUNDS:.0%}: as of few rounds",
+                criteria.fill_hides_a_stage,
+            ),
+            Criterion(
                 "otherwise",
                 Named("the largest gain, with all whose intervals reach it"),
                 "intervals that overlap",
@@ -296,6 +303,12 @@ BY_GAINS: tuple[Criteria, ...] = (
         "No stage was left out",
         lambda case: not case.left_out,
         (
+            Criterion(
+                "the fill gains, and a ceiling is so low that longer epochs are not enough",
+                Named("that stage, and the fill if both take as much"),
+                "as above",
+                criteria.fill_hides_a_stage,
+            ),
             Criterion(
                 "the rate without the fill of the epochs, from the same events, gains",
                 "fill",

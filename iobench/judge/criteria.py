@@ -21,7 +21,7 @@ from ..base.units import format_percent
 from ..record.job import UserFacts
 from ..record.verdict import Stage
 from .evidence import IN_TURNS, Case, Decision, Evidence
-from .figures.ablations import interval, is_told
+from .figures.ablations import FEW_ROUNDS, interval, is_told
 from .statistics import NOISE
 from .user_loader import MOST_OF_MAKING, MOST_OF_WAITS
 from .watched import CLEAR, why_filling
@@ -55,7 +55,9 @@ def lost_beside_loading(case: Case) -> Decision | None:
     gain = 1 / max(1 - known[top], 1e-9)
     if gain <= 1 + NOISE or known[top] <= waiting:
         return None
-    return Decision(bottleneck=top, reason=why_filling(case.evidence) if top == "fill" else "")
+    if top != "fill":
+        return Decision(bottleneck=top)
+    return _behind_the_fill(case) or Decision(bottleneck=top, reason=why_filling(case.evidence))
 
 
 def accelerators_are_busy(case: Case) -> bool:
@@ -128,7 +130,11 @@ def nothing_explains_the_waits(case: Case) -> str:
     return f"{reason}, and {_missing(case)}" if case.missing else reason
 
 
-_NAMES = {"storage": "storage", "prep": "preparation", "loader": "the loader"}
+_NAMES: dict[Stage, str] = {
+    "storage": "storage",
+    "prep": "preparation",
+    "loader": "the loader",
+}
 
 
 def _missing(case: Case) -> str:
@@ -298,6 +304,34 @@ def read_and_prepared_in_one(case: Case) -> Decision | None:
         basis="tested",
         reason="your loader reads and prepares in one, and its workers' times tell which took "
         "longer",
+    )
+
+
+def fill_hides_a_stage(case: Case) -> Decision | None:
+    return _behind_the_fill(case) if "fill" in case.gaining and case.top == "fill" else None
+
+
+def _behind_the_fill(case: Case) -> Decision | None:
+    """The stage that takes more than the fill of the epochs, if no longer epochs could do.
+
+    In short epochs most batches are made during the fill, and hide what a stage costs after it.
+    Without the fill the run is at most as fast as the lowest ceiling, and what that is below the
+    demand is lost all the same.
+    """
+    evidence, known = case.evidence, refuting(case)
+    demand, measured = evidence.accelerator, evidence.measured
+    if not known.ceilings or not demand or not measured:
+        return None
+    lowest = known.ceilings[known.lowest]
+    fill, rest = lowest / measured, demand / lowest
+    enough = lowest >= evidence.required * demand
+    if enough or fill < 1 - NOISE or fill > rest * (1 + FEW_ROUNDS):
+        return None
+    return Decision(
+        bottleneck=known.lowest,
+        also=("fill",) if rest <= fill * (1 + FEW_ROUNDS) else (),
+        reason=f"longer epochs alone can't feed the accelerators: the ceiling of "
+        f"{_NAMES[known.lowest]} is {lowest / demand:.2f} x their demand",
     )
 
 

@@ -304,7 +304,9 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         return [each for change in several if (each := advice_of(change, evidence)) is not None]
     evidence = reached(evidence)
     found = [
-        each for stage in _stages(evidence, decision) for each in _of_stage(stage, evidence, bound)
+        each
+        for stage in _stages(evidence, decision)
+        for each in _of_stage(stage, evidence, bound, beside_fill="fill" in decision.also)
     ]
     if evidence.subject.users:
         found = [_of_user(each) for each in found if _moves(evidence.subject, each)]
@@ -312,13 +314,22 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
     return [each for each in found if once[_same(each)] is each]
 
 
-def _of_stage(stage: str, evidence: Evidence, bound: Bound | None) -> list[Advice]:
-    """The advice on a stage in its order, without that which promises too little."""
+def _of_stage(
+    stage: str, evidence: Evidence, bound: Bound | None, *, beside_fill: bool
+) -> list[Advice]:
+    """The advice on a stage in its order, without that which promises too little.
+
+    ``beside_fill``: the fill of the epochs takes about as much, and ceilings know nothing of it.
+    """
     gain, most = evidence.gains.get(stage), possible(evidence, stage)
     several = [*_applying(stage, evidence, bound)]
     longer = [each for _, each in several if each.id == "longer-run"]
     promising = [
-        limited(each, evidence.gains.get(change.moves or stage), most)
+        limited(
+            each.model_copy(update={"at_most": each.at_most or beside_fill}),
+            evidence.gains.get(change.moves or stage),
+            most,
+        )
         for change, each in several
         if each.id != "longer-run"
     ]

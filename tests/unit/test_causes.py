@@ -82,6 +82,28 @@ def test_the_largest_gain_that_is_told_from_noise_binds(
     assert set(found.gains) == set(gains)
 
 
+@pytest.mark.parametrize("others", [{}, {"prep": 1.02}])
+@pytest.mark.parametrize(
+    ("rates", "bottleneck", "also"),
+    [
+        ({"fetch": 600.0}, "storage", []),  # longer epochs: 1.2 x; the rest to the demand: 3.3 x
+        ({"fetch": 1000.0}, "storage", ["fill"]),  # 2 x and 2 x
+        ({"prep": 1000.0}, "prep", ["fill"]),
+        ({"fetch": 1500.0}, "fill", []),  # 3 x and 1.3 x
+        ({"fetch": 300.0}, "fill", []),  # the run was faster, so this is no ceiling
+        ({}, "fill", []),  # longer epochs are enough
+    ],
+)
+def test_the_fill_of_short_epochs_hides_no_stage_that_longer_ones_would_show(
+    rates: dict[str, Any], bottleneck: str, also: list[Stage], others: dict[str, float]
+) -> None:
+    """The demand is 2,000 samples/s, and the run has a quarter of it."""
+    found = verdict_on(rates=rates, measured=500, au=0.25, ablations=without(fill=3.7, **others))
+    assert (found.bottleneck, found.also) == (bottleneck, also)
+    bounds = {each.id: each.at_most for each in found.advice}
+    assert not also or bounds.get("faster-storage", True)
+
+
 READS = {"fetch_s": 50.0, "prep_s": 5.0}
 COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
 
