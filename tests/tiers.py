@@ -88,6 +88,7 @@ TIER_OF = {
     "oracle/test_short.py": FAST,
     "oracle/test_causes_stages.py": NIGHTLY,
     "oracle/test_causes_storage.py": NIGHTLY,
+    "oracle/test_claims.py": NIGHTLY,  # seeded: the same on each machine until its code changes
     "oracle/test_fed_oracle.py": NIGHTLY,
     "oracle/test_hosts_ended.py": NIGHTLY,
     "oracle/test_hosts_oracle.py": NIGHTLY,
@@ -110,6 +111,9 @@ TOUCHED = {
     "datasets": ("e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[demo]",),
     "docs/api.md": ("unit/test_public_surface.py::test_the_pages_examples_run",),
     "iobench/api.py": ("unit/test_public_surface.py::test_the_docstrings_examples_run",),
+    "iobench/ask/compare/claims.py": ("oracle/test_claims.py",),
+    "iobench/ask/compare/history.py": ("oracle/test_claims.py",),
+    "iobench/ask/compare/sequential.py": ("oracle/test_claims.py",),
     "iobench/checkpoint": (f"{_LOOP}[checkpoint-stream]",),
     "iobench/cli": (
         "e2e/test_live.py::test_lines_of_forked_processes_stay",
@@ -119,6 +123,7 @@ TOUCHED = {
     "iobench/load/training": (
         "contract/test_training_loader.py::test_the_script_of_the_documentation_learns",
     ),
+    "iobench/judge/statistics.py": ("oracle/test_claims.py",),
     "iobench/report/page": (
         f"{_PAGES}::test_a_page_is_complete_without_scripts_and_moves_nothing",
         f"{_PAGES}::test_a_script_that_others_bring_does_not_run",

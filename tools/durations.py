@@ -21,7 +21,7 @@ from iobench.base.units import counted
 PAGE = Path(__file__).resolve().parent.parent / "docs/testing.md"
 BEGIN, END = "<!-- durations -->", "<!-- end of durations -->"
 
-SHORT_S = 1.0
+SHORT_S = 3.0
 """Files whose tests take less together are summed up in one row."""
 
 
