@@ -15,6 +15,7 @@ from .evidence import LONGER, Evidence, cut_epochs
 from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
 from .user_loader import (
     BESIDE_TRAINING,
+    IN_TURNS,
     MIN_HELD_BACK,
     MOST_OF_MAKING,
     MOST_OF_WAITS,
@@ -237,7 +238,7 @@ def mostly_waits(evidence: Evidence) -> bool:
     "loader.workers={workers}",
     change="make more batches at a time: {workers} workers or threads instead of {today}",
     basis="your loader waits, and does not compute, for most of the time in which it makes a "
-    f"batch, so more workers need no more cores; {NEXT}",
+    f"batch, so more workers need no more cores; {NEXT}. But {IN_TURNS}",
 )
 def workers_that_wait(evidence: Evidence) -> Effect | None:
     """Waiting takes no core, so there may be more workers than cores."""

@@ -90,7 +90,8 @@ def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
             level="info",
             evidence=f"while a batch is made, the process waits for {format_percent(1 - share)} "
             f"of the time: for storage, a network or a lock{_tested(doc)}",
-            remedy="keep more reads in flight: more workers, threads or a longer prefetch",
+            remedy="find out for what. Of a storage or a network, keep more reads in flight, by "
+            f"more workers, threads or a longer prefetch; {IN_TURNS}",
         )
 
 
@@ -138,6 +139,9 @@ def cheaper_collate(share: float, batch_bytes: float | None) -> str:
         "the training. A profiler (py-spy, cProfile) tells which of its lines are slow"
     )
 
+
+IN_TURNS = "more workers bring nothing where they wait for each other, such as for a lock"
+"""What a run with one number of workers does not tell of a loader that waits."""
 
 BESIDE_TRAINING = (
     "let worker processes make the batches while the training computes: num_workers of a "

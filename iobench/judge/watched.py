@@ -16,6 +16,7 @@ from .evidence import Case, Decision, Evidence, LoaderWaits
 from .promise import Effect, advised, bringing
 from .user_loader import (
     BESIDE_TRAINING,
+    IN_TURNS,
     MIN_HELD_BACK,
     MOST_OF_MAKING,
     cheaper_collate,
@@ -238,11 +239,15 @@ def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
         return cheaper_collate(seen.collate, seen.batch_bytes)
     if decision.bottleneck == "storage":
         return (
-            f"keep more reads in flight: more workers, threads or a longer prefetch ({now}); where "
-            "that brings nothing, faster storage"
+            "find out what the loader waits for. Of a storage or a network, keep more reads in "
+            f"flight, by more workers, threads or a longer prefetch ({now}). Where that brings "
+            f"nothing, use a faster one. But {IN_TURNS}"
         )
     if (evidence.shares.prep or 0.0) < CLEAR * (evidence.shares.fetch or 0.0):
-        return f"find out what the loader waits for, or hide it behind more workers ({now})"
+        return (
+            f"find out what the loader waits for, or hide it behind more workers ({now}). But "
+            f"{IN_TURNS}"
+        )
     if evidence.cores and evidence.workers < evidence.cores:
         return f"use more workers while cores are free ({now}, {evidence.cores:g} cores)"
     return "prepare the data before the training, or make decoding and transforms cheaper"

@@ -18,7 +18,7 @@ from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
 from .figures import NO_REASON, Format, capital, ends, interval, listed, picture, tone_of
-from .glance import STAGES, UTILIZATION, cold_reads
+from .glance import STAGES, UTILIZATION, cold_reads, stage_names
 from .sections import FirstScreen, Item, Items, KeyFigure, Table
 from .serving import lost_in_a_crash
 from .stages import bottleneck_stage, stage_rates
@@ -51,7 +51,7 @@ def answer(doc: TrainingRecord) -> FirstScreen:
     starved = True if verdict is None else verdict.starved
     return FirstScreen(
         job=_job(doc),
-        state="no verdict" if verdict is None else _state(verdict),
+        state="no verdict" if verdict is None else _state(verdict, watched=doc.job.subject.watched),
         tone=tone_of(None if starved is None else not starved),
         sentences=() if verdict is None else tuple(_sentences(doc, verdict, evidence)),
         picture=_pipeline(doc, evidence),
@@ -72,11 +72,9 @@ def _ranks(doc: TrainingRecord) -> str:
     return counted(doc.job.accelerators, "accelerator")
 
 
-def _state(verdict: Verdict) -> str:
+def _state(verdict: Verdict, *, watched: bool) -> str:
     """``starved by storage``, ``fed``: the answer in a few words."""
-    stages = " and ".join(
-        STAGES[stage] for stage in (verdict.bottleneck, *verdict.also) if stage in STAGES
-    )
+    stages = " and ".join(stage_names(verdict, watched=watched))
     if verdict.starved and verdict.bottleneck == "accelerator":
         return "less busy than required, by no stage alone"
     if verdict.starved:
@@ -124,7 +122,7 @@ def _what(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> str:
     whole, show = doc.metrics.get(UTILIZATION), partial(percent_beside, limit=limit)
     busy = f"{show(used)} busy{_since(whole, used, evidence, show)}"
     required = f"{limit * 100:.4g} % is required"
-    names = [STAGES[stage] for stage in (verdict.bottleneck, *verdict.also)]
+    names = stage_names(verdict)
     tested = "" if verdict.basis == "tested" else " This is inferred from the ceilings, not tested."
     if verdict.bottleneck == "accelerator":
         is_are = "is" if doc.job.accelerators == 1 else "are"

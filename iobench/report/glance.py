@@ -31,6 +31,16 @@ STAGES = {
 }
 """What can be the bottleneck, in a title and in a sentence."""
 
+
+def stage_names(verdict: Verdict, *, watched: bool = False) -> list[str]:
+    """The bottleneck, and what can't be told from it; none where it is undecided.
+
+    For what a training that was ``watched`` waits is not known to be its storage.
+    """
+    names = STAGES | ({"storage": "storage, a network or a lock"} if watched else {})
+    return [names[stage] for stage in (verdict.bottleneck, *verdict.also) if stage in names]
+
+
 _STATES = {"valid": "valid", "invalid": "INVALID", "unknown": "not known whether it is valid"}
 _KINDS = {
     "checkpoint": "checkpoint study",
@@ -117,12 +127,10 @@ def _trust(doc: RunRecord) -> str:
     return f"{_STATES[doc.validity]} by the {doc.rules} rules: {', '.join(told)}"
 
 
-def bottleneck_text(verdict: Verdict) -> str:
+def bottleneck_text(verdict: Verdict, *, watched: bool = False) -> str:
     """``storage is the bottleneck``, for a title."""
-    if verdict.bottleneck not in STAGES:
-        return "the bottleneck is undecided"
-    names = " or ".join(STAGES[stage] for stage in (verdict.bottleneck, *verdict.also))
-    return f"{names} is the bottleneck"
+    names = " or ".join(stage_names(verdict, watched=watched))
+    return f"{names} is the bottleneck" if names else "the bottleneck is undecided"
 
 
 def cold_reads(doc: TrainingRecord) -> str:

@@ -118,4 +118,8 @@ def _bottleneck(doc: RunRecord) -> str:
         return serving.bottleneck_text(doc.job.verdict) if doc.job.verdict else "-"
     if not isinstance(doc, TrainingRecord):
         return "-"
-    return bottleneck_text(doc.job.verdict) if doc.job.verdict else "no verdict"
+    return (
+        bottleneck_text(doc.job.verdict, watched=doc.job.subject.watched)
+        if doc.job.verdict
+        else "no verdict"
+    )

@@ -56,6 +56,23 @@ def test_a_bottleneck_whose_rate_was_not_measured_is_in_the_picture() -> None:
     ]
 
 
+def test_the_title_of_a_training_claims_no_more_than_its_sentence() -> None:
+    """What its loader waited for may be a storage, or a lock."""
+    rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
+    rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
+    doc = build_run(
+        measured=200,
+        au=0.2,
+        loader={"kind": "user", "user": {"fetches": 10, "fetch_wall_s": 10.0, "wait_s": 10.0}},
+        watched={"world": 1, "ranks": []},
+        repetition={"ranks": [rank | rest | {"fetch_s": 50.0, "prep_s": 5.0}]},
+    )
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.bottleneck == "storage"
+    assert "lock" in doc.job.verdict.sentence
+    assert "lock" in answer(doc).state
+
+
 def test_accelerators_are_not_told_to_starve_by_themselves() -> None:
     """They are the bottleneck, and less busy than is required: no stage alone is why."""
     doc = build_run(rates={"fetch": 1500.0}, au=0.5, measured=1000)
