@@ -3,7 +3,8 @@
 The time of a rank adds up to its wall time: start-up, pipeline fill, waits for batches, copies,
 busy time, waits for other ranks, saves, and the time in which it stood still. A wait for a batch is
 divided by what a worker did for that batch: in proportion to its time in reads, and its time in
-decompress, decode, check and collate. ``shares_of`` has the same for a whole run.
+decompress, decode, check and collate. What is longer than both was no wait for that work, but for
+the sampler or the hand-over, and is not divided. ``shares_of`` has the same for a whole run.
 
 Source: R. B. Dean and W. J. Dixon, "Simplified statistics for small numbers of observations", 1951
 (the ratio Q, for one value that is far from all others).
@@ -131,9 +132,9 @@ def _divide(part: RankEpoch, first: int) -> tuple[float, float]:
     )
     made = read + prep
     share = np.divide(read, made, out=np.zeros_like(made), where=made > 0)
-    known = wait[made > 0].sum()
-    fetch = float((wait * share).sum())
-    return fetch, max(0.0, float(known) - fetch)
+    known = np.minimum(wait, made)
+    fetch = float((known * share).sum())
+    return fetch, max(0.0, float(known.sum()) - fetch)
 
 
 def _rank_time(rank: int, spent: _Spent, wall_ns: float, *, divided: bool) -> RankTime:
