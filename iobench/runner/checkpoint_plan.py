@@ -262,8 +262,14 @@ def check_space(plan: StudyPlan) -> None:
         what += f" and one of {format_bytes(plan.bytes)}" if plan.partial else ""
         raise NoRoomError(
             f"{what} don't fit into the {format_bytes(free)} that are free at {there}",
-            remedy=f"use --scale {_share_below(fitting)}",
+            remedy=f"use --scale {_share_below(fitting)}"
+            if fitting > _LEAST_SHARE
+            else "make some room there, or name another directory",
         )
+
+
+_LEAST_SHARE = Fraction(1, 1 << 20)
+"""Of a smaller share of a model nothing can be told, so that none is advised."""
 
 
 def _share_below(share: Fraction) -> str:

@@ -248,6 +248,13 @@ def test_what_makes_no_sense_is_one_line(asked: str, words: str) -> None:
     assert words in refused(f"plan {asked}")
 
 
+def test_no_share_is_advised_where_nothing_fits() -> None:
+    """``/proc`` has no room for a byte."""
+    told = refused("checkpoint llama3-8b --scale 1/4096 --to /proc/checkpoints")
+    assert "0 B that are free at /proc" in told
+    assert told.endswith("Make some room there, or name another directory\n")
+
+
 def test_the_rate_is_that_of_all_hosts_and_held_against_the_limit() -> None:
     base = "plan llama3-405b --stall-budget 1% --interval 30min"
     plain = document(base)
