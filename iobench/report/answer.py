@@ -148,17 +148,32 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
             return "not measured"
         return format_rate(rate * size) if size else f"{format_count(rate)} samples/s"
 
-    bound = bottleneck_stage(doc, stages)
+    sampler = _sampler(doc, evidence)
+    bound = "" if sampler else bottleneck_stage(doc, stages)
     bars = [
         (CEILINGS[name], known.get(name, 0.0), "bottleneck" if name == bound else "")
         for name in CEILINGS
         if name in (*known, bound)
     ]
+    if sampler:
+        bars.append(("sampler", sampler, "bottleneck"))
     bars.append(("all together", evidence.measured, ""))
     line = f"; the line is the demand, {told(demand)}" if demand else ""
     longest = WIDEST * demand if demand else max(known.values())
     title = f"What each stage delivers alone{line}"
     return picture(title, bars, told, line=demand, full=longest)
+
+
+def _sampler(doc: TrainingRecord, evidence: Evidence) -> float:
+    """Samples/s that the sampler of a user's loader chooses, where that is the bottleneck; else 0.
+
+    It is in no ceiling: the loader that was measured over kept samples has a sampler of iobench's.
+    """
+    own, verdict = evidence.own, doc.job.verdict
+    named = verdict is not None and any(each.id == "sampler" for each in verdict.advice)
+    if not named or own is None or not own.sampler_s:
+        return 0.0
+    return doc.job.accelerators * own.samples / own.sampler_s
 
 
 def _since(whole: Summary | None, lasting: float, evidence: Evidence, show: Format) -> str:

@@ -73,6 +73,13 @@ def test_the_title_of_a_training_claims_no_more_than_its_sentence() -> None:
     assert "lock" in answer(doc).state
 
 
+def test_the_bar_of_a_slow_sampler_is_marked_and_not_that_of_the_loader() -> None:
+    facts = {"fetches": 10, "fetch_wall_s": 1.0, "wait_s": 10.0, "sampler_s": 8.0, "samples": 1600}
+    doc = build_run(measured=200, au=0.2, loader={"kind": "user", "user": facts})
+    (found,) = [each for each in text_of(doc).splitlines() if "< bottleneck" in each]
+    assert found.split()[:3] == ["sampler", "40.0", "MB/s"]  # 100 kB: 1,600 in 8 s, of 2 ranks
+
+
 def test_accelerators_are_not_told_to_starve_by_themselves() -> None:
     """They are the bottleneck, and less busy than is required: no stage alone is why."""
     doc = build_run(rates={"fetch": 1500.0}, au=0.5, measured=1000)
