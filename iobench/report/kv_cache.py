@@ -71,8 +71,10 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
 
 
 def _gauges(job: KvCacheRun, verdict: KvVerdict) -> Iterator[KeyFigure]:
-    side, plain = _SIDES[over(verdict.factor)], verdict.of_plain
-    even = f"{side} the break-even of {_estimate(verdict.break_even_bytes_per_s)}"
+    plain, at = verdict.of_plain, _estimate(verdict.break_even_bytes_per_s)
+    even = f"{_SIDES[over(verdict.factor)]} the break-even of {at}"
+    if verdict.load_bytes_per_s is None:
+        even = f"(break-even: {at})"
     if plain is not None:
         even += f"; its reads get {format_percent(plain.value)} of what plain reads do"
     yield KeyFigure("bandwidth of a load", _estimate(verdict.load_bytes_per_s), even)

@@ -249,6 +249,11 @@ def test_the_report_shows_what_was_found() -> None:
     text = render_text(sections(build_kv(found=found, job={"price_per_hour": 2.5})))
     for part in ("break-even of 1.31 GB/s", "5 requests/s", "$2.", "2.00 x"):
         assert part in text
+    no_load = build_kv()
+    assert no_load.job.verdict is not None
+    unknown = {"load_bytes_per_s": None, "factor": None}
+    no_load.job.verdict = no_load.job.verdict.model_copy(update=unknown)
+    assert "not measured (break-even: 1.31 GB/s" in render_text(sections(no_load))
     nothing = build_kv([build_kv_trial("find-max", factor=0.01)], found=FoundRate(high=5.0))
     assert nothing.job.verdict is None
     assert "no rate was measured" in render_text(sections(nothing))
