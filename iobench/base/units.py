@@ -47,7 +47,8 @@ _QUANTITY = re.compile(
     re.ASCII,
 )
 
-_BITS = re.compile(r"^\s*([\d.]{1,20})\s*([MGT])b\s*$", re.ASCII)
+_BITS = re.compile(r"([MGT]i?)b")
+"""Units of bits, in which networks are sold: the case of ``b`` tells them from those of bytes."""
 
 
 def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, examples: str) -> float:
@@ -85,11 +86,12 @@ def parse_size(text: str | int | float) -> int:
     """
     if isinstance(text, bool):
         raise UsageError(f"'{text}' is not a size", remedy="write it like '146.6 MB' or '64MiB'")
-    if isinstance(text, str) and (bits := _BITS.match(text)):
-        number, prefix = bits.groups()
+    given = _QUANTITY.match(text) if isinstance(text, str) else None
+    if given is not None and (bits := _BITS.fullmatch(given[2])):
+        prefix = bits[1]
         raise UsageError(
             f"'{_short(text)}' is a number of bits",
-            remedy=f"write {number}{prefix}B for bytes; 8 {prefix}b are 1 {prefix}B",
+            remedy=f"write {prefix}B for bytes; 8 {prefix}b are 1 {prefix}B",
         )
     value = (
         text

@@ -194,14 +194,12 @@ def duration(text: str) -> float:
 
 def rate(text: str) -> float:
     """Parse bytes per second, like ``20GB/s``. Raises UsageError, also for one without a unit."""
-    value = float(parse_size(text.strip().removesuffix("/s")))
+    size = text.strip().removesuffix("/s").strip()
+    value = float(parse_size(size))
     if value <= 0:
         raise UsageError(f"it must be more than 0, but is '{text}'")
-    if text.strip()[-1] in "0123456789.":
-        raise UsageError(
-            f"'{text[:40]}' has no unit",
-            remedy=f"write {text[:40].strip()}MB/s or {text[:40].strip()}GB/s",
-        )
+    if not size[-1].isalpha():
+        raise UsageError(f"'{text}' has no unit", remedy=f"write {size}MB/s or {size}GB/s")
     return value
 
 
