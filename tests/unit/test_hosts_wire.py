@@ -344,7 +344,7 @@ def test_a_host_that_leaves_at_once_after_goodbye_is_not_called_lost(
 ) -> None:
     one, other = connected()
     first, second = Wires(leads=True), Wires(leads=False)
-    here, there = first.add(one, "host 1 (b)"), second.add(other, "host 0 (a)")
+    here, there = first.add(one, "host 1 (leaving)"), second.add(other, "host 0 (leaving)")
     sent = here.send
 
     def send(message: Message) -> None:
@@ -359,7 +359,7 @@ def test_a_host_that_leaves_at_once_after_goodbye_is_not_called_lost(
     met: Any = SimpleNamespace(launch=launch, hosts=hosts, wires=first, peers=[here])
     Control(met).say_bye(0)
     second.close()
-    assert caplog.text == ""
+    assert "leaving" not in caplog.text  # where hosts of earlier tests may be lost meanwhile
 
 
 @pytest.mark.parametrize(("accelerators", "hosts", "each"), [(8, 4, 2), (2, 2, 1)])
