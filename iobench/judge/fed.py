@@ -24,6 +24,7 @@ from .evidence import Decision, Evidence
 from .figures.curve import expected_rate, highest, is_known
 from .figures.in_flight import run_reads_in_flight
 from .figures.metrics import NULL_ACCELERATOR
+from .figures.search import may_be_more
 from .judged import Judged, is_null_accelerator
 
 MAX_FED = 10**9
@@ -296,7 +297,7 @@ def _by_search(doc: TrainingRecord, search: FindMax) -> Fed:
     return Fed(
         accelerators=number,
         low=search.low,
-        high=None if search.bound else search.high,  # the storage may feed more
+        high=None if may_be_more(search) else search.high,
         reads_in_flight=float(run_reads_in_flight(doc, ranks=number)) if number else None,
         basis="find-max",
     )

@@ -18,7 +18,7 @@ from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.curve import StorageCurve
 from iobench.record.run import TrainingRecord
-from iobench.record.training import Ceiling, CeilingDetails, FindMax
+from iobench.record.training import Ceiling, CeilingDetails, FindMax, FindMaxPoint
 from iobench.record.verdict import Estimate, Fed, FedAt, RunCurve
 from tests import curves
 from tests.curves import point
@@ -93,6 +93,35 @@ def test_a_search_wins_over_every_model() -> None:
     ended = search.model_copy(update={"bound": "the dataset has too few samples"})
     found = fed(with_curve(build_run(find_max=ended), curve_of(11_000.0)))
     assert (found.low, found.accelerators, found.high) == (6, 7, None)
+
+
+@pytest.mark.parametrize(("failed", "high"), [(1, None), (2, 5)])
+def test_a_number_that_failed_twice_is_too_many_although_the_time_was_used_up(
+    failed: int, high: int | None
+) -> None:
+    tries = [
+        FindMaxPoint(
+            accelerators=number,
+            accelerator_utilization=0.95 if number == 5 else 0.7,
+            samples_per_s=1.0,
+            read_bytes_per_s=1.0,
+            passed=number == 5,
+            trial=trial,
+            steps=500,
+        )
+        for number, trials in ((5, 2), (6, failed))
+        for trial in range(trials)
+    ]
+    search = FindMax(
+        required_accelerator_utilization=0.9,
+        accelerators=5,
+        low=5,
+        high=5,
+        points=tries,
+        bound="the budget had no time for another try",
+    )
+    found = fed(build_run(find_max=search))
+    assert (found.low, found.accelerators, found.high) == (5, 5, high)
 
 
 def test_starved_ranks_are_more_than_the_storage_feeds() -> None:

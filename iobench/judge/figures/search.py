@@ -171,3 +171,13 @@ def with_answer(found: FindMax) -> FindMax:
         ever = [number for number, tries in trials.items() if any(one.passed for one in tries)]
         low, high = max(always, default=0), max(ever, default=0)
     return found.model_copy(update={"accelerators": answer, "low": low, "high": high})
+
+
+def may_be_more(found: FindMax) -> bool:
+    """Whether the search stopped before a number above its interval had failed twice.
+
+    Once alone may be a disturbed try; with two of three tries a number has failed, whatever the
+    third one says.
+    """
+    above = (tries for n, tries in trials_of(found.points).items() if n > (found.high or 0))
+    return bool(found.bound) and all(len(tries) < 2 for tries in above)
