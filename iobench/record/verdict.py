@@ -79,12 +79,13 @@ class AblationRound(Record):
     """One round: the repetition as it is, and the same pipeline without a stage."""
 
     repetition: Count
-    samples_per_s: Figure | None  # without the stage; steady: the fill is left out
+    samples_per_s: Figure | None  # without the stage
     base_samples_per_s: Figure | None  # the repetition of the same round, in the same way
     seconds: Figure
     complete: bool = True
     # Batches of a rank that may have been made while its first one was waited for: they are left
-    # out of both rates. 0: one of the phases was too short for that, and its first round is.
+    # out of both rates. 0: one of the phases was too short for that, and both rates are those of
+    # the same first steps; or it is not known, and the first round is left out.
     in_flight: Count = 0
 
 

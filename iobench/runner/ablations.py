@@ -20,9 +20,9 @@ from ..judge.figures.ablations import (
     FILL,
     how_of,
     how_without,
-    in_flight_of,
     phase_of,
     rate_of,
+    round_rates,
     with_gains,
     without_fill,
 )
@@ -351,13 +351,13 @@ class Ablations:
                 took_s = self.budget.last_s(PART)
                 self._add(stage, one.model_copy(update={"seconds": took_s, "complete": False}))
             raise
-        events = outcome.events()
-        in_flight = in_flight_of(how, self._base, events)
-        without = how_without(stage, self.job)
+        without, base, in_flight = round_rates(
+            self._base, outcome.events(), how, how_without(stage, self.job)
+        )
         found = {
             "seconds": self.budget.last_s(PART),
-            "samples_per_s": rate_of(events, without, in_flight=in_flight),
-            "base_samples_per_s": rate_of(self._base, how, in_flight=in_flight),
+            "samples_per_s": without,
+            "base_samples_per_s": base,
             "in_flight": in_flight,
         }
         self._add(stage, one.model_copy(update=found))

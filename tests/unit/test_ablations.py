@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iobench.judge.figures.ablations import How, gain, in_flight_of, rate_of, with_gains
+from iobench.judge.figures.ablations import How, gain, round_rates, with_gains
 from iobench.judge.rebuild import rebuild
 from iobench.record.training import Epoch
 from iobench.record.verdict import AblatedStage, Ablation, AblationRound
@@ -97,19 +97,34 @@ def with_head(count: int, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_batches_in_flight_at_the_start_make_no_short_phase_faster() -> None:
+@pytest.mark.parametrize(("short", "in_flight"), [(12, 8), (11, 0), (6, 0), (1, 0)])
+def test_batches_in_flight_at_the_start_make_no_short_phase_faster(
+    short: int, in_flight: int
+) -> None:
     """Leaving out a stage that costs nothing brings nothing, however short that phase is."""
     how = How(round_steps=4, together=False, in_flight=8)
-    base, short = build_events(with_head(40)), build_events(with_head(12))
-    in_flight = in_flight_of(how, base, short)
-    assert in_flight == 8
-    assert rate_of(base, how, in_flight=in_flight) == pytest.approx(100.0)
-    assert rate_of(short, how, in_flight=in_flight) == pytest.approx(100.0)
-    # A phase that is too short for that is compared without its first round alone.
-    assert in_flight_of(how, base, build_events(with_head(11))) == 0
-    assert in_flight_of(how, base, build_events([])) == 0
-    faster, rate = rate_of(short, how), rate_of(base, how)
-    assert faster / rate > 1.15
+    base, without = build_events(with_head(40)), build_events(with_head(short))
+    faster, rate, left_out = round_rates(base, without, how, how)
+    assert left_out == in_flight
+    assert faster == pytest.approx(rate)
+    if in_flight:
+        assert rate == pytest.approx(100.0)
+
+
+def test_a_short_phase_shows_what_a_slow_stage_costs() -> None:
+    how = How(round_steps=4, together=False, in_flight=8)
+    slow, fast = steps(40, 0.4, phase="measure"), steps(9, 0.1, phase="without-prep")
+    faster, rate, _ = round_rates(build_events(slow), build_events(fast), how, how)
+    assert faster is not None
+    assert rate is not None
+    assert faster / rate == pytest.approx(4.0)
+
+
+def test_a_phase_without_events_has_no_rate() -> None:
+    how = How(round_steps=4, together=False, in_flight=8)
+    none, base, _ = round_rates(build_events(with_head(40)), build_events([]), how, how)
+    assert none is None
+    assert base is not None
 
 
 def test_rebuild_computes_the_gains_from_the_events() -> None:

@@ -1,7 +1,8 @@
 """What a stage costs: the rate without it over the rate with it, in rounds.
 
 All rates are steady: what happens until the pipeline is full is left out on both sides, and is a
-stage of its own, ``fill``. A gain is the geometric mean of the rounds' ratios, and its interval is
+stage of its own, ``fill``. Phases that are too short for that are compared over the same number of
+first steps. A gain is the geometric mean of the rounds' ratios, and its interval is
 that of Student's t for their logarithms, so that a drift from round to round cancels.
 """
 
@@ -73,22 +74,51 @@ def phase_of(stage: AblatedStage) -> str:
     return f"without-{stage}"
 
 
-def in_flight_of(how: How, *phases: Events) -> int:
-    """The batches in flight at the start that can be left out of the rates of all ``phases``.
+def round_rates(
+    base: Events, without: Events, how: How, how_without: How
+) -> tuple[float | None, float | None, int]:
+    """Samples/s of a phase without a stage and of its repetition, and the batches left out of both.
 
     The first batch is often late, and those of other workers are ready when it arrives. In a short
     phase they are a larger part of all batches than in a long one, so that it seems to be faster.
-    They can be left out where each rank has made a whole round after them.
+    So the batches in flight at the start are left out where each rank has made a whole round after
+    them. Otherwise both rates are those of the same first steps, with the fill: a stage that costs
+    nothing makes no difference to these. Where it is not known how many batches are in flight, the
+    first round is left out.
     """
-    needed = how.in_flight + max(1, how.round_steps)
-    for events in phases:
-        longest: dict[int, int] = {}
-        for part in rank_epochs(events) if len(events["step"]) else ():
-            steps = int(part.rows["steps"].sum())
-            longest[part.rank] = max(longest.get(part.rank, 0), steps)
-        if min(longest.values(), default=0) < needed:
-            return 0
-    return how.in_flight
+    steps = min(_fewest_steps(base), _fewest_steps(without))
+    rounds = how.in_flight + max(1, how.round_steps)
+    if not how.in_flight or steps >= rounds or not steps:
+        left_out = how.in_flight if steps >= rounds else 0
+        return (
+            rate_of(without, how_without, in_flight=left_out),
+            rate_of(base, how, in_flight=left_out),
+            left_out,
+        )
+    return (
+        _rate_of_first(without, steps, how_without.together),
+        _rate_of_first(base, steps, how.together),
+        0,
+    )
+
+
+def _fewest_steps(events: Events) -> int:
+    """The steps of the longest epoch of the rank that made the fewest; 0 without events."""
+    longest: dict[int, int] = {}
+    for part in rank_epochs(events) if len(events["step"]) else ():
+        steps = int(part.rows["steps"].sum())
+        longest[part.rank] = max(longest.get(part.rank, 0), steps)
+    return min(longest.values(), default=0)
+
+
+def _rate_of_first(events: Events, steps: int, together: bool) -> float | None:
+    """Samples/s of the first steps of each epoch that has so many, with its fill."""
+
+    def first(part: RankEpoch) -> Mask:
+        whole = int(part.rows["steps"].sum()) >= steps
+        return part.rows["step"] < (steps if whole else 0)
+
+    return _rate(events, first, {}, together=together)
 
 
 def steady_rate(
@@ -138,7 +168,7 @@ def _rate(
     *,
     together: bool,
 ) -> float | None:
-    """Samples/s in the ``chosen`` rows of each rank and epoch, which are the last ones of it.
+    """Samples/s in the ``chosen`` rows of each rank and epoch, which follow each other.
 
     An epoch in ``startups`` counts from this time in seconds on, any other from the chosen rows'
     begin.
@@ -170,7 +200,9 @@ class _Counted:
         if not rows.any():
             return
         begin_s = float(part.rows["start_ns"][rows][0]) / 1e9 if startup_s is None else startup_s
-        self.loading_s += part.end_ns / 1e9 - begin_s - float(saves_s[rows].sum())
+        end = int(np.flatnonzero(rows)[-1]) + 1
+        end_ns = part.rows["start_ns"][end] if end < len(rows) else part.end_ns
+        self.loading_s += float(end_ns) / 1e9 - begin_s - float(saves_s[rows].sum())
         self.samples += int(part.rows["samples"][rows].sum())
 
     def seconds(self) -> float:
@@ -280,13 +312,13 @@ def _again(
             return one
         again = without_fill(one.repetition, base, job.repetitions[one.repetition].epochs, how)
         return again.model_copy(update={"complete": one.complete})
-    update: dict[str, float | None] = {}
-    without = how_without(stage, job)
-    if len(base["step"]):
-        update["base_samples_per_s"] = rate_of(base, how, in_flight=one.in_flight)
     rows = select(events, phase_of(stage), one.repetition)
+    without, again, in_flight = round_rates(base, rows, how, how_without(stage, job))
+    update: dict[str, float | None] = {"in_flight": in_flight}
+    if len(base["step"]):
+        update["base_samples_per_s"] = again
     if len(rows["step"]) and one.complete:
-        update["samples_per_s"] = rate_of(rows, without, in_flight=one.in_flight)
+        update["samples_per_s"] = without
     return one.model_copy(update=update)
 
 
