@@ -313,10 +313,10 @@ def _again(
         again = without_fill(one.repetition, base, job.repetitions[one.repetition].epochs, how)
         return again.model_copy(update={"complete": one.complete})
     rows = select(events, phase_of(stage), one.repetition)
-    without, again, in_flight = round_rates(base, rows, how, how_without(stage, job))
+    without, with_it, in_flight = round_rates(base, rows, how, how_without(stage, job))
     update: dict[str, float | None] = {"in_flight": in_flight}
     if len(base["step"]):
-        update["base_samples_per_s"] = again
+        update["base_samples_per_s"] = with_it
     if len(rows["step"]) and one.complete:
         update["samples_per_s"] = without
     return one.model_copy(update=update)
