@@ -10,7 +10,7 @@ import math
 
 from ..base.units import counted, format_count, format_duration, format_percent
 from ..settings.workload import OWN
-from .criteria import waited_for
+from .criteria import computing, waited_for
 from .evidence import LONGER, Evidence, cut_epochs
 from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
 from .user_loader import (
@@ -34,6 +34,9 @@ NEXT = "the gain is limited by the next lowest ceiling"
 
 TWICE = 2.0
 
+WAITING_WORKERS = 32
+"""No more workers than this are advised for a core: a choice, since each of them takes memory."""
+
 
 @advised(
     "workers",
@@ -55,6 +58,32 @@ def workers_for_idle_cores(evidence: Evidence) -> Effect | None:
         total=each * evidence.accelerators,
         busy=busy,
         rate=evidence.told(evidence.prep / busy),
+    )
+
+
+@advised(
+    "workers",
+    "loader.workers={workers}",
+    change="use more workers: {workers} for each accelerator instead of {today}",
+    basis="preparation waits (reader.prep_time={slept}) for {waits} of its time, so more workers "
+    f"need no more cores; {NEXT}",
+)
+def workers_that_sleep(evidence: Evidence) -> Effect | None:
+    """As many workers as keep all cores busy while others wait, or as many as are of use."""
+    share, streams = computing(evidence), evidence.streams
+    if evidence.prep is None or evidence.subject.users or share == 1 or not evidence.cores:
+        return None
+    most = evidence.cores * min(1 / max(share, 1e-9), WAITING_WORKERS)
+    gain = model_gain(evidence, prep=evidence.prep * most / streams)
+    if most < streams + 1 or gain is None:
+        return None
+    today = streams // evidence.accelerators
+    return bringing(
+        gain,
+        workers=max(today + 1, math.ceil(today * gain)),
+        today=today,
+        slept=format_duration(evidence.job.workload.reader.prep_time),
+        waits=format_percent(1 - share),
     )
 
 

@@ -23,7 +23,7 @@ from ..record.verdict import Stage
 from .evidence import IN_TURNS, Case, Decision, Evidence
 from .figures.ablations import FEW_ROUNDS, interval, is_told
 from .statistics import NOISE
-from .user_loader import MOST_OF_MAKING, MOST_OF_WAITS
+from .user_loader import MOST_OF_MAKING, MOST_OF_WAITS, WAITING
 from .watched import CLEAR, why_filling
 
 MIN_EXPLAINED = 0.8
@@ -193,6 +193,21 @@ def waited_for(evidence: Evidence) -> Stage | None:
     if fetch >= CLEAR * prep and not evidence.cached:
         return "storage"
     return "prep" if prep >= CLEAR * fetch else None
+
+
+def computing(evidence: Evidence) -> float:
+    """Share of the time of preparation for which its processes compute; they wait for the rest.
+
+    It is 1 where nothing tells that they wait: a busy host makes CPU work take longer, too.
+    """
+    if not evidence.prep:
+        return 1.0
+    if evidence.subject.users:
+        share = evidence.own.cpu_share if evidence.own is not None else None
+        alone = evidence.cpu_costs.get("prep", 0.0) * evidence.prep / evidence.streams
+        return 1.0 if share is None or share >= WAITING else min(1.0, max(share, alone))
+    slept = 0.0 if evidence.subject.reads_itself else evidence.job.workload.reader.prep_time
+    return max(0.0, 1 - slept * evidence.prep / evidence.streams)
 
 
 MIN_SHARED = 0.2

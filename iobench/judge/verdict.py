@@ -252,7 +252,7 @@ SITUATIONS = (
         "prep",
         _otherwise,
         (
-            (host.workers_for_idle_cores, host.cores_for_preparation),
+            (host.workers_that_sleep, host.workers_for_idle_cores, host.cores_for_preparation),
             host.another_loader,
             CHEAPER_SAMPLES,
         ),

@@ -171,6 +171,49 @@ def test_workers_prepare_in_proportion_up_to_the_cores(
     )
 
 
+SLEEPING = {"rates": {"prep": 100}, "measured": 98, "au": 0.05}
+"""4 workers take 40 ms for a sample."""
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        {"workload": {"reader": {"prep_time": 0.038}}},  # they compute for 2 ms of it
+        {
+            "loader": {"kind": "user", "user": {"fetch_wall_s": 10, "fetch_cpu_s": 0.5}},
+            "workers": 2,
+        },
+    ],
+    ids=["prep_time", "a loader of the user's"],
+)
+def test_workers_that_wait_prepare_in_proportion_beyond_the_cores(waiting: dict[str, Any]) -> None:
+    """8 cores have room for 160 of them. That is also what the run itself advises."""
+    doc = build_run(**SLEEPING, **waiting)
+    for workers, rate in ((16, 800), (32, 1600), (100, 4000)):
+        found = what_if([(doc, {})], Change(workers=Quantity(workers)))
+        assert rates(found)["prep"] == pytest.approx(rate)
+        assert any("for 95.0 % of its time" in basis for basis in found.bases)
+    advice = doc.job.verdict.advice[0]
+    assert (advice.id, advice.predicted_gain) == ("workers", pytest.approx(2000 / 98))
+    assert build_run(**SLEEPING).job.verdict.advice[0].id == "workers"  # cores are idle
+    busy = build_run(**SLEEPING, host={"effective_cores": 2.0})
+    assert busy.job.verdict.advice[0].id == "cores"
+
+
+@pytest.mark.parametrize(("slept", "workers"), [(0.038, 41), (0.04, 41), (0.01, None)])
+def test_as_many_workers_that_sleep_are_advised_as_are_of_use(
+    slept: float, workers: int | None
+) -> None:
+    """Each computes for 2 ms of 40, or hardly at all; or for 30, and two cores are busy."""
+    workload = {"reader": {"prep_time": slept}}
+    doc = build_run(
+        **SLEEPING, host={"effective_cores": 8.0 if workers else 2.0}, workload=workload
+    )
+    advice = doc.job.verdict.advice[0]
+    assert advice.settings == ([f"loader.workers={workers}"] if workers else [])
+    assert advice.id == ("workers" if workers else "cores")
+
+
 def test_what_a_search_found_overrides_the_models() -> None:
     """By the ceilings four accelerators are fed; the search found three, and 4 starved at 0.78."""
     points = [

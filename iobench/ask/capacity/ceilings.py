@@ -16,6 +16,7 @@ from ...base.units import (
     format_percent,
     format_rate,
 )
+from ...judge.criteria import computing
 from ...judge.evidence import AT_LIMIT, Evidence
 from ...judge.figures.in_flight import run_reads_in_flight, run_reads_per_sample
 from ...judge.judged import is_null_accelerator, judge, step_time_s
@@ -202,7 +203,11 @@ def _rates(
         )
     if before.prep is not None:
         rates["prep"] = prepared(
-            before.prep, busy_before=busy_before, busy=after.busy, cores=before.cores
+            before.prep,
+            busy_before=busy_before,
+            busy=after.busy,
+            cores=before.cores,
+            computing=computing(before),
         )
     if before.loader is not None:
         rates["loader"] = handed_over(
@@ -215,9 +220,12 @@ def _rates(
         )
     if after.busy != busy_before:
         cores = "an unknown number of cores" if before.cores is None else f"{before.cores:g} cores"
+        waits = 1 - computing(before)
+        one = f"one that does not wait, as each does for {format_percent(waits)} of its time,"
         why.models.append(
             f"prep: in proportion to the processes that prepare samples, {after.busy} instead of "
-            f"{busy_before}, at most one for each of {cores} (Plumber, MLSys 2022)"
+            f"{busy_before}, at most {one if waits else 'one'} for each of {cores} (Plumber, MLSys "
+            "2022)"
         )
     if before.accelerator is not None and before.per_accelerator is not None:
         step, recorded = after.workload.accelerator.step_time, step_time_s(doc)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...base.errors import UsageError
 from ...base.units import counted
+from ...judge.criteria import computing
 from ...judge.evidence import Evidence
 from ...judge.fed import supply_of
 from ...judge.figures.events import Events, select
@@ -39,13 +40,22 @@ class HostLimits:
     prep: float | None = None
     loader: float | None = None
     cpu: float | None = None
+    computing: float = 1.0  # share of the time for which processes that prepare compute
 
     def rate(self, ranks: float) -> float | None:
         """The same for another number of ranks on the host; None if nothing was measured."""
         before, after = (max(1, round(each * max(1, self.workers))) for each in (self.ranks, ranks))
         found = [] if self.cpu is None else [self.cpu]
         if self.prep is not None:
-            found.append(prepared(self.prep, busy_before=before, busy=after, cores=self.cores))
+            found.append(
+                prepared(
+                    self.prep,
+                    busy_before=before,
+                    busy=after,
+                    cores=self.cores,
+                    computing=self.computing,
+                )
+            )
         if self.loader is not None:
             found.append(
                 handed_over(
@@ -273,6 +283,7 @@ def _limits(doc: TrainingRecord, evidence: Evidence, hosts: int) -> HostLimits:
         prep=of_one(evidence.prep),
         loader=of_one(evidence.loader),
         cpu=of_one(evidence.cpu),
+        computing=computing(evidence),
     )
 
 

@@ -292,15 +292,22 @@ def with_cache(
     return 1 / (hits / memory + (1 - hits) / rate), hits
 
 
-def prepared(rate: float, *, busy_before: int, busy: int, cores: float | None) -> float:
+def prepared(
+    rate: float,
+    *,
+    busy_before: int,
+    busy: int,
+    cores: float | None,
+    computing: float = 1.0,
+) -> float:
     """The prep ceiling with ``busy`` processes instead of ``busy_before``.
 
-    It grows in proportion, up to one process for each core. Source: resource-accounted rates
-    (Plumber, MLSys 2022). Validity: CPU-bound preparation without locks. It is optimistic beyond
-    the physical cores, because of hyper-threads and memory bandwidth, and pessimistic for codecs
-    that use threads of their own.
+    It grows in proportion, up to one process that computes for each core; ``computing`` is the
+    share of its time for which a process does. Source: resource-accounted rates (Plumber, MLSys
+    2022). Validity: preparation without locks. It is optimistic beyond the physical cores, because
+    of hyper-threads and memory bandwidth, and pessimistic for codecs that use threads of their own.
     """
-    usable = math.inf if cores is None else max(1.0, cores)
+    usable = math.inf if cores is None or not computing else max(1.0, cores) / computing
     return rate * min(busy, usable) / min(busy_before, usable)
 
 
