@@ -11,7 +11,7 @@ import pytest
 
 from iobench.base.errors import UsageError
 from iobench.runner import checking
-from iobench.runner.checking import SPACE_SHARE, CheckPlace, find_place
+from iobench.runner.checking import SPACE_SHARE, CheckPlace
 from iobench.runner.options import Observer
 from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import Workload
@@ -127,8 +127,3 @@ def test_a_share_of_the_space(filling: Any, monkeypatch: pytest.MonkeyPatch) -> 
         filling(accelerators=8)
     assert "--size 2MiB" in refused.value.remedy
     filling(accelerators=8, size=2 << 20)
-
-
-def test_the_default_workload_is_a_shipped_one(tmp_path: Path) -> None:
-    place = find_place(str(tmp_path), None, [])
-    assert (place.workload.name, place.found) == (checking.DEFAULT_WORKLOAD, False)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from iobench.ask.compare.claims import combined
@@ -23,7 +22,7 @@ from iobench.record.ab import Drift
 from iobench.record.run import ServingRecord, TrainingRecord
 from iobench.record.serving import FoundRate
 from iobench.record.training import TrainingRun
-from tests.processes import in_process, python
+from tests.processes import in_process
 from tests.requests import build_serving
 
 
@@ -126,16 +125,6 @@ def test_a_history_of_such_runs_has_no_change_where_their_length_changed() -> No
     assert [day.median for day in found.days] == pytest.approx(found.medians)
     assert found.drift is not None
     assert found.drift.sd < 0.02
-
-
-def test_whole_runs_are_compared_with_the_start_of_their_epochs() -> None:
-    docs = [cut_run(100.0, steps=25), cut_run(100.0, steps=25, fill_s=1.0)]
-    for doc in docs:
-        doc.job.fitted = None
-    found = compare(*(Group(str(at), [doc]) for at, doc in enumerate(docs)))
-    assert not found.after_fill
-    row = next(row for row in found.rows if row.metric == "samples_per_s")
-    assert row.candidate[0].median > 1.2 * row.baseline[0].median
 
 
 def write(name: str, rates: list[float], **changes: Any) -> str:
@@ -358,8 +347,6 @@ def test_invalid_runs_and_missing_workloads_are_no_pass() -> None:
         ("workload__batch_size", 16, "batch_size"),
         ("workload__name", "other", "workload"),
         ("dataset__spec__seed", 2, "dataset.seed"),
-        ("dataset__spec__shard_size", 1 << 20, "dataset.shard_size"),
-        ("accelerators", 4, "accelerators"),
     ],
 )
 def test_what_asks_something_else_is_not_comparable(change: str, value: Any, key: str) -> None:
@@ -394,11 +381,9 @@ def test_a_rate_that_broke_its_limit_when_it_was_repeated_is_no_value() -> None:
 
 def test_runs_of_requests_have_a_usual_metric_over_time() -> None:
     folder = Path("served")
-    for number in range(3):
-        for name, doc in (("fixed", build_serving()), ("searched", searched(300.0))):
-            place = folder / f"{name}{number}"
-            place.mkdir(parents=True)
-            (place / "run.json").write_text(doc.model_dump_json())
+    for name, doc in (("fixed", build_serving()), ("searched", searched(300.0))):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "run.json").write_text(doc.model_dump_json())
     shown, _ = histories(folder, "images", None)
     assert {each.metric for each in shown} == {"latency_p99_s", "requests_per_s"}
 
@@ -473,28 +458,6 @@ def test_a_copied_run_counts_once() -> None:
     write("by/w1", BASE[:3]), write("by/w2", FAST[:3], workload__loader__workers=4)
     (each,) = compared("by", "by/w1", "by/w2", "--by", "loader.workers")["comparisons"]
     assert (len(each["baseline_runs"]), len(each["candidate_runs"])) == (1, 1)
-
-
-@pytest.mark.slow
-def test_a_thousand_runs_are_compared_in_little_memory_and_without_torch() -> None:
-    chance = np.random.default_rng(0)
-    for number in range(1000):
-        write(
-            f"r/{number:04d}",
-            (100 * chance.lognormal(0, 0.02, 6)).tolist(),
-            workload__loader__workers=number % 10 + 1,
-        )
-    code = (
-        "import sys; from iobench.cli.main import main; main(['compare', 'r', '--by', "
-        "'loader.workers', '--json'])\n"
-        "peak = next(line.split()[1] for line in open('/proc/self/status') if "
-        "line.startswith('VmHWM'))\n"
-        "print(peak, 'torch' in sys.modules)"
-    )
-    document, _, told = python(code).rstrip().rpartition("\n")
-    peak_kb, torch = told.split()
-    assert (int(peak_kb) < 500_000, torch) == (True, "False")
-    assert len(json.loads(document)["comparisons"]) == 9
 
 
 @pytest.fixture

@@ -272,22 +272,6 @@ def test_every_metric_and_label_that_is_asked_for_is_exported() -> None:
     assert len(asked) > 15
 
 
-def test_each_panel_has_a_place_of_its_own() -> None:
-    taken: set[tuple[int, int]] = set()
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(set(ids)) == len(ids)
-    for panel in DASHBOARD["panels"]:
-        at = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
-        }
-        assert at["x"] + at["w"] <= 24
-        assert not cells & taken, panel["title"]
-        taken |= cells
-
-
 def test_a_rate_has_what_it_counts_as_its_unit() -> None:
     names = [family_name(metric) for metric in METRICS if metric.unit == "requests/s"]
     assert "iobench_request_log_records_per_second" in names

@@ -75,13 +75,10 @@ def test_repetitions_of_a_run_are_one_value() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "answer", "told"),
     [
-        (5, 5, "changed", True),
         (4, 4, "changed", True),
         (18, 2, "changed", True),
         (6, 2, "inconclusive", False),  # p of 8 runs is 2 / 28 at best
-        (3, 3, "inconclusive", False),
         (1, 1, "inconclusive", False),
-        (2, 1, "inconclusive", False),
         (12, 1, "inconclusive", False),  # until the next run confirms it
     ],
 )
@@ -185,14 +182,11 @@ def planted(levels: list[float], *, spread: float = 0.02, seed: int = 0) -> list
     ("levels", "at"),
     [
         ([1.0] * 10 + [0.8] * 5 + [1.0] * 10, [10, 15]),  # a dip that no single split tells
-        ([1.0] * 10 + [0.8] * 10, [10]),
         ([1.0] * 18 + [0.8] * 2, [18]),
         ([1.0] * 2 + [0.8] * 18, [2]),
         ([1.0] * 5 + [0.3] + [1.0] * 4 + [0.85] * 10, [10]),  # one odd run hides nothing
         ([1.0] * 5 + [0.3] + [1.0] * 14, []),  # and is no change
         ([1.0] * 19 + [0.3], []),
-        ([1.0] * 7, []),
-        ([1.0], []),
         ([], []),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,40 +75,17 @@ def test_only_what_others_disturbed_in_each_try_is_inconclusive(tmp_path: Path) 
     }
 
 
-LEFT = """
-import os
-if pid := os.fork():
-    os.write(1, str(pid).encode())
-    os._exit(0)
-os.close(1)
-while True:
-    pass
-"""
-"""A process that its parent leaves is nobody's child any more, and burns a core."""
-
-
 def used_s(pid: int) -> float:
     return float(sum(psutil.Process(pid).cpu_times()[:2]))
 
 
-def test_the_cpu_of_children_is_ours_and_that_of_other_processes_is_not() -> None:
+def test_the_cpu_of_children_is_ours() -> None:
     before = cpu_now()
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     wait_until(lambda: used_s(child.pid) > 0.5, "a child got no CPU")
     assert cpu_now().own_s >= before.own_s + 0.5
     child.kill()
     child.wait()
-    before = cpu_now()
-    left = subprocess.run([sys.executable, "-c", LEFT], stdout=subprocess.PIPE, check=True)
-    other, started_s = int(left.stdout), cpu_now().own_s
-    assert started_s >= before.own_s  # what has ended still counts
-    try:
-        wait_until(lambda: used_s(other) > 0.5, "the other process got no CPU")
-        now = cpu_now()
-    finally:
-        os.kill(other, signal.SIGKILL)
-    assert now.all_s - now.own_s >= before.all_s - before.own_s + 0.4
-    assert now.own_s < started_s + 0.5
 
 
 def test_a_time_too_short_to_tell_says_nothing() -> None:
