@@ -58,10 +58,8 @@ def verdict_on(**changes: Any) -> Verdict:
     ("gains", "bottleneck", "also"),
     [
         ({"storage": (2.3, 2.5), "prep": (0.98, 1.02)}, "storage", []),
-        ({"storage": (1.01, 1.04), "prep": (1.8, 2.0)}, "prep", []),
         ({"storage": (1.9, 2.2), "prep": (1.8, 2.0)}, "storage", ["prep"]),
         ({"storage": (1.06, 1.1), "checkpoint": (1.9, 2.1)}, "checkpoint", []),
-        ({"storage": (0.99, 1.01), "fill": (1.3, 1.32)}, "fill", []),
         # The accelerator is what the others are to feed: it is named last.
         ({"storage": (1.3, 1.4), "accelerator": (3.0, 3.2)}, "storage", []),
         # Wide intervals: nothing is significant.
@@ -82,28 +80,30 @@ def test_the_largest_gain_that_is_told_from_noise_binds(
     assert set(found.gains) == set(gains)
 
 
-@pytest.mark.parametrize("others", [{}, {"prep": 1.02}])
 @pytest.mark.parametrize(
     ("rates", "bottleneck", "also"),
     [
         ({"fetch": 600.0}, "storage", []),  # longer epochs: 1.2 x; the rest to the demand: 3.3 x
         ({"fetch": 1000.0}, "storage", ["fill"]),  # 2 x and 2 x
-        ({"prep": 1000.0}, "prep", ["fill"]),
         ({"fetch": 1500.0}, "fill", []),  # 3 x and 1.3 x
         ({"fetch": 300.0}, "fill", []),  # the run was faster, so this is no ceiling
         ({}, "fill", []),  # longer epochs are enough
     ],
 )
 def test_the_fill_of_short_epochs_hides_no_stage_that_longer_ones_would_show(
-    rates: dict[str, Any], bottleneck: str, also: list[Stage], others: dict[str, float]
+    rates: dict[str, Any], bottleneck: str, also: list[Stage]
 ) -> None:
     """The demand is 2,000 samples/s, and the run has a quarter of it."""
-    found = verdict_on(rates=rates, measured=500, au=0.25, ablations=without(fill=3.7, **others))
+    found = verdict_on(rates=rates, measured=500, au=0.25, ablations=without(fill=3.7, prep=1.02))
     assert (found.bottleneck, found.also) == (bottleneck, also)
     bounds = {each.id: each.at_most for each in found.advice}
     assert not also or bounds.get("faster-storage", True)
 
 
+RANK = dict.fromkeys(
+    ("startup_s", "fill_s", "wait_s", "copy_s", "sync_s", "saves_s", "rest_s"), 0.0
+)
+RANK |= {"rank": 0, "wall_s": 65.0, "busy_s": 10.0}
 READS = {"fetch_s": 50.0, "prep_s": 5.0}
 COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
 
@@ -113,7 +113,6 @@ COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
     [
         # It waits while it makes a batch, but not for the dataset's storage.
         (READS, {"storage": (0.99, 1.02), "prep": (2.0, 2.2)}, {}, "prep", "tested"),
-        (READS, {"storage": (2.0, 2.2), "prep": (1.0, 1.02)}, {}, "storage", "tested"),
         # Its storage can't be cached: the workers' times tell reading from preparing.
         (READS, {"prep": (2.0, 2.2)}, {}, "storage", "tested"),
         (COMPUTES, {"prep": (2.0, 2.2)}, {}, "prep", "tested"),
@@ -140,7 +139,6 @@ COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
             "storage",
             "tested",
         ),
-        (COMPUTES, {"prep": (1.9, 1.95)}, {"loader": 1100.0}, "prep", "tested"),
     ],
 )
 def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_left_out(
@@ -150,14 +148,12 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
     bottleneck: str,
     basis: str,
 ) -> None:
-    rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
-    rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
     found = verdict_on(
         measured=1000,
         au=0.5,
         rates=rates,
         loader={"kind": "user"},
-        repetition={"ranks": [rank | rest | times]},
+        repetition={"ranks": [RANK | times]},
         ablations=without(**gains),
     )
     assert (found.bottleneck, found.basis) == (bottleneck, basis)
@@ -167,20 +163,16 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
         assert "workers" in advised or "prep" not in gains | rates
 
 
-@pytest.mark.parametrize(
-    ("queued_s", "bottleneck"), [(0.0, "storage"), (6.0, "storage"), (9.2, "prep")]
-)
+@pytest.mark.parametrize(("queued_s", "bottleneck"), [(6.0, "storage"), (9.2, "prep")])
 def test_waits_for_a_core_are_no_preparing(queued_s: float, bottleneck: str) -> None:
     """Objects can't be cached, and the host is busy: of the batch's time it computes a part."""
-    rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
-    rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
     times = {"fetch_s": 25.0, "prep_s": 30.0}
     facts = {"fetches": 10, "fetch_wall_s": 10.0, "fetch_cpu_s": 0.6, "fetch_queued_s": queued_s}
     found = verdict_on(
         measured=1000,
         au=0.5,
         loader={"kind": "user", "user": facts},
-        repetition={"ranks": [rank | rest | times]},
+        repetition={"ranks": [RANK | times]},
         ablations=without(prep=(1.9, 2.2)),
     )
     assert (found.bottleneck, found.also) == (bottleneck, [])
@@ -215,7 +207,6 @@ def test_a_small_gain_of_storage_does_not_explain_a_large_loss(
     ("hand_over_s", "storage", "bottleneck"),
     [
         (7.0, (0.9, 1.1), "loader"),
-        (3.0, (0.9, 1.1), "undecided"),
         # The page cache brings a part of what is lost, or most of it.
         (7.0, (1.1, 1.3), "loader"),
         (3.0, (1.1, 1.3), "storage"),
@@ -258,7 +249,6 @@ def test_a_sampler_that_takes_most_of_the_waits_is_named(
         ({"collate_s": 8.0}, {"prep": (1.0, 1.1)}, 2, ["collate"]),
         ({"collate_s": 8.0}, {"prep": (1.0, 1.1)}, 0, ["workers", "collate"]),
         ({"collate_s": 8.0}, {"storage": (1.1, 1.3), "prep": (1.1, 1.2)}, 2, ["collate"]),
-        ({"collate_s": 8.0}, {}, 2, ["collate"]),
         ({"collate_s": 4.0}, {"prep": (1.0, 1.1)}, 2, []),
         # Batches are made in time, and arrive late.
         ({"collate_s": 8.0, "hand_over_s": 7.0}, {"prep": (1.0, 1.1)}, 2, []),
@@ -290,15 +280,13 @@ def test_a_collate_that_takes_most_of_making_a_batch_is_named(
 def test_a_training_whose_loader_has_no_workers_is_advised_to_use_some(
     collate_s: float, workers: int, says: list[str]
 ) -> None:
-    rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
-    rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
     facts = MADE | {"fetch_cpu_s": 9.5, "collate_s": collate_s}
     found = verdict_on(
         measured=200,
         au=0.2,
         loader={"kind": "user", "workers": workers, "user": facts},
         watched={"world": 1, "ranks": []},
-        repetition={"ranks": [rank | rest | COMPUTES]},
+        repetition={"ranks": [RANK | COMPUTES]},
     )
     *changes, _ = [each.change for each in found.advice]
     assert found.bottleneck == "prep"

@@ -113,11 +113,6 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None])
         (cold_restore, study(restores=[restore(residency_before=0.5)]), FAILS),
         (cold_restore, study(restores=[restore(residency_before=0.001)]), PASSES),
         (cold_restore, study(restores=[restore(residency_before=None)]), UNKNOWN),
-        (
-            cold_restore,
-            study(restores=[restore(residency_before=None, residency_how="no cachestat")]),
-            UNKNOWN,
-        ),
         (cold_restore, study(restores=[]), PASSES),
         # A cache that does not exist holds nothing, and one that is too small not much.
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from iobench.base.errors import StorageError, UsageError
 from iobench.checkpoint import make_writer, stream
-from iobench.checkpoint.catalog import CheckpointRoot
+from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.leaves import build_state
 from iobench.checkpoint.models import MODELS, Parallelism, find_model, scale
 from iobench.checkpoint.sharding import Share, changing, layout, shares
@@ -286,6 +287,16 @@ def test_threads_are_added_up_to_the_plateau(plateau: int, threads: int, restore
     assert (climb.threads, climb.settled) == (threads, True)
 
 
+def saved(folder: Path) -> tuple[Any, CheckpointTarget, Any]:
+    root, state = CheckpointRoot.open(str(folder / "c")), make_state(large=1_000_001)
+    root.claim()
+    writer = make_writer("stream", options={"block_size": 4096})
+    target = root.step(1)
+    target.publish(writer.save(state, target).wait(), rank=0)
+    target.commit(writer="stream", world=1)
+    return writer, target, state
+
+
 @pytest.mark.parametrize("gain", [0.0, 1e9])
 def test_a_restore_is_complete_while_threads_come_and_go(
     tmp_path: Path, gain: float, monkeypatch: pytest.MonkeyPatch
@@ -294,13 +305,7 @@ def test_a_restore_is_complete_while_threads_come_and_go(
     monkeypatch.setattr(stream, "_WINDOW_S", 0.0)
     monkeypatch.setattr(stream, "_WINDOW_BLOCKS", 0)
     monkeypatch.setattr(stream, "_GAIN", gain)
-    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=1_000_001)
-    root.claim()
-    writer = make_writer("stream", options={"block_size": 4096})
-    target = root.step(1)
-    saved = writer.save(state, target).wait()
-    target.publish(saved, rank=0)
-    target.commit(writer="stream", world=1)
+    writer, target, state = saved(tmp_path)
     counts = []
     for _ in range(4):
         again = blank(state)
@@ -313,12 +318,7 @@ def test_a_restore_is_complete_while_threads_come_and_go(
 def test_a_read_that_fails_ends_all_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=1_000_001)
-    root.claim()
-    writer = make_writer("stream", options={"block_size": 4096})
-    target = root.step(1)
-    target.publish(writer.save(state, target).wait(), rank=0)
-    target.commit(writer="stream", world=1)
+    writer, target, state = saved(tmp_path)
     read_into, calls = LocalStorage.read_into, []
 
     def fails(
