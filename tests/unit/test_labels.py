@@ -80,12 +80,6 @@ def test_openmetrics_has_the_runs_in_one_document(fleet: Path) -> None:
     assert {sample.labels["run"] for sample in rates.samples} == {"run-1", "run-2", "run-3"}
 
 
-@pytest.mark.parametrize("form", ["trace", "mlperf"])
-def test_other_exports_hold_one_run(form: str, fleet: Path) -> None:
-    found = completed("report", fleet, "--format", form)
-    assert (found.returncode, found.stdout) == (2, "")
-
-
 @pytest.mark.parametrize(
     "tag", ["box", "=x", "box=", "1x=2", "a b=c", f"{'k' * 65}=1", "k=" + "v" * 201, "a=\n"]
 )

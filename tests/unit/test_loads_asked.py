@@ -119,20 +119,3 @@ def test_by_the_command_line(run: Path) -> None:
     assert document(f"whatif {run} --storage-bandwidth 2x")["bandwidth"] == 2 * RATE
     for words in (f"{asked} --details", f"whatif {run} --storage-bandwidth 3x --details"):
         assert printed(words)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "size llama3-70b-weights",
-        "size llama3-70b-weights --replicas 4",
-        "size llama3-70b-weights llama3-8b --replicas 4 --ready 9s",
-        "size unet3d-h100 --replicas 4 --ready 9s",
-        "size llama3-8b --replicas 4 --ready 9s --hosts 2",
-        "size unet3d-h100",
-        "whatif RUN",
-        "whatif RUN --storage-bandwidth 2x --cache 1GB",
-    ],
-)
-def test_what_does_not_go_together_is_refused(run: Path, words: str) -> None:
-    assert refused(words.replace("RUN", str(run)), code=2)

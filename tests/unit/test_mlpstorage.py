@@ -8,9 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.processes import printed, refused
+from tests.processes import printed
 
-GIB = 1 << 30
 STUB = """
 mlpstorage() { echo mlpstorage "$@"; }
 ssh() { echo ssh "$@"; }
@@ -91,25 +90,6 @@ def test_the_cache_is_cleared_where_the_saves_are_small(
     assert counts == ([("10", "0"), ("0", "10")] if split else [("10", "10")])
     assert any(line[0] == "ssh" for line in found) == split
     assert of(runs[0], "--num-processes") == "8"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "demo --print mlpstorage",
-        "unet3d-h100 --print mlpstorage",
-        "unet3d-b200 --hosts 3 --print mlpstorage",
-        "unet3d-b200 --set batch_size=9 --print mlpstorage",
-        "retinanet-b200 --set reader.direct=true --print mlpstorage",
-        "llama3-8b --scale 1/64 --print mlpstorage",
-        "llama3-8b --weights-only --print mlpstorage",
-        "llama3-8b --changed 5% --print mlpstorage",
-        "vit-b16 --print mlpstorage",
-        "unet3d-b200 --hosts 3",
-    ],
-)
-def test_refused(words: str) -> None:
-    refused(f"plan {words}")
 
 
 def test_what_is_told_is_a_comment() -> None:

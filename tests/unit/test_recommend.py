@@ -18,8 +18,6 @@ import pytest
 
 from iobench.ask.compare.comparison import Comparison, compare
 from iobench.ask.compare.runs import Group
-from iobench.ask.tuning.points import SweptPoint, pareto
-from iobench.ask.tuning.reasons import judge_codec
 from iobench.ask.tuning.recommend import Recommendation, TuningTarget, recommend, sweep_confirmation
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import UsageError
@@ -31,6 +29,7 @@ from tests.unit.test_compare import BASE, FAST, document
 from tests.words import long_sentences
 
 Build = Callable[..., Any]
+Swept = Callable[..., Recommendation]
 SAMPLE, SAMPLES = 100_000, 2_000_000
 MIB = 1 << 20
 NOISE = (1.0, 0.99, 1.01, 0.995, 1.005, 1.0)
@@ -114,7 +113,7 @@ def planted() -> Build:
 
 
 @pytest.fixture
-def swept(planted: Build, tmp_path: Path) -> Callable[..., Recommendation]:
+def swept(planted: Build, tmp_path: Path) -> Swept:
     """The recommendation out of the cartesian product of ``axes``, read from a folder; ``default``
     names today's point.
     """
@@ -147,7 +146,7 @@ def save(directory: Path, doc: Any) -> Path:
 # Workers
 
 
-def test_the_worker_knee_is_where_storage_is_reached(swept: Callable[..., Recommendation]) -> None:
+def test_the_worker_knee_is_where_storage_is_reached(swept: Swept) -> None:
     """A stream of 64 MiB shards gets 86.5 MB/s; the link has 400, so 4 workers (346) are short, 5
     and more are alike.
     """
@@ -159,28 +158,26 @@ def test_the_worker_knee_is_where_storage_is_reached(swept: Callable[..., Recomm
     assert any("loader.workers=5 it reaches 100.0 %" in line for line in found.why)
 
 
-def test_the_worker_knee_is_the_cores_where_decoding_binds(
-    swept: Callable[..., Recommendation],
+@pytest.mark.parametrize(
+    ("workers", "machine", "knee"),
+    [
+        ((1, 2, 4, 8, 16, 32), {"codec": "zstd:1", "decode": 0.2e9, "stream": 5e9}, "8"),
+        # Two streams get 1,730 samples/s; 1,500 are asked for: more would only cost memory.
+        ((1, 2, 4, 8), {"demand": 1500}, "2"),
+    ],
+    ids=["the cores", "the demand"],
+)
+def test_the_worker_knee_is(
+    swept: Swept, workers: tuple[int, ...], machine: dict[str, Any], knee: str
 ) -> None:
-    found = swept(
-        {"workers": (1, 2, 4, 8, 16, 32)}, codec="zstd:1", decode=0.2e9, stream=5e9, cores=8
-    )
-    assert found.settings["loader.workers"] == "8"
-
-
-def test_the_worker_knee_is_the_demand(swept: Callable[..., Recommendation]) -> None:
-    """Two streams get 1,730 samples/s; 1,500 are asked for: more workers would only cost memory."""
-    found = swept({"workers": (1, 2, 4, 8)}, {"loader.workers": "8"}, demand=1500)
-    assert found.settings["loader.workers"] == "2"
-    assert found.gain == pytest.approx(1.0)
-    assert found.gain_low <= 1 <= found.gain_high
+    assert swept({"workers": workers}, **machine).settings["loader.workers"] == knee
 
 
 # Shard size
 
 
 def test_the_shard_size_is_that_of_the_latency_bandwidth_model(
-    swept: Callable[..., Recommendation],
+    swept: Swept,
 ) -> None:
     """90 MB/s and 30 ms: 95 % of a stream's rate need 51 MB; the power of two above is 64 MiB.
     Fitted from 4 and 256 MiB.
@@ -209,7 +206,7 @@ def test_the_shard_size_is_that_of_the_latency_bandwidth_model(
     ids=["a link that many streams fill", "a job that takes little"],
 )
 def test_where_less_is_asked_of_a_stream_shards_are_smaller(
-    swept: Callable[..., Recommendation],
+    swept: Swept,
     shards: tuple[int, ...],
     machine: dict[str, Any],
     asked: float,
@@ -237,7 +234,7 @@ def test_where_less_is_asked_of_a_stream_shards_are_smaller(
     ],
 )
 def test_what_bounds_a_shard_from_above(
-    swept: Callable[..., Recommendation], target: TuningTarget, bytes_: int, by: str
+    swept: Swept, target: TuningTarget, bytes_: int, by: str
 ) -> None:
     found = swept({"shard": (4 * MIB, 16 * MIB, 64 * MIB)}, target=target)
     assert found.shard.bytes == bytes_
@@ -247,7 +244,7 @@ def test_what_bounds_a_shard_from_above(
 
 
 def test_too_few_shards_lose_against_enough_that_are_as_good(
-    swept: Callable[..., Recommendation],
+    swept: Swept,
 ) -> None:
     """32 workers want 128 shards: of 10 GB in shards of 256 MiB there are 37, of 64 MiB 149."""
     target = TuningTarget(dataset_bytes=10e9)
@@ -308,7 +305,7 @@ def test_runs_of_two_places_are_no_sweep(
     ],
 )
 def test_compression_iff_the_cores_outrun_storage(
-    swept: Callable[..., Recommendation], link: float, cores: int, worth: bool
+    swept: Swept, link: float, cores: int, worth: bool
 ) -> None:
     """A core undoes 1.3 GB/s and collates 10: 1.15 GB/s in all. The data shrinks by half."""
     found = swept(
@@ -332,18 +329,10 @@ def test_compression_iff_the_cores_outrun_storage(
     assert codec.measured == pytest.approx(packed / plain, rel=0.02)
 
 
-def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
-    plain, packed = (
-        SweptPoint({"dataset.codec": codec}, planted(codec=codec).with_job(ceilings={}))
-        for codec in ("none", "zstd:1")
-    )
-    assert judge_codec(packed, plain) is None
-
-
 # All at once, and what the front shows
 
 
-def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
+def test_a_whole_sweep(swept: Swept) -> None:
     """4 formats of settings at once: the link of 300 MB/s is the bottleneck, zstd doubles it, 8
     workers with shards of 64 MiB reach 600.
     """
@@ -388,19 +377,6 @@ def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
         ).untested
         is None
     )
-
-
-def test_the_pareto_front(planted: Build) -> None:
-    fast = SweptPoint({"a": "fast"}, planted(workers=8, cpu_s=40))
-    frugal = SweptPoint({"a": "frugal"}, planted(workers=4, cpu_s=10))
-    beaten = SweptPoint({"a": "beaten"}, planted(workers=2, cpu_s=20))
-    small = SweptPoint({"a": "small"}, planted(workers=1, cpu_s=90, codec="zstd:1"))
-    assert [point.settings["a"] for point in pareto([beaten, small, frugal, fast])] == [
-        "fast",
-        "frugal",
-        "small",
-    ]
-    assert fast.cpu_s_per_gb == pytest.approx(40 / (SAMPLES * SAMPLE / 1e9))
 
 
 # A folder of runs
@@ -471,29 +447,6 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
         )
     sweep = read_sweep(tmp_path)
     assert sweep.default.settings == {"loader.workers": "2"}
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda root, planted: None, "sweep"),
-        (lambda root, planted: save(root / "a", planted()), "1 point"),
-        (lambda root, planted: (root / "run.json").write_text("{}"), "one run"),
-        (
-            lambda root, planted: [
-                save(root / "a", planted()),
-                (root / "sweep.json").write_text('{"schema_version": "1.0", "points": [4]}'),
-            ],
-            "sweep.json",
-        ),
-    ],
-)
-def test_folders_that_hold_no_sweep(
-    planted: Build, tmp_path: Path, make: Callable[..., Any], says: str
-) -> None:
-    make(tmp_path, planted)
-    with pytest.raises(UsageError, match=says):
-        read_sweep(tmp_path)
 
 
 def test_several_workloads(planted: Build, tmp_path: Path) -> None:
@@ -573,11 +526,9 @@ def compared(candidate: list[float]) -> Comparison:
         (1.2, FAST, True),
         (1.2, BASE, False),
         (2.0, [rate * 1.1 for rate in BASE], False),  # better, but far from twice as fast
-        (2.0, [rate * 1.6 for rate in BASE], False),
         (2.0, [rate * 1.9 for rate in BASE], True),  # within 5 % of the promise
         (2.0, [rate * 2.5 for rate in BASE], True),  # more than was promised
         (1.01, BASE, True),
-        (1.01, FAST, True),
         (1.01, [80.0, 81, 82, 79, 78], False),
     ],
 )

@@ -14,7 +14,7 @@ from iobench.host.requests import read_requests
 from iobench.judge.figures.requests import served
 from iobench.record.run import ServingRecord, load_run
 from iobench.settings.scenario import Scenario
-from tests.processes import in_process, refused
+from tests.processes import in_process
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0/runs/serving"
 RATE, STEP, LIMIT = 500.0, 0.001, 0.02
@@ -97,17 +97,3 @@ def test_the_command_answers_for_a_scenario_and_a_run(tmp_path: Path) -> None:
     assert found["holds"] == (found["most_read_s"] >= found["read_s"])
     for form in ("text", "html", "markdown"):
         assert in_process(*words[:-1], "--format", form)[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ("resnet50-server --rate 1000 --accelerators 8", "--accelerators"),
-        ("resnet50-h100 --rate 1000", "scenario"),
-        ("resnet50-server --limit 15ms", "--rate"),
-        ("resnet50-server --rate 100 --limit 1ms", "limit"),
-        ("resnet50-server bert-server --rate 100", "one workload"),
-    ],
-)
-def test_what_means_nothing_is_refused(words: str, named: str) -> None:
-    assert named in refused(f"size {words}")

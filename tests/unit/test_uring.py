@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.base.errors import MissingObjectError, StorageError, UsageError
+from iobench.base.errors import MissingObjectError, StorageError
 from iobench.base.pagecache import evict
 from iobench.load.choose import make_reader
 from iobench.load.engines import uring as uring_engine
 from iobench.load.engines.base import Extent
 from iobench.load.engines.uring import UringEngine
 from iobench.settings.workload import ReaderSpec
-from iobench.storage import open_storage
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 from tests.processes import descriptors
@@ -154,22 +153,6 @@ def test_failures_are_told_as_by_threads(root: Path, tmp_path: Path, once: bool)
     assert descriptors() <= held
 
 
-def test_a_batch_that_failed_leaves_nothing_in_flight(root: Path) -> None:
-    held = descriptors()
-    reading = engine(root, concurrency=4, once=True)
-    memory = bytearray(600_000)
-    extents = files(range(600))
-    extents[5] = extents[5]._replace(key="many/none")
-    with pytest.raises(MissingObjectError):
-        reading.read(extents, memoryview(memory))
-    memory[:] = bytes(len(memory))
-    assert reading.read(files(range(3)), memoryview(bytearray(3000))) == 3000
-    reading.close()
-    assert memory == bytes(len(memory))
-    reading.storage.close()
-    assert descriptors() <= held
-
-
 @pytest.mark.parametrize("how", ["dropped", "a cycle", "by another thread"])
 def test_memory_is_not_written_to_after_its_engine_is_gone(how: str, tmp_path: Path) -> None:
     """Without ``close``: whoever gets that memory next would find other bytes in it."""
@@ -213,11 +196,3 @@ def test_where_the_kernel_refuses_threads_read(
     assert not isinstance(reader._engine, UringEngine)
     assert reader.read(np.arange(5), None).stats.bytes_read == 5 * 20_000
     reader.close()
-
-
-def test_only_local_files_have_a_ring(make_dataset: Any) -> None:
-    manifest, path = make_dataset(format="files")
-    with pytest.raises(UsageError, match=r"reader\.engine=io_uring reads local files"):
-        make_reader(
-            manifest, open_storage(f"throttled+{path}?latency=1ms"), ReaderSpec(engine="io_uring")
-        )
