@@ -19,6 +19,7 @@ from iobench.ask.capacity.whatif import what_if
 from iobench.base.errors import UsageError
 from iobench.base.units import Quantity
 from iobench.judge.figures.ablations import interval, is_told
+from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Verdict
@@ -122,6 +123,11 @@ def more_ranks(utilization: float) -> list[dict[str, Any]]:
     return [{"ranks": 8, **each}, {"ranks": 64, **each}]
 
 
+ACCELERATOR = {"kind": "emulated", "name": "h100", "step_time": 0.1}
+UNKNOWN_DATA = {"stored_bytes": None, "samples": None}
+UNKNOWN_HOST = dict.fromkeys(("cores", "affinity_cores", "effective_cores"))
+SPEC = {"name": "d", "codec": "gzip", "compress_ratio": 2.5}
+GZIP = {"spec": SPEC, "cheaper_codecs": ["zstd"]}
 RATES = st.none() | st.floats(50, 50_000)
 STAGES = ("storage_raw", "fetch", "prep", "loader")
 
@@ -137,11 +143,14 @@ RECORDS = st.fixed_dictionaries(
                 "cache": st.sampled_from(["cold", "cold", "any", "warm"]),
                 "required_accelerator_utilization": st.sampled_from([0.7, 0.9]),
                 "batch_size": st.sampled_from([100, 100, 100, 70_000]),
+                "accelerator": st.sampled_from([ACCELERATOR] * 4 + [{"kind": "null"}]),
             }
         ),
-        "dataset": st.sampled_from([{}, {"shards": 60_000}, {"shards": 60}, {"samples": 1}]),
+        "dataset": st.sampled_from(
+            [{}, {"shards": 60_000}, {"shards": 60}, {"samples": 1}, UNKNOWN_DATA, GZIP]
+        ),
         "loader": st.sampled_from([{}, {"workers": 8, "transport": "tensor"}, {"workers": 0}]),
-        "host": st.sampled_from([{}, {"effective_cores": 0.5}]),
+        "host": st.sampled_from([{}, {"effective_cores": 0.5}, UNKNOWN_HOST]),
         "repetition": st.fixed_dictionaries(
             {
                 "ranks": ranks(),
@@ -162,7 +171,7 @@ def held(**more: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
     def wrap(test: Callable[..., None]) -> Callable[..., None]:
         quick = settings(
-            max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
         return quick(given(record=RECORDS, **more)(test))
 
@@ -178,6 +187,7 @@ def verdict_of(doc: TrainingRecord) -> Verdict:
 def test_a_verdict_does_not_contradict_itself(record: dict[str, Any]) -> None:
     doc = build_run(**record)
     found = verdict_of(doc)
+    it_rests_on_what_was_measured(doc, found)
     starved_or_fed(doc, found, cached=record["residency"] > 0.1)
     what_binds_has_the_largest_gain(found)
     no_advice_promises_more_than_leaving_its_stage_out_brought(found)
@@ -188,6 +198,16 @@ def test_a_verdict_does_not_contradict_itself(record: dict[str, Any]) -> None:
     what_the_storage_feeds_is_one_figure(doc, found)
     the_page_says_what_the_sentence_says(doc, found)
     it_can_be_told_and_concluded_again(doc, found)
+
+
+def it_rests_on_what_was_measured(doc: TrainingRecord, found: Verdict) -> None:
+    evidence = judge(doc).evidence
+    stages = ("storage", "prep", "loader", "cpu", "accelerator")
+    known = {stage: getattr(evidence, stage) for stage in stages}
+    measured = [rate for rate in known.values() if rate is not None]
+    assert found.predicted_samples_per_s == min(measured, default=None)
+    if evidence.storage is None and found.fed is None:
+        assert (found.headroom, found.accelerators_fed) == (None, None)
 
 
 def starved_or_fed(doc: TrainingRecord, found: Verdict, *, cached: bool) -> None:
@@ -240,10 +260,9 @@ def no_advice_promises_more_than_leaving_its_stage_out_brought(found: Verdict) -
 def no_advice_promises_more_than_the_accelerators_take(doc: TrainingRecord, found: Verdict) -> None:
     workload, summary = doc.job.workload, doc.metrics.get("samples_per_s")
     assert workload.batch_size
-    assert workload.accelerator.step_time
-    demand = doc.job.accelerators * workload.batch_size / workload.accelerator.step_time
-    if summary is None:
+    if summary is None or workload.accelerator.step_time is None:
         return
+    demand = doc.job.accelerators * workload.batch_size / workload.accelerator.step_time
     rate = found.measured_samples_per_s or summary.median  # predicted ones are no measured ones
     for advice in found.advice:
         if advice.id != "none" and advice.predicted_gain is not None:
@@ -341,9 +360,10 @@ def the_page_says_what_the_sentence_says(doc: TrainingRecord, found: Verdict) ->
 
 
 def it_can_be_told_and_concluded_again(doc: TrainingRecord, found: Verdict) -> None:
-    for text in (found.sentence, found.explanation):
-        assert text.endswith(".")
-        assert "None" not in text
+    said = [f"{each.change} {each.basis}" for each in found.advice]
+    for text in (found.sentence, found.explanation, *said):
+        assert text.endswith(".") or text in said
+        assert not {"None", "nan"} & set(re.split(r"\W+", text))
         assert "\n" not in text
     assert not (found.starved and "are fed" in found.sentence)
     assert render_text(sections(doc))
