@@ -130,35 +130,12 @@ def test_a_step_with_a_barrier() -> None:
     assert found.worker_time.idle == pytest.approx(20 / 26)
 
 
-ROWS = [
-    {"rank": 0, "step": 0, "wait": 1, "busy": 1},
-    {"rank": 0, "step": 1, "start": 2, "wait": 0, "busy": 1},
-    {"rank": 1, "step": 0, "wait": 1, "busy": 1},
-    {"rank": 1, "step": 1, "start": 2, "wait": 4, "busy": 1},
-]
-"""Two ranks that end at 3 s and at 7 s."""
-
-
 def ranks_with(own_s: list[float], wall_s: float = 100.0, sync: str = "step") -> Repetition:
     times = [
         RankTime(rank=rank, wall_s=wall_s, busy_s=0.0, fill_s=0.0, wait_s=own, sync_s=wall_s - own)
         for rank, own in enumerate(own_s)
     ]
     return repetition(max(1, len(own_s)), 1, sync).model_copy(update={"ranks": times})
-
-
-def test_a_wait_that_is_longer_than_the_work_for_its_batch_is_not_all_divided() -> None:
-    """The sampler or the hand-over takes the rest: the worker had nothing to do meanwhile."""
-    rows = [
-        {"rank": 0, "epoch": 0, "step": step, "start": 0.11 * step, "wait": 0.1, "busy": 0.01}
-        | {"read": 0.02, "prep": 0.03, "samples": 10}
-        for step in range(3)
-    ]
-    metrics = repetition_metrics(build_events(rows), repetition(1, 1, "step"))
-    (time,) = metrics.ranks
-    assert time.fetch_s == pytest.approx(2 * 0.02)  # the first one is the fill
-    assert time.prep_s == pytest.approx(2 * 0.03)
-    assert time.wait_s == pytest.approx(2 * 0.05)
 
 
 def test_a_rank_that_stands_out_is_named() -> None:

@@ -163,9 +163,3 @@ def test_numbers_are_arrows_own_there_and_back(values: np.ndarray, nan_is_null: 
         back = numbers(column[part])
         assert back.dtype == values.dtype
         np.testing.assert_array_equal(back, values[part])
-
-
-@pytest.mark.parametrize("column", [[1, None], [True], ["1"]])
-def test_what_is_no_number_is_refused(column: list[object]) -> None:
-    with pytest.raises(ValueError):
-        numbers(pa.array(column))

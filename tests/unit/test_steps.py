@@ -59,11 +59,6 @@ def test_merged_rows_count_once_for_each_step() -> None:
     assert (spread.quantiles[0.25], spread.quantiles[0.5]) == (0.002, 0.004)
 
 
-def test_without_steps_there_is_nothing() -> None:
-    assert step_times(events([])) is None
-    assert spreads(events([])) == {}
-
-
 def test_the_tail_of_a_known_distribution() -> None:
     """Of 10,000 waits 1 % are 100 ms, and 0.1 % are 1 s."""
     wait = [1000.0] * 10 + [100.0] * 90 + [10.0] * 9900

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iobench.base.errors import IobenchError
 from iobench.host.timeline import Columns, Recorder, StepEvent, read_events, write_events
 from iobench.record.training import EVENT_COLUMNS
 from tests.processes import python
@@ -101,20 +100,6 @@ def test_round_trip(tmp_path: Path) -> None:
         assert found[name].tolist() == first[name].tolist() + second[name].tolist()
         assert str(found[name].dtype) == EVENT_COLUMNS[name].split(",")[0]
     assert [path.name for path in tmp_path.iterdir()] == ["e.parquet"]
-
-
-def test_ten_thousand_steps_stay_far_below_200_bytes_each(tmp_path: Path) -> None:
-    write_events(tmp_path / "e.parquet", [("measure", 0, 0, realistic(10_000, 3))])
-    assert (tmp_path / "e.parquet").stat().st_size < 50 * 10_000
-
-
-def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "e.parquet"
-    path.write_text("mine")
-    with pytest.raises(IobenchError, match="never overwritten"):
-        write_events(path, [])
-    assert path.read_text() == "mine"
-    assert [file.name for file in tmp_path.iterdir()] == ["e.parquet"]
 
 
 def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
