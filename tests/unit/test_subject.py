@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from iobench.record.job import LoaderFacts, LoaderSettings, WorkloadFacts
-from iobench.record.training import TrainingRun, WatchFacts
-from iobench.settings.workload import OWN, AcceleratorSpec, Subject, subject_of
-
 PACKAGE = Path(__file__).resolve().parents[2] / "iobench"
 
 ROOM = ("settings/workload.py", "subject/", "runner/watched.py")
@@ -56,27 +52,3 @@ def test_only_the_room_compares_kinds() -> None:
 )
 def test_a_comparison_is_seen(source: str) -> None:
     assert comparisons(source)
-
-
-@pytest.mark.parametrize(
-    ("facts", "settings", "watched", "expected"),
-    [
-        (None, None, False, OWN),
-        (None, "user", False, subject_of("user")),
-        ("webdataset", "iobench", False, subject_of("webdataset")),
-        (None, None, True, Subject(kind="user", users=True, watched=True)),
-    ],
-)
-def test_the_subject_of_a_record(
-    facts: str | None, settings: str | None, watched: bool, expected: Subject
-) -> None:
-    job = TrainingRun(
-        loader=LoaderFacts(kind=facts),
-        workload=WorkloadFacts(
-            name="demo",
-            accelerator=AcceleratorSpec(kind="null", name="null"),
-            loader=LoaderSettings(kind=settings),
-        ),
-        watched=WatchFacts() if watched else None,
-    )
-    assert job.subject == expected
