@@ -11,13 +11,10 @@ from iobench.base.errors import UsageError
 from iobench.base.units import Quantity
 from iobench.judge.model_load import host_loads, read_rate, storage_share
 from iobench.judge.rebuild import conclude
-from iobench.record.host import StorageFacts
-from iobench.record.metrics import metrics_of
 from iobench.record.model_load import LoadFigures
 from iobench.record.run import ModelLoadRecord
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
-from iobench.report.sections import first_screen
 
 GB = 10**9
 
@@ -159,15 +156,6 @@ def test_the_fastest_loader_is_best_only_if_that_is_significant(
     assert (job.gain.low > 1.05) is significant
 
 
-def test_two_rounds_that_differ_more_than_the_loaders_decide_nothing() -> None:
-    mapped = each_round(2.7, 3.3, loader="mmap", read_bytes=None)
-    unsteady = each_round(1.6, 3.0) + mapped
-    steady = each_round(1.6, 1.7) + mapped
-    spec = {"loaders": ["direct", "mmap"], "repetitions": 2}
-    assert not record(unsteady, spec=spec).job.significant
-    assert record(steady, spec=spec).job.significant
-
-
 def test_replicas_share_the_link_and_what_is_found_is_beside_what_was_promised() -> None:
     four = each_round(8.0, 8.1, 8.05, replicas=4)
     spec = {"replicas": [1, 4]}
@@ -226,49 +214,7 @@ def test_each_rule_has_a_record_that_keeps_it_and_one_that_breaks_it(
     assert (doc.validity == "invalid") is (level == "invalid")
 
 
-def test_a_record_without_a_trial_has_a_report() -> None:
-    doc = record([])
-    assert render_text(sections(doc), width=100)
-    assert doc.metrics == {}
-
-
-def test_the_answer_is_on_one_screen_and_every_metric_is_a_figure_of_the_run() -> None:
-    spec = {"loaders": ["direct", "mmap"], "replicas": [1, 2, 4], "engine_start_s": 45.0}
-    trials = BASE + STORAGE_FREE + BYTES_ONLY
-    for loader in ("direct", "mmap"):
-        for count in (1, 2, 4):
-            if (loader, count) != ("direct", 1):
-                times = (2.0 * count, 2.1 * count, 2.05 * count)
-                trials += each_round(*times, loader=loader, replicas=count, peak_memory_bytes=GB)
-    trials += each_round(2.2, 2.2, 2.2, replicas=4, one_read=True, read_bytes=GB)
-    doc = record(trials, spec=spec, plain=plain(0.5e9), plain_how="fio, reads of 1 MiB")
-    shown = render_text(first_screen(sections(doc)), width=80)
-    assert len(shown.splitlines()) <= 26
-    assert max(map(len, shown.splitlines())) <= 80
-    known = {metric.name for metric in metrics_of("load")}
-    assert known - doc.metrics.keys() == {"ready_skew_s", "load_peak_memory_bytes"}
-
-
 WARM = each_round(0.5, 0.5, 0.5, residency_before=1.0, fetched_bytes=0, read_bytes=None)
-
-
-@pytest.mark.parametrize(
-    ("storage", "state", "trials", "found"),
-    [
-        ({"page_cache": False}, "cold", BASE, "nothing local"),
-        ({"is_network": True}, "cold", BASE, "nothing local"),
-        ({"is_network": False}, "cold", BASE, "local and cold"),
-        ({}, "warm", WARM, "page cache warm"),
-        ({}, "cold", WARM, None),
-        ({}, "warm", BASE, None),
-    ],
-)
-def test_what_the_host_had_of_the_files_is_told(
-    storage: dict[str, Any], state: str, trials: list[dict[str, Any]], found: str | None
-) -> None:
-    doc = record(trials, spec={"state": state})
-    doc = conclude(doc.model_copy(update={"storage": StorageFacts.model_validate(storage)}))
-    assert doc.job.retained == found
 
 
 def test_a_warm_page_cache_is_compared_with_no_storage_and_predicts_nothing() -> None:

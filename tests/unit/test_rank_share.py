@@ -29,13 +29,6 @@ def laid_out(name: str, layers: int) -> Weights:
     return Weights(tensors=tuple(tensors), shards=tuple(shards))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 8])
-def test_ranks_that_read_all_read_the_model_so_many_times(ranks: int) -> None:
-    weights = laid_out("llama3-8b", 2)
-    read = sum(bytes_to_read(weights, RankShare("all", rank, ranks)) for rank in range(ranks))
-    assert read == ranks * weights.nbytes
-
-
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_ranks_that_read_slices_share_rows_and_repeat_the_rest(ranks: int) -> None:
     """Llama: rows of q, k, v, gate, up and both embeddings are divided; o and down are read whole,
@@ -48,34 +41,6 @@ def test_ranks_that_read_slices_share_rows_and_repeat_the_rest(ranks: int) -> No
     )
     read = sum(bytes_to_read(weights, RankShare("sliced", rank, ranks)) for rank in range(ranks))
     assert read == weights.nbytes + (ranks - 1) * repeated
-
-
-@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b-a3b", "deepseek-v3"])
-def test_slices_of_all_ranks_are_the_tensor(name: str) -> None:
-    weights = laid_out(name, 4)
-    for tensor in weights.tensors:
-        parts = [slice_of(tensor, RankShare("sliced", rank, 8)) for rank in range(8)]
-        if parts[0] is None:
-            assert parts == [None] * 8
-            continue
-        assert parts[0].start == 0
-        for before, after in pairwise(parts):
-            assert before.stop == after.start
-        assert parts[-1] is not None
-        assert parts[-1].stop == tensor.shape[parts[0].axis]
-
-
-def test_which_tensors_of_a_model_every_rank_has_whole() -> None:
-    whole = {
-        tensor.name.partition(".self_attn.")[2] or tensor.name.rpartition("layers.0.")[2]
-        for tensor in laid_out("llama3-8b", 1).tensors
-        if slice_of(tensor, RankShare("sliced", 0, 4)) is None
-    }
-    assert whole == {
-        "input_layernorm.weight",
-        "post_attention_layernorm.weight",
-        "model.norm.weight",
-    }
 
 
 alignments = st.sampled_from([1, 512, 4096])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,11 @@ from iobench.base.errors import (
     NoRoomError,
     StorageError,
     TargetRefusedError,
-    UnknownNameError,
     UsageError,
 )
-from iobench.serve.check import expected_checksums
 from iobench.serve.generate import generate_weights
 from iobench.serve.models import SERVED_MODELS, find_served_model, shards_of
-from iobench.serve.share import ALONE
-from iobench.serve.weights import INDEX, WEIGHTS, MadeBy, made_by, read_weights
+from iobench.serve.weights import INDEX, WEIGHTS, MadeBy, made_by
 from iobench.storage import open_storage
 from tests.weights import TINY, tiny
 
@@ -47,36 +43,10 @@ def test_a_model_has_the_bytes_shards_and_tensors_that_were_published(name: str)
     assert len({tensor.name for tensor in tensors}) == len(tensors) == count
 
 
-@pytest.mark.parametrize("name", SERVED_MODELS)
-def test_fewer_layers_and_words_leave_all_other_tensors_as_they_are(name: str) -> None:
-    model = find_served_model(name)
-    whole = {tensor.name: tensor for tensor in model.tensors()}
-    small = model.tensors(layers=model.layers - 1, vocabulary=1000)
-    words = [tensor for tensor in small if 1000 in tensor.shape]
-    assert {tensor.name for tensor in words} == {"model.embed_tokens.weight", "lm_head.weight"}
-    assert all(whole[tensor.name] == tensor for tensor in small if tensor not in words)
-    assert len(small) < len(whole)
-
-
 @pytest.mark.parametrize("asked", [{"layers": 0}, {"layers": 33}, {"vocabulary": 128_257}])
 def test_a_model_can_only_become_smaller(asked: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="llama3-8b can't have"):
         find_served_model("llama3-8b").tensors(**asked)
-
-
-def test_names_are_found_with_and_without_weights() -> None:
-    assert find_served_model("llama3-8b-weights") is find_served_model("llama3-8b")
-    with pytest.raises(UnknownNameError, match="llama3-8b"):
-        find_served_model("llama3-9b-weights")
-
-
-def test_no_shard_is_empty_or_too_large() -> None:
-    tensors = find_served_model("qwen3-0.6b").tensors(layers=3)
-    for limit in (1, 10_000_000, 700_000_000):
-        shards = shards_of(tensors, limit)
-        assert [tensor for shard in shards for tensor in shard] == tensors
-        assert all(len(shard) == 1 or sum(t.nbytes for t in shard) <= limit for shard in shards)
-        assert all(shards)
 
 
 def test_the_library_reads_what_was_made_and_its_index(tmp_path: Path) -> None:
@@ -93,11 +63,6 @@ def test_the_library_reads_what_was_made_and_its_index(tmp_path: Path) -> None:
     assert made.made == MadeBy("tiny", 4, 3000, 0, 600_000)
 
 
-def test_one_shard_has_no_index(tmp_path: Path) -> None:
-    tiny(open_storage(str(tmp_path)), shard_bytes=1 << 30)
-    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", WEIGHTS.marker}
-
-
 def test_bytes_follow_from_the_seed_and_do_not_repeat(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("one", "two", "other")]
     for place, seed in zip(places, (0, 0, 1), strict=True):
@@ -109,20 +74,6 @@ def test_bytes_follow_from_the_seed_and_do_not_repeat(tmp_path: Path) -> None:
     assert all(a != b for a, b in zip(one, other, strict=True))
     blocks = [data[i : i + 4096] for data in one for i in range(0, len(data) - 4096, 4096)]
     assert len(set(blocks)) == len(blocks)
-
-
-def test_checksums_of_made_weights_are_those_of_the_files(tmp_path: Path) -> None:
-    """Made again from the seed, or read as files of somebody else: the same."""
-    made = tiny(open_storage(str(tmp_path)))
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    for path in tmp_path.glob("model*"):
-        shutil.copy(path, foreign)
-    storage = open_storage(str(foreign))
-    assert read_weights(storage).made is None
-    assert expected_checksums(storage, read_weights(storage), ALONE) == expected_checksums(
-        open_storage(str(tmp_path)), made, ALONE
-    )
 
 
 def test_an_interrupted_call_is_continued(tmp_path: Path) -> None:
@@ -168,12 +119,6 @@ def test_a_place_with_other_files_is_refused_and_left_alone(tmp_path: Path, name
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_weights_of_another_seed_are_refused(tmp_path: Path) -> None:
-    tiny(open_storage(str(tmp_path)))
-    with pytest.raises(TargetRefusedError):
-        tiny(open_storage(str(tmp_path)), seed=1)
-
-
 def test_a_write_that_fails_leaves_no_part_of_a_shard(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         tiny(open_storage(f"faulty+{tmp_path / 'w'}?fail_write_at=20"))
@@ -192,21 +137,6 @@ def test_a_full_disk_is_seen_before_the_first_byte(
     with pytest.raises(NoRoomError, match="the weights need"):
         tiny(open_storage(str(tmp_path / "w")))
     assert not (tmp_path / "w").exists()
-
-
-def test_progress_has_all_bytes(tmp_path: Path) -> None:
-    counts: list[int] = []
-    made = generate_weights(TINY, open_storage(str(tmp_path)), progress=counts.append)
-    assert sum(counts) == made.file_bytes
-    counts.clear()
-    generate_weights(TINY, open_storage(str(tmp_path)), progress=counts.append)
-    assert sum(counts) == made.file_bytes
-
-
-@pytest.mark.parametrize("seed", [-1, 1 << 31])
-def test_a_seed_out_of_range_is_refused(tmp_path: Path, seed: int) -> None:
-    with pytest.raises(UsageError, match="out of range"):
-        tiny(open_storage(str(tmp_path)), seed=seed)
 
 
 def test_a_pieces_number_is_never_used_twice() -> None:

@@ -70,11 +70,9 @@ def entry(begin: int = 0, end: int = 4, dtype: Any = "F32", shape: Any = (1,)) -
 
 BAD = {
     "nothing": (b"", "only 0 bytes"),
-    "short": (b"\1\0\0", "only 3 bytes"),
     "a length beyond the file": (header({}, length=1 << 20), "header has 1048576 bytes"),
     "the largest length": (header({}, length=(1 << 64) - 1), "the limit is 100000000"),
     "no JSON": (header(b"{nonsense"), "header is damaged"),
-    "a list": (header([1, 2]), "not a JSON object"),
     "nested": (header(b"[" * 100_000), "header is damaged"),
     "nested within": (header({"a": json.loads("[" * 60 + "]" * 60)}), "header is damaged"),
     "no UTF-8": (header(b'{"\xff": 1}'), "header is damaged"),
@@ -84,7 +82,6 @@ BAD = {
     "an unknown type": (header({"a": entry(dtype="F4")}, bytes(4)), "'F4', which is not"),
     "a type that is no text": (header({"a": entry(dtype=["F32"])}, bytes(4)), "not supported"),
     "a negative length": (header({"a": entry(shape=(-1,))}, bytes(4)), "shape of 'a'"),
-    "half a length": (header({"a": entry(shape=(1.0,))}, bytes(4)), "shape of 'a'"),
     "a length of true": (header({"a": entry(shape=(True,))}, bytes(4)), "shape of 'a'"),
     "too many dimensions": (header({"a": entry(shape=[1] * 65)}, bytes(4)), "shape of 'a'"),
     "an endless shape": (header({"a": entry(shape=[1 << 60] * 40)}, bytes(4)), "but has 4 bytes"),
@@ -98,12 +95,7 @@ BAD = {
         header({"a": entry(0, 4), "b": entry(2, 6)}, bytes(6)),
         "'b' overlap the tensor before",
     ),
-    "the same bytes twice": (
-        header({"a": entry(0, 4), "b": entry(0, 4)}, bytes(4)),
-        "overlap the tensor before",
-    ),
     "a hole": (header({"a": entry(0, 4), "b": entry(8, 12)}, bytes(12)), "'b' begin behind a hole"),
-    "a hole at the beginning": (header({"a": entry(4, 8)}, bytes(8)), "begin behind a hole"),
     "a name twice": (
         header(
             b'{"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},'
@@ -165,7 +157,6 @@ def with_index(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (lambda d: "{", "can't be used"),
         (lambda d: "[" * 100_000, "can't be used"),
         (lambda d: d.pop("weight_map"), "no 'weight_map'"),
-        (lambda d: d.update(weight_map={}), "no 'weight_map'"),
         (lambda d: d.update(weight_map=["a"]), "no 'weight_map'"),
         (lambda d: d["weight_map"].update(a="gone.safetensors"), "gone.safetensors, which is not"),
         (lambda d: d["weight_map"].update(a="../a.safetensors"), "no *.safetensors file beside"),
