@@ -92,18 +92,6 @@ def test_it_is_exactly_lru(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_eviction_what_came_first_stays(tmp_path: Path) -> None:
-    objects = contents(10)
-    storage = Counting(objects)
-    with cached(storage, objects, tmp_path, size=4 * 3 * PAGE + 5, eviction="none") as cache:
-        for _ in range(3):
-            for key, data in objects.items():
-                assert read(cache, key, len(data)) == data
-        use = cache.counted()
-    assert (use.hits, use.misses, use.bypassed, use.evicted) == (8, 22, 18, 0)
-    assert use.hit_bytes == 8 * 3 * PAGE
-
-
 def test_a_copy_that_failed_is_not_served_and_takes_no_room(tmp_path: Path) -> None:
     objects = contents(2)
     storage = Counting(objects)

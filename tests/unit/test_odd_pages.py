@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,19 +66,6 @@ def test_a_page_of_512_ranks_is_small() -> None:
     text = page(doc, sections(doc))
     assert_only_own_elements(text)
     assert len(text) < (1 << 20) + len(doc.model_dump_json(indent=2))
-
-
-def test_a_figure_that_is_no_number_draws_no_chart_of_it() -> None:
-    doc = build_run(measured=1e-300, rates={"fetch": 1e300})
-    assert all(math.isfinite(float(value)) for value in _coordinates(shown(doc)))
-
-
-def _coordinates(told: Page) -> list[str]:
-    return [
-        (value or "").removesuffix("%")
-        for tag, key, value in told.attributes
-        if key in ("x", "y", "cx", "cy", "x1", "y1", "width") and tag not in ("meta",)
-    ]
 
 
 @pytest.mark.parametrize("place", ["missing/out.html", ".", "/dev/full", "link/out.html"])

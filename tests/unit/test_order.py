@@ -104,14 +104,6 @@ def test_each_worker_walks_its_own_part(samples: int, batch_size: int, workers: 
         assert all(b - a == batch_size for a, b in itertools.pairwise(mine))
 
 
-@given(SHARDS, st.booleans())
-def test_without_shuffle_every_epoch_reads_in_order(counts: list[int], sequential: bool) -> None:
-    for epoch in range(2):
-        assert order_of(counts, sequential=sequential, shuffle=False, epoch=epoch).tolist() == list(
-            range(sum(counts))
-        )
-
-
 # How well an order is shuffled
 
 
@@ -137,11 +129,6 @@ def test_what_was_delivered_adds_up(order: list[int], unknown: int) -> None:
     proof = delivery(np.array(order, np.int64), 31, unknown=unknown)
     assert proof["delivered"] == len(order) + unknown
     assert proof["delivered"] - unknown - proof["repeated"] + proof["missing"] == 31
-
-
-@pytest.mark.parametrize("order", [np.array([], np.int64), np.array([3])])
-def test_too_few_samples_have_no_order(order: np.ndarray) -> None:
-    assert shuffle_quality(order, np.zeros(5, int), 4)["distance"] is None
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=40), st.randoms())

@@ -14,7 +14,6 @@ import pytest
 
 from iobench.base import buffers, filesystem, pagecache
 from iobench.base.errors import StorageError
-from tests.processes import python
 
 
 @pytest.fixture
@@ -82,10 +81,6 @@ def test_a_missing_file_is_one_clear_line(
 ) -> None:
     with pytest.raises(StorageError, match=r"gone.*No such file"):
         call([tmp_path / "gone"])
-
-
-def test_importing_it_does_not_import_torch() -> None:
-    assert python("import sys, iobench.base.pagecache; sys.exit('torch' in sys.modules)") == ""
 
 
 # Memory to read into

@@ -17,7 +17,6 @@ from iobench import api
 from iobench.base import errors
 from iobench.cli import verbs
 from iobench.cli.flags import VerbRequest
-from tests.processes import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -127,12 +126,6 @@ def test_the_docstrings_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         runner = doctest.DocTestRunner(verbose=False)
         assert runner.run(examples, out=told.append, clear_globs=False).failed == 0, told
         names = examples.globs
-
-
-def test_importing_costs_nothing() -> None:
-    heavy = {"torch", "numpy", "pyarrow", "pydantic", "yaml", "rich"}
-    code = f"import sys, iobench; print(sorted({heavy!r} & set(sys.modules)))"
-    assert python(code) == "[]\n"
 
 
 def test_the_api_refuses_what_contradicts_itself(tmp_path: Path, make_dataset: object) -> None:

@@ -16,15 +16,12 @@ from iobench.base.errors import UsageError
 from iobench.data.dataset import layout_of
 from iobench.judge.rebuild import conclude
 from iobench.record.host import StorageFacts
-from iobench.record.run import TrainingRecord
 from iobench.record.training import CeilingDetails, FindMax
 from iobench.record.verdict import Estimate
-from iobench.report.size import sections
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
-from tests.processes import document, refused
+from tests.processes import document
 from tests.unit.conftest import build_run
-from tests.unit.test_fed import curve_of, with_curve
 
 
 @pytest.fixture(autouse=True)
@@ -90,14 +87,6 @@ def test_what_a_measured_storage_would_do() -> None:
     assert many.measured.missing_bytes_per_s == pytest.approx(16 * each * margin - 400e6, rel=1e-3)
 
 
-@pytest.mark.parametrize(("accelerators", "few"), [(64, True), (1, False)])
-def test_a_dataset_of_few_steps_is_told(accelerators: int, few: bool) -> None:
-    """resnet50 has 1,281,024 samples: 50 steps of 400 for each of 64, and 3,202 for one."""
-    need = size("resnet50-h100", Demand(accelerators=accelerators))
-    assert need.dataset_steps == 1_281_024 // (400 * accelerators)
-    assert ("--dataset-size says" in str(sections(need))) is few
-
-
 def test_latency_comes_from_the_best_evidence() -> None:
     demand = Demand(accelerators=1)
     doc = build_run(dataset={"shards": 60_000})
@@ -120,33 +109,18 @@ def test_latency_comes_from_the_best_evidence() -> None:
     assert size("resnet50-h100", Demand(accelerators=1, latency_s=0.5), doc).latency_s == 0.5
 
 
-def test_figures_that_may_not_carry_over_say_so() -> None:
-    need = size("unet3d-b200", Demand(accelerators=1), build_run(residency=0.5))
-    told = " ".join(need.measured.notes)
-    assert "another size" in told
-    assert "content" in told
-    assert "INVALID (cache.cold-residency)" in told
-    warm = size(
-        "unet3d-b200", Demand(accelerators=1), build_run(workload={"cache": "warm"}, residency=1.0)
-    )
-    assert any("'warm'" in note for note in warm.measured.notes)
-    assert not any("INVALID" in note for note in warm.measured.notes)
-
-
 @pytest.mark.parametrize(
-    ("demand", "says"),
+    ("run", "says"),
     [
-        (Demand(accelerators=4, hosts=5), "hosts"),
-        (Demand(accelerators=4, latency_s=0.1, latency_p99_s=0.05), "--latency-p99"),
-        (
-            Demand(accelerators=4, saves=Saves(checkpoint_bytes=5, budget_s=5, every_s=4)),
-            "--checkpoint-every",
-        ),
+        ({"residency": 0.5}, "INVALID (cache.cold-residency)"),
+        ({"workload": {"cache": "warm"}, "residency": 1.0}, "'warm'"),
+        ({"rates": {"prep": 600}, "measured": 590, "au": 0.3}, "prep"),
     ],
 )
-def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        size("unet3d-b200", demand)
+def test_figures_that_may_not_carry_over_say_so(run: dict[str, Any], says: str) -> None:
+    notes = size("unet3d-b200", Demand(accelerators=1), build_run(**run)).measured.notes
+    assert [note for note in notes if "another size" in note or "content" in note] == [*notes[:2]]
+    assert says in notes[2]
 
 
 def test_a_run_without_ceilings_is_refused() -> None:
@@ -205,19 +179,6 @@ def test_small_random_samples_cost_whole_blocks() -> None:
     assert exact.read_amplification == 1
 
 
-def test_without_a_new_order_a_page_cache_holds_all_or_nothing() -> None:
-    whole = size("resnet50-h100", Demand(accelerators=4)).dataset_bytes
-    fixed = ("reader.shuffle=false",)
-    for share, hits in ((0.9, 0.0), (1.01, 1.0)):
-        demand = Demand(accelerators=4, cache_bytes=round(share * whole))
-        assert size("resnet50-h100", demand, None, fixed).cache.page_cache_hit_rate == hits
-    # Each of 4 hosts reads its own quarter in each epoch.
-    demand = Demand(accelerators=4, hosts=4, cache_bytes=round(0.26 * whole))
-    need = size("resnet50-h100", demand, None, fixed)
-    assert need.cache.page_cache_hit_rate == 1
-    assert need.cache_to_halve_bytes_per_host == pytest.approx(whole / 4)
-
-
 # Checkpoints, restores and the network
 
 
@@ -243,9 +204,6 @@ def test_gradients_share_the_network() -> None:
     At 5 Gb/s that alone takes 0.83 s.
     """
     parameters = 86_567_656
-    assert 4 * parameters == pytest.approx(346e6, rel=0.001)
-    assert ring_bytes(4 * parameters, 4) == pytest.approx(519e6, rel=0.001)
-    assert 8 * ring_bytes(4 * parameters, 4) / 5e9 == pytest.approx(0.83, abs=0.005)
     assert ring_bytes(4 * parameters, 1) == 0
     demand = Demand(accelerators=32, hosts=4, gradient_bytes=4 * parameters)
     found = size("resnet50-h100", demand)
@@ -321,34 +279,6 @@ def test_what_no_storage_can_give() -> None:
         assert need.margin.highest < demand.required if demand.required else True
 
 
-def measured_by_curve(spread: float, *notes: str) -> TrainingRecord:
-    curve = curve_of(5000.0, spread=spread).model_copy(update={"notes": list(notes)})
-    return conclude(with_curve(build_run(), curve))
-
-
-def test_the_warnings_of_the_curve_come_with_its_rate() -> None:
-    warning = "the data is too small: a cache of the storage may have helped"
-    demand = Demand(accelerators=2)
-    told = size("resnet50-h100", demand, measured_by_curve(0.02, warning)).measured.notes
-    assert [note for note in told if warning in note]
-    quiet = size("resnet50-h100", demand, measured_by_curve(0.02)).measured.notes
-    assert not [note for note in quiet if "curve" in note]
-    client = curve_of(5000.0)
-    points = [each.model_copy(update={"client": True}) for each in client.points]
-    doc = conclude(with_curve(build_run(), client.model_copy(update={"points": points})))
-    assert len(size("resnet50-h100", demand, doc).measured.notes) > len(quiet)
-
-
-def test_a_host_that_starved_its_own_accelerators_is_named() -> None:
-    """The storage would feed 16, and one host of the run was too slow for two."""
-    slow = build_run(rates={"prep": 600}, measured=590, au=0.3)
-    assert slow.job.verdict.bottleneck == "prep"
-    demand = Demand(accelerators=2)
-    notes = size("resnet50-h100", demand, slow).measured.notes
-    assert len(notes) == 1 + len(size("resnet50-h100", demand, build_run()).measured.notes)
-    assert [note for note in notes if "prep" in note]
-
-
 # Several workloads
 
 
@@ -383,18 +313,3 @@ def test_a_job_that_no_storage_can_feed_has_no_sum() -> None:
     found = document(f"size {JOBS} --accelerators 8 --required-au 1")
     assert found["together"]["buy_bytes_per_s"] is None
     assert found["together"]["not_measured"]["buy_bytes_per_s"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        f"{JOBS} --accelerators 1,2,3",
-        f"{JOBS} --accelerators 1 --hosts 1,1,1",
-        "demo --accelerators 1,2",
-        f"{JOBS} --accelerators 1 --parameters 3M",
-        f"{JOBS} --accelerators 1 --from nowhere",
-        f"{JOBS} --accelerators 1 --dataset-size 3TB",
-    ],
-)
-def test_what_does_not_fit_several_workloads_is_refused(words: str) -> None:
-    assert refused(f"size {words}")

@@ -55,12 +55,6 @@ def test_errors_are_rare(kind: str, rounds: int) -> None:
         assert answers(test, cv * noise + test.margin + 1e-9)[1] <= 0.06
 
 
-def test_power() -> None:
-    test, noise = Sequential(20, 0.05), ratios("normal", 20)
-    assert answers(test, 0.05 * noise + math.log(1.1))[0] >= 0.98
-    assert answers(test, 0.02 * noise)[1] >= 0.95
-
-
 def test_planned_turns_keep_their_power() -> None:
     """The rounds that the present spread asks for tell a difference of the threshold."""
     spread = 0.05 * math.sqrt(2)

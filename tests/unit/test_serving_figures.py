@@ -37,16 +37,6 @@ def test_a_queue_waits_as_long_as_queueing_theory_says(load: float) -> None:
     assert len(arrivals) == pytest.approx(NUMBER, rel=0.02)
 
 
-def test_a_queue_of_many_servers_waits_less() -> None:
-    """Two servers of half the speed are never better, and four of full speed hardly wait."""
-    arrivals = poisson(0.7 / STEP)
-    one = one_by_one(arrivals)
-    _, two = served(arrivals, servers=2, batch_size=1, batch_delay=0, step=2 * STEP)
-    begins, _ = served(arrivals, servers=4, batch_size=1, batch_delay=0, step=STEP)
-    assert (two - arrivals).mean() > (one - arrivals).mean()
-    assert (begins - arrivals).mean() < 0.01 * STEP
-
-
 BATCHES: dict[str, tuple[dict[str, float], list[float], list[float]]] = {
     "full at once": ({"batch_size": 2, "batch_delay": 9}, [1, 1, 1, 1], [1, 1, 11, 11]),
     "full in time": ({"batch_size": 2, "batch_delay": 9}, [1, 4], [4, 4]),

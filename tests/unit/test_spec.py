@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iobench.base.errors import SpecError
 from iobench.settings.base import apply_overrides, build, find_spec, known_specs
-from iobench.settings.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.settings.dataset import DatasetSpec, load_dataset_spec
 from iobench.settings.wildcards import matches
 from iobench.settings.workload import Workload
 from iobench.settings.yamlfile import read_yaml
@@ -57,24 +57,6 @@ def test_a_value_where_a_group_belongs() -> None:
 
 
 # Values
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"batch_size": True},
-        {"required_accelerator_utilization": 90},
-        {"required_accelerator_utilization": float("nan")},
-        {"cache": "lukewarm"},
-        {"loader": {"workers": -1}},
-        {"loader": {"workers": 0, "transport": "thread"}},
-        {"reader": {"crop": 0}},
-        {"name": "../w"},
-        {"accelerator": {}},
-    ],
-)
-def test_a_senseless_workload_is_refused(changes: dict[str, Any]) -> None:
-    refusal(lambda: workload(**changes))
 
 
 @pytest.mark.parametrize(
@@ -154,16 +136,6 @@ def test_an_override_chooses_how_shards_are_cut_and_sizes_are_drawn() -> None:
     assert "'stdev'" in message
 
 
-def test_a_dataset_is_resized_by_samples_or_bytes() -> None:
-    spec = dataset()
-    assert resized(spec) == spec
-    assert resized(spec, samples=3).samples == 3
-    assert resized(spec, size_bytes=2_500_000).samples == 2
-    refusal(lambda: resized(spec, samples=3, size_bytes=3))
-    refusal(lambda: resized(spec, samples=0))
-    assert "10 bytes" in refusal(lambda: resized(spec, size_bytes=10))
-
-
 # Files and look-up
 
 
@@ -214,18 +186,12 @@ def test_a_broken_file_is_one_line_with_its_name(tmp_path: Path, text: str, says
 # Wildcards
 
 
-TEXT = st.text("ab/*", max_size=12)
-
-
-@given(TEXT, st.text("ab/", max_size=12))
-def test_the_answer_is_that_of_a_regular_expression(pattern: str, name: str) -> None:
-    expression = "[^/]*".join(map(re.escape, pattern.split("*")))
-    assert matches(pattern, name) == bool(re.fullmatch(expression, name))
-
-
-@given(st.lists(st.sampled_from(["a", "b", "ab", "*"]), max_size=7), st.text("ab", max_size=9))
-def test_pieces_between_stars_in_their_order(pieces: list[str], name: str) -> None:
-    """Patterns with several stars and names without folders, which chance alone seldom makes."""
+@example(["*", "a", "*", "a", "*"], "a")
+@given(
+    st.lists(st.sampled_from(["a", "b", "ab", "/", "*", "*"]), max_size=7),
+    st.text("ab/", max_size=9),
+)
+def test_the_answer_is_that_of_a_regular_expression(pieces: list[str], name: str) -> None:
     pattern = "".join(pieces)
     expression = "[^/]*".join(map(re.escape, pattern.split("*")))
     assert matches(pattern, name) == bool(re.fullmatch(expression, name))

@@ -152,20 +152,3 @@ def test_a_single_pair_has_no_interval_and_none_has_no_ratio() -> None:
     found = ratio_estimate([(3.0, 2.0), (0.0, 2.0), (3.0, 0.0)])
     assert (found.value, found.low, found.high, found.n) == (1.5, None, None, 1)
     assert ratio_estimate([]) is ratio_estimate([(1.0, 0.0)]) is None
-
-
-@given(
-    ratio=st.floats(0.5, 4), noise=st.floats(0, 0.05), seed=st.integers(0, 2**31), n=st.just(4000)
-)
-@settings(max_examples=3, deadline=None)
-def test_the_interval_covers_the_planted_ratio(
-    ratio: float, noise: float, seed: int, n: int
-) -> None:
-    draw = np.random.default_rng(seed)
-    covered = 0
-    for _ in range(n):
-        logs = draw.normal(0, noise, 3) + np.log(ratio)
-        found = ratio_estimate([(float(np.exp(log)), 1.0) for log in logs])
-        assert found.low is not None
-        covered += found.low - 1e-9 <= ratio <= found.high + 1e-9
-    assert covered / n > 0.93

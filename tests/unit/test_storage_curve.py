@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iobench.judge.figures.curve import (
-    MIN_WINDOWS,
     bound_at,
     conclude_curve,
     expected_rate,
@@ -21,7 +20,6 @@ from iobench.judge.figures.curve import (
     spent,
 )
 from iobench.record.curve import CurvePoint, Rate, StorageCurve
-from iobench.report.curve import UNCONFIRMED, _sentence
 from tests.curves import curve, point
 
 
@@ -212,14 +210,6 @@ def test_short_windows_tell_where_the_sizes_are_far_apart(
     assert spent(*found) == bound
 
 
-def test_a_rate_falls_beyond_its_best() -> None:
-    rates = [(1, 100.0), (2, 200.0), (4, 150.0), (8, 90.0)]
-    points = [point(n, Rate(value=rate, windows=MIN_WINDOWS)) for n, rate in rates]
-    found = conclude_curve(curve(points))
-    assert found.knee_in_flight == 2
-    assert found.plateau_reads_per_s.value == 200
-
-
 def lucky(windows: int) -> StorageCurve:
     """The second point is far above all others, in its only windows."""
     rates = [(1, 230.0), (2, 860.0), (4, 400.0), (8, 511.0), (16, 600.0), (32, 690.0), (64, 828.0)]
@@ -237,41 +227,11 @@ def test_one_lucky_window_is_no_plateau_and_not_the_best_point() -> None:
     assert found.bound[3] == "latency"  # more reads in flight bring more
 
 
-@pytest.mark.parametrize(("windows", "warned"), [(1, True), (5, False)])
-def test_what_is_shown_above_the_best_point_is_said_to_be_unconfirmed(
-    windows: int, warned: bool
-) -> None:
-    found = conclude_curve(lucky(windows))
-    assert (UNCONFIRMED in _sentence(found, "unknown")) is warned
-
-
-def test_a_point_of_two_windows_does_not_decide_the_plateau() -> None:
-    """The first one, of slow reads, seems to be faster than the storage can be."""
-    rates = [(1, 276.0, 2), (2, 198.0, 5), (4, 200.0, 5), (8, 201.0, 5)]
-    points = [
-        point(in_flight, Rate(value=value, low=value - 4, high=value + 4, windows=windows), 65536)
-        for in_flight, value, windows in rates
-    ]
-    found = conclude_curve(curve(points))
-    assert found.plateau_reads_per_s.value == pytest.approx(200, rel=0.01)
-    assert found.knee_in_flight == 2
-
-
 def _without_interval(points: list[CurvePoint], size: int = 4096) -> list[CurvePoint]:
     return [
         point(each.in_flight, Rate(value=each.reads_per_s.value, windows=1), size)
         for each in points
     ]
-
-
-@given(LATENCIES, KNEES, st.integers(2, 8))
-def test_windows_that_are_exactly_equal_have_no_interval(
-    latency_s: float, knee: float, windows: int
-) -> None:
-    """Such windows are figures of one measurement, and say nothing about its spread."""
-    rate = rate_of(knee / latency_s, [knee / latency_s] * windows)
-    assert (rate.low, rate.high) == (None, None)
-    assert rate.value == knee / latency_s
 
 
 @given(LATENCIES, KNEES, NOISE, st.integers(0, 1000), st.integers(0, 8))

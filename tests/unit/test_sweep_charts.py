@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +14,8 @@ from iobench.report import sweep
 from iobench.report.page.chart import chart_of, shades_of
 from iobench.report.run import sections
 from iobench.report.sections import Items, Section, Table
-from tests.processes import printed, refused
 from tests.unit.conftest import build_events, build_run, build_sweep
 
-GOLDEN = Path(__file__).parents[1] / "golden/0.1.0"
 Points = list[dict[str, Any]]
 
 
@@ -90,16 +87,16 @@ def test_one_at_a_time_is_a_chart_for_each_setting_and_no_map() -> None:
     assert [row.mark for row in drawn[2].rows] == ["today", ""]
 
 
+COSTS = st.lists(
+    st.tuples(*[st.one_of(st.none(), st.integers(0, 4).map(float))] * 3), min_size=1, max_size=9
+)
+
+
 @pytest.mark.parametrize("rates", [[], [[]], [[5.0]], [[0.0], [-3.0]], [[float("nan")], [1.0]]])
 def test_too_few_figures_are_no_chart(rates: list[list[float]]) -> None:
     points = [{"settings": {"a": at}, "figures": each} for at, each in enumerate(rates)]
     found = charts(points)
     assert not any(each.charts for each in found.values() if isinstance(each, Table))
-
-
-COSTS = st.lists(
-    st.tuples(*[st.one_of(st.none(), st.integers(0, 4).map(float))] * 3), min_size=1, max_size=9
-)
 
 
 @given(COSTS)
@@ -114,11 +111,6 @@ def test_the_front_is_what_nothing_beats(costs: list[tuple[float | None, ...]]) 
         return False
 
     assert front(costs) == [not beaten(each) for each in costs]
-
-
-def test_report_prints_a_sweep_again() -> None:
-    assert printed("report", GOLDEN / "sweep") == printed("report", GOLDEN / "sweep/sweep.json")
-    assert refused("report --rules mlperf", GOLDEN / "sweep")
 
 
 # Other verbs that answer with a number

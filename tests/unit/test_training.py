@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -20,10 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from iobench.accelerate import emulated
 from iobench.accelerate.base import RankPlace, Samples, device_of_rank
 from iobench.accelerate.bind import parse_cpus, rank_cpus
-from iobench.accelerate.emulated import EmulatedAccelerator, RecordedAccelerator
+from iobench.accelerate.emulated import RecordedAccelerator
 from iobench.accelerate.exchange import GradientExchange
 from iobench.accelerate.model import ModelAccelerator, change_point, open_model, settled
 from iobench.accelerate.models import NETWORKS
@@ -53,15 +53,12 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_each_model_has_its_known_number_of_parameters(name: str) -> None:
+    assert set(NETWORKS.entries()) == set(PARAMETERS)
     with torch.device("meta"):
         model = open_model(name)
         loss = model(torch.zeros(2, model.sample_bytes, dtype=torch.uint8))
     assert sum(each.numel() for each in model.parameters()) == PARAMETERS[name]
     assert loss.shape == ()
-
-
-def test_each_model_is_tested() -> None:
-    assert set(NETWORKS.entries()) == set(PARAMETERS)
 
 
 def spec(model: str = "tests.networks:Tiny", **settings: object) -> AcceleratorSpec:
@@ -321,43 +318,11 @@ def test_a_replay_has_the_recorded_mean_and_distribution(
     assert np.abs(replay - recorded).max() < 0.05
 
 
-def test_a_constant_recording_is_an_emulated_accelerator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same steps at the same instants, on a clock that oversleeps and with late batches."""
-    path = written(tmp_path, [0.01] * 50)
-
-    def events(settings: dict[str, object]) -> list[tuple[int, int, int]]:
-        clock = OversleepingClock(seed=3)
-        monkeypatch.setattr(emulated, "time", clock)
-        made = AcceleratorSpec.model_validate(settings)
-        accelerator = (RecordedAccelerator if made.steps else EmulatedAccelerator)(made)
-        if isinstance(accelerator, RecordedAccelerator):
-            accelerator.prepare(RankPlace(0, 1, 400, 5))
-        accelerator.start()
-        found = []
-        for step in range(200):
-            clock.now += (step % 7) * 1_000_000  # the wait for a batch
-            busy, late = accelerator.step(None, clock.now, 0.5 if step % 50 == 49 else 1.0)
-            found.append((clock.now, busy, late))
-        return found
-
-    assert events({"kind": "recorded", "steps": str(path)}) == events(
-        {"kind": "emulated", "step_time": 0.01}
-    )
-
-
-class OversleepingClock:
-    """Time in nanoseconds that passes only by sleeping, and each time by too much."""
-
-    def __init__(self, seed: int) -> None:
-        self.now, self.chance = 10**9, np.random.default_rng(seed)
-
-    def monotonic_ns(self) -> int:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += round(seconds * 1e9) + int(self.chance.integers(0, 3_000_000))
+def test_a_batch_of_half_the_samples_takes_half_a_recorded_step(tmp_path: Path) -> None:
+    settings = {"kind": "recorded", "steps": str(written(tmp_path, [0.002] * 50))}
+    accelerator = RecordedAccelerator(AcceleratorSpec.model_validate(settings))
+    accelerator.start()
+    assert accelerator.step(None, time.monotonic_ns(), 0.5).busy_ns == 1_000_000
 
 
 def test_a_replay_keeps_slow_phases_together(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -22,14 +21,6 @@ def test_the_order_rotates_and_each_is_as_often_first() -> None:
     take_turns("ABC", lambda name, turn: taken.append(f"{name}{turn}"), rounds(6))
     assert " ".join(taken).startswith("A0 B0 C0 B1 C1 A1 C2 A2 B2")
     assert Counter(taken[::3]) == Counter(f"{'ABC'[turn % 3]}{turn}" for turn in range(6))
-
-
-def test_a_linear_drift_favours_nobody() -> None:
-    """Over as many turns as there are variants, each has the same mean place in time."""
-    places: dict[str, list[int]] = {"A": [], "B": [], "C": [], "D": []}
-    clock = iter(range(1000))
-    take_turns(list(places), lambda name, turn: places[name].append(next(clock)), rounds(4))
-    assert len({sum(each) for each in places.values()}) == 1
 
 
 def test_who_fails_is_left_out_and_the_others_go_on() -> None:
@@ -95,18 +86,6 @@ def test_turns_end_when_nobody_is_left() -> None:
         fail=fail,
     )
     assert seen == [("A", "B"), ("A",), ("A",)]
-
-
-def test_the_order_may_depend_on_what_was_measured_before() -> None:
-    taken: list[str] = []
-
-    def order(turn: int, active: Sequence[str]) -> Iterator[str]:
-        yield "A"
-        if taken[-1] == "A1":
-            yield "B"
-
-    take_turns("AB", lambda name, turn: taken.append(f"{name}{turn}"), rounds(3), order=order)
-    assert taken == ["A0", "A1", "B1", "A2"]
 
 
 def test_no_two_trials_of_a_run_have_the_same_seed() -> None:

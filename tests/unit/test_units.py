@@ -12,10 +12,7 @@ from iobench.base.errors import UsageError
 from iobench.base.units import (
     MAX_BYTES,
     format_bytes,
-    format_count,
     format_duration,
-    format_percent,
-    format_rate,
     parse_duration,
     parse_size,
 )
@@ -38,16 +35,12 @@ SIZE_UNITS = {
     [
         ("146.6 MB", 146_600_000),
         ("64MiB", 64 << 20),
-        ("64mib", 64 << 20),
         (" 1 GiB ", 1 << 30),
-        ("1.5e3 kB", 1_500_000),
         ("146,600,628", 146_600_628),
         ("1_000", 1000),
         (".5 KiB", 512),
-        (4096, 4096),
         (0.6, 1),
         ("0", 0),
-        (MAX_BYTES, MAX_BYTES),
     ],
 )
 def test_a_size_is_read(text: str | int | float, expected: int) -> None:
@@ -59,13 +52,9 @@ def test_a_size_is_read(text: str | int | float, expected: int) -> None:
     [
         ("323ms", 0.323),
         ("2 min", 120.0),
-        ("2m", 120.0),
-        ("0.5", 0.5),
         (0.5, 0.5),
         ("1h", 3600.0),
-        ("250 us", 250e-6),
         ("250µs", 250e-6),
-        (3, 3.0),
     ],
 )
 def test_a_duration_is_read(text: str | int | float, expected: float) -> None:
@@ -74,21 +63,15 @@ def test_a_duration_is_read(text: str | int | float, expected: float) -> None:
 
 NONSENSE = [
     -1,
-    "-1",
     math.nan,
-    math.inf,
     "nan",
-    "1e400",
     10**400,
     "9" * 5000,
     True,
     "",
     "KiB",
-    "ten",
     "1,5 MB",
-    "1 000",
     "12 parsecs",
-    "1;2",
     "٣",
 ]
 
@@ -144,25 +127,3 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             continue
         assert math.isfinite(value)
         assert value >= 0
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (format_bytes(0), "0 B"),
-        (format_bytes(1536), "1.50 KiB"),
-        (format_rate(6.335e9), "6.33 GB/s"),
-        (format_rate(999.6e6), "1.00 GB/s"),
-        (format_rate(999.4e6), "999 MB/s"),
-        (format_rate(0), "0 B/s"),
-        (format_duration(0.0035), "3.50 ms"),
-        (format_duration(125), "2 min 5 s"),
-        (format_duration(12000), "3 h 20 min"),
-        (format_duration(12.5 * 86_400), "12.5 d"),
-        (format_count(1_281_167), "1,281,167"),
-        (format_count(3.14159), "3.14"),
-        (format_percent(0.905), "90.5 %"),
-    ],
-)
-def test_text_is_rounded_to_what_can_be_read(text: str, expected: str) -> None:
-    assert text == expected

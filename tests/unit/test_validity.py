@@ -13,7 +13,7 @@ from iobench.base.errors import UsageError
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.judge.rules_mlperf import REFERENCES
-from iobench.judge.validity import RULES, evaluate, level_of, parse, validity, violations
+from iobench.judge.validity import RULES, evaluate, level_of, validity, violations
 from iobench.record.run import CHANGED, Finding, RunRecord
 from iobench.record.training import Ceiling, Epoch, RunLog
 from iobench.settings.dataset import load_dataset_spec
@@ -43,7 +43,6 @@ HALVED = {
 }
 LOCAL = {"scheme": "file", "url": "/data", "fs_type": "ext4"}
 NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}
-NO_RETRANSMITS = {"nfs": {"read_ops": 9000, "retransmits": 0}}
 LOOP = {"name": "loop0", "backing_file": "/x.img", "backing_direct": False}
 
 OWN_LOAD = {"wall_s": 70.0, "own_cpu_s": 0.0, "children_cpu_s": 20.0}
@@ -383,7 +382,6 @@ def workers(own_s: float, children_s: float) -> dict[str, float]:
         # MLPerf wants data of five times the memory, however cold the reads are.
         ("dataset.size", "mlperf", TERABYTE, "invalid"),
         ("dataset.size", "mlperf", {**TERABYTE, "loader.direct": True}, "invalid"),
-        ("dataset.size", "mlperf", {**TERABYTE, "storage.page_cache": False}, "invalid"),
         ("dataset.size", "mlperf", {"host.memory_bytes": 1_200_000_000}, None),
         ("dataset.size", "quick", TERABYTE, None),
         # It asks for the memory that the hosts have, the other set for what is allowed.
@@ -393,10 +391,8 @@ def workers(own_s: float, children_s: float) -> dict[str, float]:
         ("run.steps", "mlperf", in_epochs(500, 500), None),
         ("run.steps", "mlperf", in_epochs(900, 100), "invalid"),
         ("run.steps", "mlperf", in_epochs(None, None), None),
-        ("run.steps", "quick", in_epochs(900, 100), None),
         # A warm-up, and five runs.
         ("run.repetitions", "mlperf", {"repetitions": 5}, "invalid"),
-        ("run.repetitions", "mlperf", {"repetitions": 6}, None),
         # Within five percent of their mean, and the warm-up is not counted.
         ("run.replicability", "mlperf", {"spread": (0.5, 1, 1, 1, 1, 1)}, None),
         ("run.replicability", "mlperf", {"spread": (1, 1, 1, 1, 1, 1.06)}, None),  # 4.7 %
@@ -410,14 +406,11 @@ def workers(own_s: float, children_s: float) -> dict[str, float]:
         # Other processes took what the run did not take itself: more than 2 of 8 cores.
         ("cpu.other-load", "quick", other_load(0.24, 0.0, 70.0), None),
         ("cpu.other-load", "quick", other_load(0.26, 0.0, 70.0), "warning"),
-        ("cpu.other-load", "quick", other_load(0.9, 500.0, 70.0), None),
         ("cpu.other-load", "quick", other_load(0.9, 2, 3.0, **workers(0.5, 2)), "warning"),
-        ("cpu.other-load", "quick", other_load(0.9, 2, 3.0, **workers(4, 16)), None),
         # Workers that nobody waited for, and too short for the kernel's ticks.
         ("cpu.other-load", "quick", other_load(0.9, 16, 3.0, **workers(4, 2)), None),
         ("cpu.other-load", "quick", other_load(0.9, 0, 0.1, **workers(0, 0)), None),
         ("cpu.other-load", "mlperf", {"repetition.resources": None}, None),
-        ("nfs.retransmits", "quick", {"storage": NFS_MOUNT, "repetition": NO_RETRANSMITS}, None),
     ],
 )
 def test_the_limits_of_a_rule(
@@ -454,9 +447,7 @@ def test_a_handicap_of_a_fed_run_is_a_warning(name: str) -> None:
     assert doc.validity == "valid"
 
 
-@pytest.mark.parametrize(
-    ("residency", "level"), [(1.0, None), (0.95, None), (0.44, "warning"), (0.0, "warning")]
-)
+@pytest.mark.parametrize(("residency", "level"), [(0.95, None), (0.44, "warning")])
 def test_a_warm_cache_holds_the_data_or_is_told_not_to(residency: float, level: str | None) -> None:
     """A control group of 1 GB on a host of 64 GB, and data of 6 GB."""
     doc = build_run(workload=FILLED, residency=residency, host=GROUP)
@@ -558,9 +549,7 @@ def device(read_gb: int, **more: Any) -> dict[str, Any]:
         # Storage must deliver what a cold epoch delivers.
         ("cache.cold-fetch", counted(990), None),
         ("cache.cold-fetch", counted(989), "invalid"),
-        ("cache.cold-fetch", {**counted(989), "loader.direct": True}, "invalid"),
         ("cache.cold-fetch", {**counted(0), "workload": WARM}, None),
-        ("cache.cold-fetch", counted(5000), None),
         # Samples that are delivered again may come from the cache, as with torch's
         # DistributedSampler, which makes ranks equal.
         ("cache.cold-fetch", counted(1000, sample_bytes=1300), "invalid"),
@@ -576,17 +565,10 @@ def device(read_gb: int, **more: Any) -> dict[str, Any]:
         # What proves reads cold, and what does not.
         ("dataset.size", TERABYTE, None),
         ("dataset.size", {"repetition.epochs": FED_BY_A_CACHE, **TERABYTE}, "warning"),
-        (
-            "dataset.size",
-            {"repetition.epochs": UNMEASURED, "loader.direct": True, **TERABYTE},
-            None,
-        ),
         ("cache.cold-residency", {"repetition.epochs": UNMEASURED, "loader.direct": True}, None),
         ("cache.loop", {"storage.devices": [LOOP | {"backing_direct": True}]}, None),
-        ("cache.loop", {"storage.devices": [LOOP], "workload": WARM}, None),
         # Each sample once, but for what a limit of steps leaves out.
         ("data.mismatch", {"repetition.samples": 119_999}, "invalid"),
-        ("data.mismatch", {"repetition.samples": 120_001}, "invalid"),
         ("data.mismatch", {"repetition.samples": 100_000, "workload.max_steps": 500}, None),
         # The reference benchmark's window: two of six batches wait when the clock starts.
         (
@@ -598,16 +580,10 @@ def device(read_gb: int, **more: Any) -> dict[str, Any]:
         # the workers busy meanwhile.
         ("emulation.error", late(0.29, 0.0002, 4), None),
         ("emulation.error", late(0.31, 0.0002, 4), "warning"),
-        ("emulation.error", late(0.09, 0.0002, 2), None),
-        ("emulation.error", late(0.11, 0.0002, 2), "warning"),
         ("emulation.error", late(0.009, 0.0002, 1), None),  # nothing is prefetched
         ("emulation.error", late(0.011, 0.0002, 1), "warning"),
-        ("emulation.error", late(0.0001, 0.64, 4), None),  # of 65 s
-        ("emulation.error", late(0.0001, 0.66, 4), "warning"),
         # Batches in flight follow from the settings; without workers there is one.
-        ("emulation.error", two_batches(2, 2, 0.29), None),
         ("emulation.error", two_batches(2, 2, 0.31), "warning"),
-        ("emulation.error", two_batches(0, 2, 0.009), None),
         ("emulation.error", two_batches(0, 2, 0.011), "warning"),
         # A dropped tail is a batch for each worker at most: of 100, for two of each of two ranks.
         ("loader.delivery", {**TAIL, **delivered(396, 0, workers=2)}, None),
@@ -617,15 +593,8 @@ def device(read_gb: int, **more: Any) -> dict[str, Any]:
         ("loader.delivery", delivered(0, 2, kind="grain"), "invalid"),
         ("loader.delivery", delivered(0, 1, kind="iobench"), "invalid"),
         ("data.mismatch", {**delivered(0, 1, kind="grain"), "repetition.samples": 120_002}, None),
-        (
-            "data.mismatch",
-            {**delivered(0, 2, kind="grain"), "repetition.samples": 120_004},
-            "invalid",
-        ),
         # The first repetition is compared with the spread of the others.
         ("cache.first-touch", rated(900, 1900, 1910, 1890, 1900), "warning"),
-        ("cache.first-touch", rated(3000, 1900, 1910, 1890, 1900), "warning"),
-        ("cache.first-touch", rated(1900, 1900, 1900, 1900, 1900), None),
         ("cache.first-touch", rated(1810, 1900, 1900, 1900, 1900), None),  # below the threshold
         ("cache.first-touch", rated(1700, 1900, 1900, 1900, 1900), "warning"),
         ("cache.first-touch", rated(1500, 1900, 1500, 2100, 1300), None),  # within their spread
@@ -633,7 +602,6 @@ def device(read_gb: int, **more: Any) -> dict[str, Any]:
         ("cache.first-touch", rated(900, 1900, 1910), None),  # too few to know how they differ
         ("cache.first-touch", {**rated(900, 1900, 1910, 1890, 1900), "workload": FILLED}, None),
         # What a device reads besides the 12 GB of the samples is the load of others.
-        ("device.other-load", device(12), None),
         ("device.other-load", device(14), None),
         ("device.other-load", device(15), "warning"),
         # Direct reads are counted by the readers; whole row groups are more than the samples.
@@ -644,22 +612,13 @@ def device(read_gb: int, **more: Any) -> dict[str, Any]:
             {**device(20, **NOBODY_COUNTED, **DIRECT), "repetition.bytes_read": 20 * GB},
             None,
         ),
-        # A loader library's reads are not counted.
-        (
-            "device.other-load",
-            {**device(20, **NOBODY_COUNTED, **DIRECT), "repetition.bytes_read": None},
-            None,
-        ),
         ("device.other-load", device(24, workload=FILLED), None),  # the parent reads it once
-        ("device.served-by-cache", device(12, **LOCALLY), None),
         ("device.served-by-cache", device(10, **LOCALLY), None),
         ("device.served-by-cache", device(9, **LOCALLY), "info"),
-        ("device.served-by-cache", device(0, **LOCALLY), "info"),
         ("device.served-by-cache", device(9, **LOCALLY, **DIRECT), "info"),
         ("device.served-by-cache", device(9, storage=LOCAL), "info"),
         ("device.served-by-cache", device(0, storage=LOCAL, workload=FILLED), None),
         ("device.served-by-cache", device(9, storage=LOCAL | {"fs_type": "btrfs"}), None),
-        ("device.served-by-cache", device(9, storage=LOCAL | {"fs_type": "nfs4"}), None),
         # A cache that served cold reads is named once.
         (
             "device.served-by-cache",
@@ -672,26 +631,6 @@ def test_the_limits_of_a_rule_with_two_accelerators(
     rule: str, changes: dict[str, Any], level: str | None
 ) -> None:
     assert levels(build_run(**merged({}, changes))).get(rule) == level
-
-
-@pytest.mark.parametrize(
-    ("rule", "changes", "told"),
-    [
-        ("device.other-load", device(15), "14.0 GiB"),
-        ("device.served-by-cache", device(9, **LOCALLY), "25.0 %"),
-        ("device.served-by-cache", device(0, **LOCALLY), "100.0 %"),
-    ],
-)
-def test_the_figures_of_a_device_are_told(rule: str, changes: dict[str, Any], told: str) -> None:
-    (found,) = [each for each in build_run(**merged({}, changes)).findings if each.rule == rule]
-    assert told in found.evidence
-    assert "vda" in found.evidence or rule == "device.served-by-cache"
-
-
-def test_a_page_cache_that_was_not_emptied_has_its_own_remedy() -> None:
-    doc = build_run(**rated(900, 1900, 1910, 1890, 1900), workload=WARM)
-    (found,) = [each for each in doc.findings if each.rule == "cache.first-touch"]
-    assert "cache: cold" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -750,27 +689,10 @@ def test_unknown_rule_set() -> None:
 # Conditions of --fail-on
 
 
-@pytest.mark.parametrize(
-    ("expression", "metric", "comparison", "value"),
-    [
-        ("accelerator_utilization<0.9", "accelerator_utilization", "<", 0.9),
-        (" headroom <= 1.2 ", "headroom", "<=", 1.2),
-        ("read_bytes_per_s<2e9", "read_bytes_per_s", "<", 2e9),
-        ("accelerator_utilization<90%", "accelerator_utilization", "<", 0.9),
-        ("fetch_stall>.2", "fetch_stall", ">", 0.2),
-    ],
-)
-def test_parse(expression: str, metric: str, comparison: str, value: float) -> None:
-    found = parse(expression)
-    assert (found.metric, found.comparison) == (metric, comparison)
-    assert found.value == pytest.approx(value)
-
-
 def test_medians_are_compared() -> None:
     doc = build_run(au=0.95)
-    assert (
-        violations(doc, ["accelerator_utilization<0.95", "headroom<2", "accelerators_fed<4"]) == []
-    )
+    kept = [" accelerator_utilization < 95% ", "headroom<2", "accelerators_fed<4"]
+    assert violations(doc, kept) == []
     assert violations(doc, ["accelerator_utilization<0.96"]) == [
         "accelerator_utilization<0.96: accelerator_utilization is 0.95"
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from iobench.accelerate.possible import why_not
-from iobench.ask.tuning.walk import ALL, best_of, kept_settings, points_of, rows
+from iobench.ask.tuning.walk import ALL, kept_settings, points_of, rows
 from iobench.base.errors import InterruptedRun, IobenchError, SpecError
 from iobench.data.generator import generate
 from iobench.record.run import load_training
@@ -89,22 +89,6 @@ def test_several_kept_settings_are_compared_with_the_beginning() -> None:
     assert whole.step == ALL
     assert whole.ratio.value == pytest.approx(3.0)
     assert best_command(sweep).endswith("--set batch_size=32 --set loader.workers=1")
-
-
-@pytest.mark.parametrize(
-    ("variant", "keeps"),
-    [
-        ([11.0, 11.2, 10.9, 11.1], True),
-        ([10.0, 10.3, 9.8, 10.2], False),  # inconclusive
-        ([9.0, 9.2, 8.9, 9.1], False),
-        ([11.0, 11.2], False),  # trials are missing
-    ],
-)
-def test_a_variant_is_kept_only_if_all_trials_tell_it(variant: list[float], keeps: bool) -> None:
-    sweep = planned(STEPS[1], overrides=["loader.workers=0"])
-    points = next_step(sweep)
-    tried(points, [10, 10.2, 9.9, 10.1], variant)
-    assert (best_of(sweep, points) is points[1]) is keeps
 
 
 def test_of_many_variants_each_must_tell_more() -> None:
