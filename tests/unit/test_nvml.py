@@ -134,6 +134,15 @@ def test_the_gpus_of_a_job(
     assert nvml.counted.opened == 0
 
 
+def test_a_repetition_shorter_than_the_window_of_nvml_has_no_utilization(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, clock = fake(monkeypatch, FakeGpu(ONE))
+    [use], _ = watched(clock, seconds=0.75)
+    assert set(use.not_measured) == {"utilization_nvml"}
+    assert use.sm_utilization == pytest.approx(0.4)
+
+
 def test_gpus_of_different_kinds_need_a_known_order(monkeypatch: pytest.MonkeyPatch) -> None:
     _, clock = fake(monkeypatch, FakeGpu(ONE, "NVIDIA L4"), FakeGpu(TWO))
     devices, why = watched(clock)

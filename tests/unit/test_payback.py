@@ -76,3 +76,10 @@ def test_what_is_not_known_is_not_said(
     made = sweep(point([90, 101]), tar, default=default)
     assert payback(made, tar) is None
     assert "pays back" not in render_text(first_screen(sections(made)))
+
+
+def test_the_first_screen_says_it() -> None:
+    made = sweep(point([100]), point([500], 6.0, **TAR))
+    assert "format=tar pays back after at most 2 epochs" in " ".join(
+        render_text(first_screen(sections(made))).split()
+    )

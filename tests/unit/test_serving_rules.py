@@ -94,6 +94,14 @@ BREAKS: dict[str, tuple[str, Callable[[], ServingRecord]]] = {
 }
 
 
+def test_each_commit_is_an_object_where_objects_can_not_grow() -> None:
+    trial = build_trial(sync_s=0.0005)
+    each = trial.model_copy(update={"log_objects": trial.log_commits})
+    assert build_trial(sync_s=0.0005, log_objects=each.log_commits).log_objects_per_hour == (
+        pytest.approx(400 * 3600, rel=0.1)
+    )
+
+
 @pytest.mark.parametrize("rule", BREAKS)
 def test_a_run_that_breaks_it(rule: str) -> None:
     level, build = BREAKS[rule]

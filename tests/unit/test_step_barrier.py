@@ -136,6 +136,30 @@ def test_a_rank_that_was_killed_holds_up_nobody_after_the_stop(start: Any, held:
 FORK = multiprocessing.get_context("fork")
 
 
+def test_threads_of_several_processes_lose_no_change() -> None:
+    number = SharedNumber(ctypes.c_int64)
+
+    def add() -> None:
+        for _ in range(200):
+            with number.alone():
+                number.value = int(number.value) + 1
+
+    def process() -> None:
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+
+    children = [FORK.Process(target=process) for _ in range(3)]
+    for child in children:
+        child.start()
+    process()
+    for child in children:
+        child.join()
+    assert number.value == 4 * 4 * 200
+
+
 def test_a_process_that_ends_in_the_middle_of_a_change_blocks_nobody() -> None:
     number = SharedNumber(ctypes.c_double)
     inside = FORK.Event()

@@ -227,6 +227,18 @@ def test_one_lucky_window_is_no_plateau_and_not_the_best_point() -> None:
     assert found.bound[3] == "latency"  # more reads in flight bring more
 
 
+def test_a_point_of_two_windows_does_not_decide_the_plateau() -> None:
+    """The first one, of slow reads, seems to be faster than the storage can be."""
+    rates = [(1, 276.0, 2), (2, 198.0, 5), (4, 200.0, 5), (8, 201.0, 5)]
+    points = [
+        point(in_flight, Rate(value=value, low=value - 4, high=value + 4, windows=windows), 65536)
+        for in_flight, value, windows in rates
+    ]
+    found = conclude_curve(curve(points))
+    assert found.plateau_reads_per_s.value == pytest.approx(200, rel=0.01)
+    assert found.knee_in_flight == 2
+
+
 def _without_interval(points: list[CurvePoint], size: int = 4096) -> list[CurvePoint]:
     return [
         point(each.in_flight, Rate(value=each.reads_per_s.value, windows=1), size)

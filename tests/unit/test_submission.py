@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from iobench.ask.submission import read_submissions
+from iobench.ask.submission import is_submission, read_submissions
+from iobench.base.errors import DatasetError
 from tests.processes import printed, refused
 
 # Of a published run of v1.0: 18 hosts with 72 A100, 252,000 files, batches of 7, steps of 0.636 s.
@@ -174,6 +175,20 @@ def test_report_shows_them(tmp_path: Path, form: str) -> None:
         assert "0.8904" in shown
     else:
         assert "89.0 %" in shown
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [x, x]\nb: [*a", "\xff"])
+def test_a_configuration_that_is_none_is_not_used(tmp_path: Path, text: str) -> None:
+    folder = put(tmp_path / "run1", summary())
+    (folder / "configs/config.yaml").write_bytes(text.encode("latin-1"))
+    (one,) = read_submissions(tmp_path).found
+    assert one.runs[0].whole == ()
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    assert not is_submission(tmp_path)
+    with pytest.raises(DatasetError, match="no result of MLPerf Storage"):
+        read_submissions(tmp_path)
 
 
 @pytest.mark.parametrize("words", ["--rules mlperf", "--format trace"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -86,6 +87,18 @@ def test_turns_end_when_nobody_is_left() -> None:
         fail=fail,
     )
     assert seen == [("A", "B"), ("A",), ("A",)]
+
+
+def test_the_order_may_depend_on_what_was_measured_before() -> None:
+    taken: list[str] = []
+
+    def order(turn: int, active: Sequence[str]) -> Iterator[str]:
+        yield "A"
+        if taken[-1] == "A1":
+            yield "B"
+
+    take_turns("AB", lambda name, turn: taken.append(f"{name}{turn}"), rounds(3), order=order)
+    assert taken == ["A0", "A1", "B1", "A2"]
 
 
 def test_no_two_trials_of_a_run_have_the_same_seed() -> None:

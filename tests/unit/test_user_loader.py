@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+import iobench
 from iobench.base.errors import IobenchError, UsageError
+from iobench.host.timeline import read_events
 from iobench.judge.user_loader import user_findings
 from iobench.record.job import LoaderFacts, UserFacts
+from iobench.record.run import EVENTS_FILE, load_training
 from iobench.record.training import Repetition
 from iobench.runner.messages import Tried
 from iobench.runner.user_loader import adopt
@@ -309,3 +312,73 @@ def test_a_factory_needs_its_kind() -> None:
     for keys in ({"kind": "user"}, {"factory": "a:b"}, {"args": {"a": 1}}, {"replay": "batches"}):
         with pytest.raises((ValueError, IobenchError)):
             LoaderSpec.model_validate(keys)
+
+
+# Driven by iobench, and by a training of the user's own
+
+
+OF_FILES = ("of_files", "of_generator", "slow_stream", "slow_collate", "Module")
+"""Planted loaders that read the files of a directory."""
+
+COUNTED = ("type", "workers", "batches", "samples", "delivered_bytes", "fetches")
+
+
+def driven(name: str, arguments: dict[str, Any], data: str) -> tuple[UserFacts, list[int]]:
+    """What ``run --loader`` counts, and the samples of each batch."""
+    loader = made(name, data, max_samples=None, **arguments)
+    sizes = [cast(Any, batch).stats.samples for batch in loader]
+    facts = loader.facts()
+    loader.shutdown()
+    return facts, sizes
+
+
+def watched(
+    name: str, arguments: dict[str, Any], data: str, results: Path
+) -> tuple[UserFacts, list[int]]:
+    """What ``iobench.watch`` counts, and the samples of each step."""
+    loader = getattr(planted_loaders, name)(*([data] if name in OF_FILES else []), **arguments)
+    if name == "Module":
+        loader.setup("fit")
+        loader = loader.train_dataloader()
+    with iobench.watch(loader, results=results, data=data, rank=0, world=1) as batches:
+        list(batches)
+    (directory,) = results.iterdir()
+    facts = load_training(directory).job.loader.user
+    assert facts is not None
+    return facts, read_events(directory / EVENTS_FILE)["samples"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("of_files", {"workers": 2, "batch": 7}),
+        ("of_generator", {}),
+        ("slow_stream", {}),
+        ("slow_collate", {"workers": 0}),
+        ("of_dicts", {}),
+        ("of_stream", {"workers": 1}),
+        ("of_kind", {"kind": "bytes"}),
+        ("of_kind", {"kind": "ragged"}),
+        ("of_lists_of_samples", {"shape": 3}),
+        ("of_lists_of_samples", {"shape": 4}),
+        ("Module", {}),
+    ],
+)
+def test_both_count_the_same(
+    name: str, arguments: dict[str, Any], data: str, tmp_path: Path
+) -> None:
+    ours, sizes = driven(name, arguments, data)
+    theirs, steps = watched(name, arguments, data, tmp_path)
+    assert len(sizes) == ours.batches > 1
+    assert steps == sizes
+    for key in COUNTED:
+        assert getattr(theirs, key) == getattr(ours, key), key
+    assert theirs.not_measured.keys() - ours.not_measured.keys() == set()
+    for found in (ours, theirs):
+        assert found.wait_s is not None
+        assert (found.collate_s or 0) <= (found.fetch_wall_s or 0)
+        assert len(found.fetch_s_by_worker) == found.workers
+    assert (theirs.collate_s is None) == (ours.collate_s is None)
+    if name == "slow_collate":
+        assert (theirs.collate_s or 0) >= ours.batches * 0.01
+    assert theirs.files_inside == ours.files_inside == (32 if name in OF_FILES else 0)

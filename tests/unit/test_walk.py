@@ -56,6 +56,8 @@ def test_a_walk_keeps_what_is_told_to_be_faster_and_goes_on_from_there() -> None
     first = next_step(sweep)
     assert [point.settings["batch_size"] for point in first] == [128, 64, 32]
     assert next_step(sweep) == first  # as long as trials are missing
+    tried(first, [10, 10.2], [12, 12.2], [15, 15.3])
+    assert kept_settings(sweep) == {"batch_size": 128, "loader.workers": 0}
     tried(first, [10, 10.2, 9.9, 10.1], [12, 12.2, 11.9, 12.1], [15, 15.3, 14.9, 15.1])
     second = next_step(sweep)
     assert [point.settings for point in second] == [
