@@ -182,6 +182,19 @@ def test_small_random_samples_cost_whole_blocks() -> None:
 # Checkpoints, restores and the network
 
 
+def test_without_a_new_order_a_page_cache_holds_all_or_nothing() -> None:
+    whole = size("resnet50-h100", Demand(accelerators=4)).dataset_bytes
+    fixed = ("reader.shuffle=false",)
+    for share, hits in ((0.9, 0.0), (1.01, 1.0)):
+        demand = Demand(accelerators=4, cache_bytes=round(share * whole))
+        assert size("resnet50-h100", demand, None, fixed).cache.page_cache_hit_rate == hits
+    # Each of 4 hosts reads its own quarter in each epoch.
+    demand = Demand(accelerators=4, hosts=4, cache_bytes=round(0.26 * whole))
+    need = size("resnet50-h100", demand, None, fixed)
+    assert need.cache.page_cache_hit_rate == 1
+    assert need.cache_to_halve_bytes_per_host == pytest.approx(whole / 4)
+
+
 def test_reads_and_saves_at_the_same_time_and_a_restore() -> None:
     saves = Saves(
         checkpoint_bytes=105_000_000_000, budget_s=60, every_s=1800, restore_budget_s=0.25
