@@ -40,15 +40,12 @@ class TestNpz:
         "size",
         [
             content.min_bytes,
-            1000,
             4096,
-            99_999,
             262_144,
             266_604,
             270_700,
             532_481,
-            5_000_000,
-            9_000_001,
+            5_000_001,
         ],
     )
     def test_numpy_reads_it(self, size: int, ratio: float) -> None:
@@ -105,7 +102,6 @@ class TestNpz:
         "header",
         [
             "{'descr': '<f3', 'fortran_order': False, 'shape': (8,), }",
-            "{'descr': (), 'fortran_order': False, 'shape': (8,), }",
             "{'descr': '|u1', 'fortran_order': False, 'shape': (8,",
             "{[]: 1}",
             "(" * 5000,

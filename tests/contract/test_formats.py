@@ -30,7 +30,6 @@ from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.testing.data import FormatContract, assembled, flipped_bits_are_found, packed
 from tests.conftest import MakeDataset
-from tests.contract.truth import of_mds
 
 NAMES = sorted(FORMATS.entries())
 SUFFIX = ".bin"
@@ -69,7 +68,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("hdf5", {"columns": 2}, "columns"),
     ("lmdb", {"codec": "zstd:1"}, "'zstd:1'"),
     ("lmdb", {"samples_per_shard": 300_000}, "lower samples_per_shard"),
-    ("lmdb", {"columns": 2}, "columns"),
     ("mds", {"codec": "zstd:1"}, "codec: none"),
     ("parquet", {"columns": 6000, "sample_size": {"mean": 5000}}, "sample_size.min"),
     (
@@ -87,7 +85,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("tokens", {"codec": "zstd:1"}, "compressed"),
     ("tokens", {"content": "npz"}, "content 'npz'"),
-    ("tokens", {"columns": 4}, "columns"),
     ("tokens", {"block_size": 4096}, "block_size"),
 ]
 
@@ -196,7 +193,7 @@ class TestTar:
             assert archive.getnames() == ["000000041.bin", "000000042.bin"]
             assert [archive.extractfile(m).read() for m in archive] == [b"one", b"two" * 1000]  # type: ignore[union-attr]
 
-    @pytest.mark.parametrize("size", [8 << 30, 8**11 - 1, 8**11, 1 << 40])
+    @pytest.mark.parametrize("size", [8**11 - 1, 8**11])
     def test_sizes_above_8_gib(self, size: int) -> None:
         class Long:  # a sample of that length, without its bytes
             def __len__(self) -> int:
@@ -219,21 +216,9 @@ def bitwise_crc32c(data: bytes) -> int:
 
 
 class TestMds:
-    def test_the_index_names_every_shard(self, make_dataset: Any) -> None:
-        manifest, root = make_dataset(format="mds", samples=25, samples_per_shard=10)
-        index = json.loads((root / "data" / "index.json").read_text())
-        assert index["version"] == 2
-        assert [shard["samples"] for shard in index["shards"]] == [10, 10, 5]
-        found = [
-            (root / "data" / shard["raw_data"]["basename"]).read_bytes()
-            for shard in index["shards"]
-        ]
-        assert [shard["raw_data"]["bytes"] for shard in index["shards"]] == list(map(len, found))
-        assert sum(len(list(of_mds(shard))) for shard in found) == manifest.sample_count
-
     def test_some_shards_have_an_index_of_their_own(self, make_dataset: Any) -> None:
         """As the copy in memory needs it, over which a loader is measured without its storage."""
-        manifest, _ = make_dataset(format="mds", samples=25, samples_per_shard=10)
+        manifest, root = make_dataset(format="mds", samples=25, samples_per_shard=10)
         found = index_file(manifest.part(np.array([2, 0])))
         assert found[0] == "data/index.json"
         shards = json.loads(found[1])["shards"]
@@ -242,6 +227,11 @@ class TestMds:
             "demo-000000.mds",
         ]
         assert [shard["samples"] for shard in shards] == [5, 10]
+        whole = json.loads((root / "data" / "index.json").read_text())
+        assert (whole["version"], [whole["shards"][each] for each in (2, 0)]) == (2, shards)
+        for shard in shards:
+            size = (root / "data" / shard["raw_data"]["basename"]).stat().st_size
+            assert shard["raw_data"]["bytes"] == size
 
     def test_the_index_comes_back_and_goes(self, tmp_path: Path) -> None:
         """A start that was killed before its manifest is taken up again; clean takes the index

@@ -20,7 +20,7 @@ from iobench.base.errors import UsageError
 from iobench.load import make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
 from iobench.load.libraries import LOADERS, library_class
-from iobench.load.libraries.base import Converts, Library, Packed, Source
+from iobench.load.libraries.base import Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.plugins import PlugIn
 from iobench.settings.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
@@ -202,14 +202,6 @@ def test_a_plug_in_states_only_what_differs(
     manifest, root = make_dataset(**_spec("plain"))
     with opened(manifest, LocalStorage(root), "plain") as loader:
         assert sorted(hashes(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
-
-
-def test_a_plug_in_must_state_its_epochs_and_how_its_layout_is_made(make_dataset: Any) -> None:
-    manifest, root = make_dataset(samples=4)
-    source = Source(manifest, LocalStorage(root), ReaderSpec(), LoaderSpec(), 2)
-    for base, missing in ((Library, "epoch"), (Converts, "convert")):
-        with pytest.raises(TypeError, match=missing):
-            type("Half", (base,), {"package": "torch"})(source)
 
 
 def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> None:
