@@ -106,6 +106,8 @@ _LOOP = "faults/test_fault_loop.py::test_a_verb_survives_faults"
 _PAGES = "browser/test_behaviour.py"
 _LOADS = "e2e/test_hosts_loaders.py"
 _VERBS = "e2e/test_hosts_verbs.py"
+_KEYS = "faults/test_wrong_kinds.py::test_every_key_of_a_run[calibrated]"
+_SCRIPT = "contract/test_loader.py::test_a_script_that_ends_with_an_iterator_in_use_says_nothing"
 
 TOUCHED = {
     "datasets": ("e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[demo]",),
@@ -114,16 +116,28 @@ TOUCHED = {
     "iobench/ask/compare/claims.py": ("oracle/test_claims.py",),
     "iobench/ask/compare/history.py": ("oracle/test_claims.py",),
     "iobench/ask/compare/sequential.py": ("oracle/test_claims.py",),
-    "iobench/checkpoint": (f"{_LOOP}[checkpoint-stream]",),
+    "iobench/checkpoint": (
+        "faults/test_checkpoint.py::test_a_rank_that_dies_ends_the_others_save",
+        f"{_LOOP}[checkpoint-stream]",
+    ),
     "iobench/cli": (
+        "e2e/test_live.py::test_ctrl_c_in_a_run_leaves_nothing",
         "e2e/test_live.py::test_lines_of_forked_processes_stay",
         "e2e/test_live.py::test_the_lines_are_drawn_in_place_and_removed",
     ),
+    "iobench/data/formats": (
+        "contract/test_parquet.py::TestDamage::test_no_byte_of_a_footer_ends_the_process[none-1]",
+    ),
     "iobench/data/generator": (f"{_LOOP}[generate]",),
+    "iobench/judge/rebuild.py": (_KEYS,),
+    "iobench/load/engines": (f"{_SCRIPT}[io_uring]",),
+    "iobench/load/libraries": ("security/test_own_network.py::test_litdata_does_not_ask_for_news",),
+    "iobench/load/loader.py": (_SCRIPT,),
     "iobench/load/training": (
         "contract/test_training_loader.py::test_the_script_of_the_documentation_learns",
     ),
     "iobench/judge/statistics.py": ("oracle/test_claims.py",),
+    "iobench/record": (_KEYS,),
     "iobench/report/page": (
         f"{_PAGES}::test_a_page_is_complete_without_scripts_and_moves_nothing",
         f"{_PAGES}::test_a_script_that_others_bring_does_not_run",
@@ -168,7 +182,9 @@ TOUCHED = {
         "faults/test_s3.py::test_no_secret_is_ever_told",
         "faults/test_s3.py::test_retries_are_used_up",
         "faults/test_s3.py::test_slow_down_is_counted_as_throttled",
+        "faults/test_s3_connection.py::test_what_is_read_is_what_was_stored[swift]",
     ),
+    "iobench/subject": ("e2e/test_watched_training.py::test_two_ranks_of_torchrun",),
     "action.yml": ("e2e/test_action.py", "e2e/test_stranger.py"),
     "examples/plug-in": ("e2e/test_plug_in_example.py",),
     "pyproject.toml": (

@@ -82,8 +82,12 @@ class TestWriters(WriterContract):
         return str(request.param)
 
     @pytest.fixture
-    def place(self, place: str) -> str:
-        return place
+    def place(self, request: pytest.FixtureRequest, writer: str, tmp_path: Path) -> str:
+        """One of each kind of file on S3; the other tests have all writers on a disk."""
+        if writer not in ("torch", "dcp-async", "stream"):
+            return str(tmp_path / "checkpoints")
+        request.getfixturevalue("s3_environment")
+        return str(request.getfixturevalue("rclone_s3").url())
 
 
 def embedding_of(state: dict[str, Any]) -> dict[str, Any]:
@@ -92,9 +96,9 @@ def embedding_of(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("writer", EACH_WRITER)
-def test_what_changed_is_restored_over_the_whole_state(place: str, writer: str) -> None:
+def test_what_changed_is_restored_over_the_whole_state(tmp_path: Path, writer: str) -> None:
     """One tensor changes, and is saved alone, twice; an asynchronous writer keeps its memory."""
-    root, state = CheckpointRoot.open(place), make_state()
+    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state()
     root.claim()
     made, base = make_writer(writer), None
     try:
@@ -121,7 +125,14 @@ def test_what_changed_is_restored_over_the_whole_state(place: str, writer: str) 
     assert same(again, state)
 
 
-@pytest.mark.parametrize("writer", EACH_WRITER)
+@pytest.mark.parametrize(
+    ("place", "writer"),
+    [
+        *(pytest.param("local", *each.values, marks=each.marks) for each in EACH_WRITER),
+        ("s3", "dcp"),
+    ],
+    indirect=["place"],
+)
 def test_two_ranks(place: str, writer: str, ranks: Ranks) -> None:
     root = CheckpointRoot.open(place)
     root.claim()
@@ -137,14 +148,14 @@ def test_two_ranks(place: str, writer: str, ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("writer", ["dcp", "dcp-async"])
-def test_shares_go_to_another_number_of_ranks(place: str, writer: str, ranks: Ranks) -> None:
+def test_shares_go_to_another_number_of_ranks(tmp_path: Path, writer: str, ranks: Ranks) -> None:
     from tests.checkpoints import whole
 
-    root = CheckpointRoot.open(place)
+    root = CheckpointRoot.open(str(tmp_path / "c"))
     root.claim()
-    assert ranks.run("rank_saves_shares", writer, place, 4) == [True, True]
+    assert ranks.run("rank_saves_shares", writer, root.url, 4) == [True, True]
     root.step(4).commit(writer=writer, world=2)
-    assert ranks.run("rank_restores_shares", writer, place, 4) == ["files", "files"]
+    assert ranks.run("rank_restores_shares", writer, root.url, 4) == ["files", "files"]
     # One rank, into plain whole tensors.
     state = {
         "model": {name: torch.zeros_like(tensor) for name, tensor in whole().items()},

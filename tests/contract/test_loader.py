@@ -286,8 +286,7 @@ SCRIPTS = {
     "way",
     [
         pytest.param("by workers"),
-        *(pytest.param(way, marks=pytest.mark.slow) for way in ("io_uring", "by threads")),
-        *(pytest.param(way, marks=pytest.mark.nightly) for way in ("read ahead", "by a library")),
+        *(pytest.param(way, marks=pytest.mark.nightly) for way in SCRIPTS if way != "by workers"),
     ],
 )
 def test_a_script_that_ends_with_an_iterator_in_use_says_nothing(

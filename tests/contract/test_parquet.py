@@ -152,9 +152,16 @@ class TestDamage:
             made.close()
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("codec", ["none", pytest.param("gzip", marks=pytest.mark.nightly)])
+    @pytest.mark.parametrize(
+        ("codec", "step"),
+        [
+            ("none", 9),
+            pytest.param("none", 1, marks=pytest.mark.nightly),
+            pytest.param("gzip", 1, marks=pytest.mark.nightly),
+        ],
+    )
     def test_no_byte_of_a_footer_ends_the_process(
-        self, make_dataset: MakeDataset, codec: str
+        self, make_dataset: MakeDataset, codec: str, step: int
     ) -> None:
         """pyarrow itself does so where a chunk's description doesn't add up (26.0: its
         histograms).
@@ -171,7 +178,7 @@ class TestDamage:
         storage = MemoryStorage(objects={manifest.key(0): memoryview(shard)})
         damaged = 0
         for position in range(
-            int(manifest.samples["offset"][3] + manifest.samples["stored"][3]), len(shard)
+            int(manifest.samples["offset"][3] + manifest.samples["stored"][3]), len(shard), step
         ):
             right = shard[position]
             for wrong in (0, 0xFF, right ^ 1, right ^ 0x10):
@@ -184,7 +191,7 @@ class TestDamage:
                         damaged += 1
                     reader.close()
             shard[position] = right
-        assert damaged > 100
+        assert damaged > 100 // step
 
     def test_a_flipped_page_bit(self, copy: tuple[Manifest, Path]) -> None:
         file = copy[1] / copy[0].key(1)

@@ -253,7 +253,7 @@ class Halve:
         {"num_workers": 2},
         {"num_workers": 2, "loader": {"transport": "thread"}},
         pytest.param(
-            {"num_workers": 1, "loader": {"start_method": "spawn"}}, marks=pytest.mark.slow
+            {"num_workers": 1, "loader": {"start_method": "spawn"}}, marks=pytest.mark.nightly
         ),
     ],
 )

@@ -175,18 +175,12 @@ print("after")
     assert terminal.lines()[-1] == "after"
 
 
+@pytest.mark.nightly
 def test_ctrl_c_in_a_run_leaves_nothing(make_dataset: Any, tmp_path: Path) -> None:
     _, dataset = make_dataset()
     words = ["run", "demo", "--data", f"throttled+{dataset}?bandwidth=100kB"]
-    words += [
-        "--calibration",
-        "0s",
-        "--no-ablations",
-        "--set",
-        "batch_size=4",
-        "--results",
-        str(tmp_path),
-    ]
+    words += ["--calibration", "0s", "--no-ablations", "--set", "batch_size=4"]
+    words += ["--results", str(tmp_path)]
     terminal = Emulator(["-m", "iobench", *words])
     terminal.until(lambda text: "repetition 1 of 6" in text and "busy" in text)
     terminal.press(b"\x03")

@@ -38,8 +38,8 @@ def scanned(root: Path, **more: Any) -> ScanReport:
 def delivered(
     root: Path, report: ScanReport, tmp_path: Path, *, decode: bool = True
 ) -> list[bytes]:
-    """Every sample in its order: by a reader in one batch, and by a loader with a worker, whose
-    batches are drawn at random.
+    """Every sample in its order: by a reader in one batch, and by a loader whose batches are drawn
+    at random.
     """
     folder = save(report, tmp_path / "saved.yaml")
     manifest = load_manifest(folder)
@@ -49,7 +49,7 @@ def delivered(
         origin=str(root),
         batch_size=7,
         reader={"decode": decode, "access": "random"},
-        loader={"workers": 1},
+        loader={"workers": 0},
     )
     again: dict[int, bytes] = {}
     for batch in loader:

@@ -107,7 +107,7 @@ def test_the_report_is_computed_from_the_events(
     assert [each.rule for each in again.findings] == [each.rule for each in before.findings]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
     script, results = tmp_path / "train.py", tmp_path / "results"
     script.write_text(SCRIPT)

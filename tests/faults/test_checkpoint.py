@@ -10,8 +10,7 @@ import multiprocessing
 import os
 import pickle
 import random
-import subprocess
-import sys
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,8 @@ from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
 from iobench.checkpoint.place import CHECKPOINTS
 from tests.checkpoints import EACH_WRITER, blank, make_state, plant, restore, same, save
-from tests.processes import PATIENCE_S, python, tmpfs, wait_until
+from tests.children import in_child
+from tests.processes import PATIENCE_S, tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -140,30 +140,20 @@ def test_the_disk_is_full_in_the_middle(small_disk: Path, writer: str) -> None:
     assert root.latest() == root.step(2)
 
 
-_VICTIM = """
-import sys
-from iobench.checkpoint.catalog import CheckpointRoot
-from tests.checkpoints import make_state, save
-root = CheckpointRoot.open(f"throttled+{sys.argv[1]}?write_bandwidth=2MB")
-save(sys.argv[2], root, 2, make_state(2, large=4_000_001))
-print("too late")
-"""
-
-
 @pytest.mark.parametrize("writer", ["stream", "dcp"])
 def test_kill_9_in_the_middle(tmp_path: Path, writer: str) -> None:
     root, state = claimed(tmp_path / "c"), make_state(1, large=1000)
     save(writer, root, 1, state)
-    victim = subprocess.Popen(
-        [sys.executable, "-c", _VICTIM, str(tmp_path / "c"), writer],
-        stdout=subprocess.PIPE,
-        cwd=os.getcwd(),
+    slow = CheckpointRoot.open(f"throttled+{tmp_path}/c?write_bandwidth=2MB")
+    victim = multiprocessing.get_context("fork").Process(
+        target=save, args=(writer, slow, 2, make_state(2, large=4_000_001))
     )
+    victim.start()
     part = tmp_path / "c" / "step-00000002"
-    wait_until(lambda: any(part.glob("*.part")) or victim.poll() is not None, "no save began")
+    wait_until(lambda: any(part.glob("*.part")) or not victim.is_alive(), "no save began")
     victim.kill()
-    output, _ = victim.communicate()
-    assert output == b""
+    victim.join()
+    assert victim.exitcode == -signal.SIGKILL  # it was not too late
     assert root.latest() == root.step(1)
     assert root.partial() == [root.step(2)]
     again = blank(state)
@@ -188,8 +178,8 @@ def test_a_changed_byte_is_found_or_changes_nothing(tmp_path: Path, writer: str)
         whole = path.read_bytes()
         places = {
             *range(0, 60, 7),
-            *range(len(whole) - 300, len(whole), 13),
-            *(generator.randrange(len(whole)) for _ in range(60)),
+            *range(len(whole) - 300, len(whole), 29),
+            *(generator.randrange(len(whole)) for _ in range(12)),
         }
         for place in sorted(places):
             damaged = bytearray(whole)
@@ -204,7 +194,7 @@ def test_a_changed_byte_is_found_or_changes_nothing(tmp_path: Path, writer: str)
             assert isinstance(failure, CorruptCheckpointError)
             assert str(target.path()) in str(failure)
             path.write_bytes(whole)
-    assert found > 30
+    assert found > 10
     again = blank(state)
     restore(writer, target, again)
     assert same(again, state)
@@ -437,10 +427,10 @@ def test_another_number_of_ranks(tmp_path: Path, writer: str) -> None:
         )
 
 
-@pytest.mark.parametrize("writer", ["stream", "torch"])
 def test_an_upload_that_is_refused_in_the_middle_leaves_nothing(
-    rclone_s3: S3Server, s3_environment: Mapping[str, str], writer: str
+    rclone_s3: S3Server, s3_environment: Mapping[str, str]
 ) -> None:
+    writer = "stream"
     with FaultProxy(rclone_s3.port) as proxy:
         url = rclone_s3.url(part_size="5MiB")
         root = CheckpointRoot.open(url.replace(str(rclone_s3.port), str(proxy.port)))
@@ -474,6 +464,7 @@ def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any, together: Any) -
     pipe.send(f"{type(failure).__name__}: {failure}")
 
 
+@pytest.mark.nightly
 def test_a_rank_that_dies_ends_the_others_save(tmp_path: Path) -> None:
     root, context = claimed(tmp_path / "c"), multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -563,25 +554,15 @@ def test_shares_are_for_dcp_alone(tmp_path: Path) -> None:
 
 
 def test_memory_of_stream_does_not_grow_with_the_state(tmp_path: Path) -> None:
-    """Resident memory above the state's, at its highest, in a process of its own."""
-    script = """
-import sys, torch
-from pathlib import Path
-from iobench.checkpoint.catalog import CheckpointRoot
-from tests.checkpoints import blank, restore, save
-def status(key):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) << 10
-state = {str(n): torch.ones(20 << 20, dtype=torch.uint8) for n in range(8)}
-into = blank(state)
-root = CheckpointRoot.open(sys.argv[1])
-root.claim()
-save("stream", root, 0, {"x": torch.ones(1000)})
-Path("/proc/self/clear_refs").write_text("5")
-before = status("VmRSS")
-target = save("stream", root, 1, state)
-restore("stream", target, into)
-print(status("VmHWM") - before)
-root.clean()
-"""
-    assert int(python(script, tmp_path / "c")) < 100 << 20
+    """Resident memory above the state's, at its highest."""
+    root = claimed(tmp_path / "c")
+    state = {str(number): torch.ones(20 << 20, dtype=torch.uint8) for number in range(8)}
+    into = blank(state)
+
+    def work() -> bool:
+        restore("stream", save("stream", root, 1, state), into)
+        return same(into, state)
+
+    ended = in_child(work)
+    assert ended.value is True
+    assert ended.extra_bytes < 100 << 20

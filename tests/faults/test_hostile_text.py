@@ -256,7 +256,8 @@ def test_names_of_files_and_folders(here: Path) -> None:
     assert set(foreign) == {NAME, os.fsdecode(BYTES)}
     for name in (NAME, os.fsdecode(BYTES)):
         for verb in readers(f"results/{name}", "smallrun"):
-            check(run(*verb), ANSWERS, verb)
+            if name == NAME or verb[0] == "report":
+                check(run(*verb), ANSWERS, verb)
         check(run("report", f"broken/{name}"), (1,), "broken")
     for place in ("results", "broken"):
         for verb in (("compare", place, "--by", "host.node"), ("advise", place)):

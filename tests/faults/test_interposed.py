@@ -51,7 +51,7 @@ def measured(folder: Path, *words: str, env: dict[str, str] | None = None) -> di
 
 
 def save(folder: Path, env: dict[str, str] | None = None) -> dict[str, Any]:
-    words = ["checkpoint", "llama3-8b", "--scale", "1/2000", "--writer", "dcp", "--repeat", "1"]
+    words = ["checkpoint", "llama3-8b", "--scale", "1/50000", "--writer", "dcp", "--repeat", "1"]
     return measured(folder, *words, "--to", str(folder / "saved"), env=env)
 
 

@@ -63,7 +63,7 @@ def retried(reader: OwnConnection) -> Retries:
     return reader._storage.retried()
 
 
-@pytest.mark.parametrize("server", ["rclone", "swift"])
+@pytest.mark.parametrize("server", ["rclone", pytest.param("swift", marks=pytest.mark.nightly)])
 def test_what_is_read_is_what_was_stored(
     request: pytest.FixtureRequest, opened: Opened, server: str
 ) -> None:

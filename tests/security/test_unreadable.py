@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
+from tests.processes import running
 from tests.servers.listener import Listener, listener
 from tests.servers.nfs import nfs_server
 from tests.servers.process import missing
@@ -169,31 +171,34 @@ def test_a_failing_device(data: Path, tmp_path: Path) -> None:
     source, library = tmp_path / "eio.c", tmp_path / "eio.so"
     source.write_text(PRELOADED)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    done = run(["verify", str(data)], env={**os.environ, "LD_PRELOAD": str(library)})
+    command = [sys.executable, "-m", "iobench", "verify", str(data)]
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == UNREADABLE
     assert "000000007.bin: not read" in done.stdout
     assert "clean" not in done.stdout
 
 
-def run(words: list[str], *, before: str = "", **more: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "iobench", *words]
-    if before:
-        command = ["bash", "-c", f'{before}; exec "$@"', "bash", *command]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **more)
+def few_descriptors() -> None:
+    """In a process of its own, which has none of the tests' then."""
+    os.closerange(3, 1 << 16)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
 
 @pytest.mark.slow
 def test_few_descriptors_are_enough(make_dataset: Any, tmp_path: Path) -> None:
     """2,000 files at a limit of 64 are whole; 200 can be run, calibration included."""
     _, root = make_dataset(samples=2000, sample_size={"mean": 2000})
-    done = run(["verify", str(root)], before="ulimit -n 64")
-    assert (done.returncode, done.stdout[:2]) == (0, "ok"), done
+    with running("verify", root, folder=tmp_path, before=few_descriptors) as process:
+        ended = process.wait()
+    assert (ended.code, ended.out[:2]) == (0, "ok"), ended
     _, root = make_dataset(samples=200, sample_size={"mean": 8000})
-    words = ["run", "demo", "--data", str(root), "--results", str(tmp_path), "--repeat", "1"]
-    settings = ["epochs=1", "reader.decode=false", "loader.workers=1", "accelerator.kind=null"]
-    more = [word for setting in settings for word in ("--set", setting)]
-    done = run([*words, *more, "--calibration", "0.1s"], before="ulimit -n 64")
-    assert done.returncode == 0, done
+    words = f"run demo --data {root} --results {tmp_path}/results --repeat 1 --calibration 0.1s"
+    for setting in ("epochs=1", "reader.decode=false", "loader.workers=1", "accelerator.kind=null"):
+        words += f" --set {setting}"
+    with running(words, folder=tmp_path, before=few_descriptors) as process:
+        ended = process.wait()
+    assert ended.code == 0, ended
 
 
 @pytest.fixture
