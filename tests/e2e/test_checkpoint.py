@@ -55,10 +55,10 @@ def kept(tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads(run.read_text()))
 
 
-@pytest.mark.parametrize(
-    ("writer", "zero"), [("stream", 3), ("stream", 1), ("torch", 1), ("safetensors", 1), ("dcp", 1)]
-)
-def test_weights_alone_are_saved_and_restored(study: str, writer: str, zero: int) -> None:
+@pytest.mark.parametrize(("writer", "zero"), [("stream", 3), ("torch", 1), ("dcp", 1)])
+def test_weights_alone_are_saved_and_restored(
+    tmp_path: Path, study: str, writer: str, zero: int
+) -> None:
     """With ZeRO 1 the second rank has no weights of its own, and nothing to save."""
     layout = f'--set "parallelism={{tensor: 1, pipeline: 1, data: 2, zero: {zero}}}"'
     alone = f"{study} --weights-only --ranks 2 --repeat 1 --writer {writer} {layout}"
@@ -67,15 +67,14 @@ def test_weights_alone_are_saved_and_restored(study: str, writer: str, zero: int
     assert [each["verified"] for each in job["restores"]] == [True]
     assert [size > 0 for size in job["bytes_per_rank"]] == [True, zero == 3]
     assert job["full_bytes"] == 16_060_522_496
-    found = document(f"{alone} --rules mlperf", code=3)
+    (run,) = (tmp_path / "results").iterdir()
+    found = document(f"report {run} --rules mlperf", code=3)
     assert "checkpoint.scaled" in {
         each["rule"] for each in found["findings"] if each["level"] == "invalid"
     }
 
 
-@pytest.mark.parametrize(
-    ("writer", "ranks"), [("stream", 2), ("torch", 1), ("safetensors", 2), ("dcp", 2)]
-)
+@pytest.mark.parametrize(("writer", "ranks"), [("safetensors", 2), ("dcp", 2)])
 def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: int) -> None:
     doc = document(f"{study} --writer {writer} --ranks {ranks} --repeat 2")
     job = doc["job"]
@@ -100,10 +99,8 @@ def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: 
 
 CHANGED = [
     ("stream", 2, ""),
-    ("stream", 1, "--weights-only --async --set steps=2"),
     ("torch", 1, "--weights-only"),
-    ("safetensors", 1, "--async"),
-    ("dcp", 2, ""),
+    ("safetensors", 1, "--async --set steps=2"),
     ("dcp-async", 1, ""),
 ]
 
@@ -212,9 +209,8 @@ def test_a_study_that_is_killed_leaves_what_a_restore_needs(tmp_path: Path, stud
     assert complete[-1].sources() == [complete[0], complete[-1]]
 
 
-@pytest.mark.parametrize("writer", ["stream", "dcp"])
 def test_a_base_that_was_damaged_is_named(
-    study: str, writer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    study: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Somebody else changes a byte of it between the saves and the restores."""
 
@@ -229,7 +225,7 @@ def test_a_base_that_was_damaged_is_named(
 
     restored = StudyJob.restore
     monkeypatch.setattr(StudyJob, "restore", damaged)
-    line = refused(f"{study} --repeat 1 --changed 10% --writer {writer}", code=1)
+    line = refused(f"{study} --repeat 1 --changed 10% --writer dcp", code=1)
     assert "step-00000001" in line
     assert "corrupt" in line
 
@@ -274,7 +270,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path, study: str)
     assert not place.exists() or os.listdir(place) == []
 
 
-@pytest.mark.parametrize("end", ["SIGINT", "SIGTERM", "a rank dies"])
+@pytest.mark.parametrize("end", ["SIGTERM", "a rank dies"])
 def test_what_was_measured_survives_the_end_of_a_study(
     tmp_path: Path, study: str, end: str
 ) -> None:

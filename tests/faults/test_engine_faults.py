@@ -31,7 +31,9 @@ from iobench.storage.base import Buffer
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
+from tests.conftest import ENGINES
 from tests.engines import end, open_engine
+from tests.pairs import pairs
 from tests.processes import PATIENCE_S, descriptors, signal_at_line, wait_until
 
 CONTENT = np.random.default_rng(5).integers(1, 256, 200_000, np.uint8).tobytes()  # no zero
@@ -149,8 +151,9 @@ class Told(uring.Ring):
         return list(zip(users.tolist(), results.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("what", ["short", "EINTR", "EAGAIN"])
+@pytest.mark.parametrize(
+    ("what", "once"), [("short", True), ("short", False), ("EINTR", True), ("EAGAIN", False)]
+)
 @pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
 def test_a_ring_that_is_disturbed(
     make: Callable[..., ReadEngine], what: str, once: bool, monkeypatch: pytest.MonkeyPatch
@@ -169,8 +172,9 @@ def test_a_ring_that_is_disturbed(
     assert Disturbed.changed > 100
 
 
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("what", ["EFAULT", "EINVAL", "EOPNOTSUPP"])
+@pytest.mark.parametrize(
+    ("what", "once"), [("EFAULT", True), ("EINVAL", False), ("EOPNOTSUPP", True)]
+)
 @pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
 def test_registered_memory_that_is_refused(
     make: Callable[..., ReadEngine],
@@ -347,8 +351,11 @@ def test_a_batch_that_was_given_up_says_so(make: Callable[..., ReadEngine], once
 # Forks
 
 
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("when", ["before", "after", "in flight", "in flight, and it closes"])
+@pytest.mark.parametrize(
+    ("when", "once", "engine"),
+    pairs(["before", "after", "in flight", "in flight, and it closes"], [True, False], ENGINES),
+    indirect=["engine"],
+)
 def test_a_child_and_its_parent_read_on(
     make: Callable[..., ReadEngine], root: Path, when: str, once: bool
 ) -> None:
@@ -396,8 +403,11 @@ def test_a_child_and_its_parent_read_on(
 # Files that change
 
 
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(
+    ("once", "direct", "engine"),
+    pairs([True, False], [True, False], ENGINES),
+    indirect=["engine"],
+)
 def test_a_file_that_changes_its_size(
     make: Callable[..., ReadEngine], tmp_path: Path, once: bool, direct: bool
 ) -> None:
@@ -429,7 +439,9 @@ def limited(what: int, soft: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "once"), [(64, True), (64, False), (256, True), (256, False)]
+    ("concurrency", "once", "engine"),
+    pairs([64, 256], [True, False], ENGINES),
+    indirect=["engine"],
 )
 def test_ten_thousand_files_with_256_descriptors(
     many_files: Path, engine: str, concurrency: int, once: bool
@@ -484,8 +496,11 @@ def without_right_to_lock() -> None:
     assert libc.capset(ctypes.byref(header), rights) == 0
 
 
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("limit", [0, 64 << 10])
+@pytest.mark.parametrize(
+    ("limit", "once", "engine"),
+    pairs([0, 64 << 10], [True, False], ENGINES),
+    indirect=["engine"],
+)
 def test_little_memory_that_may_be_locked(root: Path, engine: str, once: bool, limit: int) -> None:
     def child() -> bool:
         without_right_to_lock()
@@ -534,7 +549,7 @@ def slow_storage(engine: str, root: Path) -> LocalStorage:
     return Slow(root) if engine == "threads" else LocalStorage(root, direct=True)
 
 
-ENGINES = ("load/engines/base.py", "engines/threads.py", "engines/uring.py", "local/uring.py")
+CODE = ("load/engines/base.py", "engines/threads.py", "engines/uring.py", "local/uring.py")
 
 
 def batch_of(memory: npt.NDArray[np.uint8], numbers: range) -> tuple[list[Extent], memoryview]:
@@ -562,8 +577,11 @@ def ways_to_read(reads: ReadEngine, memory: npt.NDArray[np.uint8]) -> dict[str, 
     }
 
 
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("way", ["read", "ahead", "given up"])
+@pytest.mark.parametrize(
+    ("way", "once", "engine"),
+    pairs(["read", "ahead", "given up"], [True, False], ENGINES),
+    indirect=["engine"],
+)
 def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool) -> None:
     """Nothing is written afterwards, no descriptor is left, and the engine reads on.
 
@@ -577,13 +595,13 @@ def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool)
         end(reads)
         held = descriptors()
         wrong: list[tuple[int, str]] = []
-        step = 7 if engine == "io_uring" else 4  # lines of code
+        step = 13 if engine == "io_uring" else 4  # lines of code
         at, ended = 1, False
         while not ended:
             faulthandler.dump_traceback_later(PATIENCE_S / 4, exit=True, file=sys.__stderr__)
             if at % 2:
                 reads.read(*batch_of(fresh, range(2)))  # the ring is there already, or not
-            with suppress(KeyboardInterrupt), signal_at_line(at, *ENGINES) as left:
+            with suppress(KeyboardInterrupt), signal_at_line(at, *CODE) as left:
                 reads.register(memory.data)
                 ways_to_read(reads, memory)[way]()
             ended = left[0] > 0
@@ -625,8 +643,7 @@ class Pipes(LocalStorage):
 
 
 @pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize(("once", "ahead"), [(True, True), (False, False)])
 def test_ctrl_c_cancels_reads_that_would_never_end(
     make: Callable[..., ReadEngine], root: Path, once: bool, ahead: bool
 ) -> None:

@@ -386,27 +386,6 @@ def test_ctrl_c_twice_loses_nothing(start: Start, tmp_path: Path) -> None:
     interrupted(start(), tmp_path, times=2)
 
 
-@pytest.mark.parametrize(
-    ("engine", "workers"), [("threads", 0), ("io_uring", 2)], indirect=["engine"]
-)
-def test_ctrl_c_while_an_engine_reads_local_files(
-    start: Start, tmp_path: Path, engine: str, workers: int
-) -> None:
-    def busy(command: Command) -> bool:
-        """Its rank, or the rank's workers, have computed for a while: all data is in memory."""
-        found = family(command.pid)
-        if len(found) < 1 + workers:
-            return False
-        with suppress(psutil.Error):
-            return sum(each.cpu_times().user for each in found) > 0.3
-        return False
-
-    words = f"--data LOCAL --no-ablations --set loader.workers={workers} --set reader.direct=true"
-    process = start(f"{words} --set reader.engine={engine}", busy)
-    document, _ = interrupted(process, tmp_path)
-    assert document["job"]["workload"]["reader"]["engine"] == engine
-
-
 @pytest.mark.parametrize(("transport", "victim"), [("ring", "main"), ("tensor", "rank")])
 def test_kill_9_leaves_neither_process_nor_memory(
     start: Start, transport: str, victim: str
