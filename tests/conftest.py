@@ -19,12 +19,9 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from iobench.data.generator import generate
 from iobench.record.manifest import Manifest
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
-from iobench.storage.local.storage import LocalStorage
 from iobench.storage.local.uring import refused
+from tests.datasets import generated
 from tests.processes import PATIENCE_S
 from tests.servers.process import missing
 from tests.tiers import nothing_to_run, order, tier_of
@@ -151,16 +148,11 @@ def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
     made: dict[str, tuple[Manifest, Path]] = {}
 
     def make(**spec: Any) -> tuple[Manifest, Path]:
-        full = {"name": "demo", "samples": 60, "sample_size": {"mean": 20_000}, **spec}
+        full = {"samples": 60, "sample_size": {"mean": 20_000}, **spec}
         key = repr(sorted(full.items(), key=str))
         if key not in made:
             path = root / f"{len(made):03d}"
-            made[key] = (
-                generate(
-                    build(DatasetSpec, full, where="test"), LocalStorage(path), workers=0
-                ).manifest,
-                path,
-            )
+            made[key] = (generated(path, **full), path)
         return made[key]
 
     return make

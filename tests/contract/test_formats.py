@@ -19,17 +19,16 @@ from iobench.base.errors import SpecError, UsageError
 from iobench.data.dataset import index_file
 from iobench.data.formats import FORMATS
 from iobench.data.formats.base import Format
-from iobench.data.generator import clean, generate
+from iobench.data.generator import clean
 from iobench.data.generator.plan import plan_shards
 from iobench.data.scan import scan
 from iobench.data.verify import verify
 from iobench.load import make_loader, make_reader
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.testing.data import FormatContract, assembled, flipped_bits_are_found, packed
 from tests.conftest import MakeDataset
+from tests.datasets import generated, spec_of
 
 NAMES = sorted(FORMATS.entries())
 SUFFIX = ".bin"
@@ -51,14 +50,6 @@ def test_samples_of_any_size_fit_into_the_map_of_lmdb(size: int) -> None:
 
 
 # Datasets
-
-
-def made(**spec: Any) -> DatasetSpec:
-    return build(
-        DatasetSpec,
-        {"name": "x", "samples": 10, "sample_size": {"mean": 20_000}, **spec},
-        where="x",
-    )
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -92,7 +83,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "change", "why"), REFUSED)
 def test_what_a_format_can_not_hold_is_refused(name: str, change: dict[str, Any], why: str) -> None:
     with pytest.raises(SpecError) as caught:
-        plan_shards(made(format=name, **change))
+        plan_shards(spec_of(**{"format": name, "sample_size": {"mean": 20_000}, **change}))
     assert why in str(caught.value)
 
 
@@ -102,7 +93,7 @@ def test_generating_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError) as caught:
-        generate(made(format=name), LocalStorage(tmp_path / "x"), workers=0)
+        generated(tmp_path / "x", format=name)
     assert f"'{package}'" in str(caught.value)
     assert f"[{name}]" in str(caught.value)
     assert not (tmp_path / "x").exists()
@@ -237,17 +228,12 @@ class TestMds:
         """A start that was killed before its manifest is taken up again; clean takes the index
         along.
         """
-        spec = build(
-            DatasetSpec,
-            {"name": "demo", "samples": 9, "sample_size": {"mean": 500}, "format": "mds"},
-            where="test",
-        )
-        generate(spec, LocalStorage(tmp_path / "d"), workers=0)
+        generated(tmp_path / "d", format="mds")
         (tmp_path / "d" / "manifest.json").unlink()
         index = tmp_path / "d" / "data" / "index.json"
         index.write_text("half of it")
-        generate(spec, LocalStorage(tmp_path / "d"), workers=0)
-        assert sum(shard["samples"] for shard in json.loads(index.read_text())["shards"]) == 9
+        generated(tmp_path / "d", format="mds")
+        assert sum(shard["samples"] for shard in json.loads(index.read_text())["shards"]) == 6
         clean(tmp_path / "d")
         assert list(tmp_path.iterdir()) == []
 

@@ -18,9 +18,9 @@ import zstandard
 from iobench.base import payload
 from iobench.base.errors import SpecError
 from iobench.data.generator import generate
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.settings.dataset import load_dataset_spec, resized
 from iobench.storage.local.storage import LocalStorage
+from tests.datasets import generated, spec_of
 from tests.processes import printed
 
 BLOCK = 4096
@@ -70,8 +70,7 @@ def ratio(parts: list[bytes]) -> float:
 
 
 def made(path: Path, **spec: Any) -> Path:
-    full = build(DatasetSpec, {"name": "x", **spec}, where="test")
-    generate(full, LocalStorage(path), workers=0)
+    generated(path, **spec)
     return path
 
 
@@ -79,8 +78,7 @@ def made(path: Path, **spec: Any) -> Path:
 def test_every_dataset(name: str, tmp_path: Path) -> None:
     spec = load_dataset_spec(name)
     if spec.sample_size.mean_bytes > LARGEST:
-        smaller = {**spec.model_dump(mode="json"), "sample_size": {"mean": LARGEST}}
-        spec = build(DatasetSpec, smaller, where="test")
+        spec = spec_of(**{**spec.model_dump(mode="json"), "sample_size": {"mean": LARGEST}})
     size = 9_900_000 if name == "dlrm" else 2_000_000
     scaled = resized(spec, size_bytes=size)
     generate(scaled, LocalStorage(tmp_path / "d"), workers=0)

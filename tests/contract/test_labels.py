@@ -14,10 +14,9 @@ from iobench.base.errors import SpecError
 from iobench.data.generator.target import Owned
 from iobench.data.verify import verify
 from iobench.record.packing import Keys, Packing
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.conftest import MakeDataset
+from tests.datasets import generated
 
 LABELLED: dict[str, Any] = {"content": "jpeg", "labels": 3, "sample_size": {"mean": 3000}}
 
@@ -90,14 +89,6 @@ def test_the_mean_colour_tells_the_class_also_of_a_crop(make_dataset: MakeDatase
     "wrong", [{"format": "parquet"}, {"format": "tfrecord"}, {"content": "raw"}, {"content": "npz"}]
 )
 def test_what_has_no_place_for_labels_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
-    from iobench.data.generator import generate
-
-    spec = build(DatasetSpec, _spec(labels=3, **wrong), where="test")
     with pytest.raises(SpecError, match=r"label.* --set labels=null$"):
-        generate(spec, LocalStorage(tmp_path), workers=0)
+        generated(tmp_path, **{"content": "jpeg", "format": "tar", "labels": 3, **wrong})
     assert list(tmp_path.iterdir()) == []
-
-
-def _spec(**more: Any) -> dict[str, Any]:
-    plain = {"name": "demo", "samples": 9, "sample_size": {"mean": 3000}}
-    return plain | {"content": "jpeg", "format": "tar"} | more

@@ -18,9 +18,7 @@ import torch
 from iobench.base.errors import StorageError, TargetRefusedError, UsageError
 from iobench.base.safety import check_target
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.data.generator import clean, generate
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
+from iobench.data.generator import clean
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.nfs import context
@@ -28,6 +26,7 @@ from iobench.storage.nfs import write as nfs_write
 from iobench.storage.nfs.storage import NfsStorage
 from iobench.testing.storage import StorageContract, content, put, read
 from tests.checkpoints import save
+from tests.datasets import generated
 from tests.processes import descriptors
 from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs
 
@@ -214,20 +213,13 @@ def make_folder(storage: Any, key: str) -> None:
 def test_a_dataset_goes_with_its_folders(
     nfs: Any, nfs_server: NfsServer, root: Path, wrapper: str
 ) -> None:
-    form = {
-        "name": "t",
-        "format": "npz",
-        "content": "npz",
-        "samples": 5,
-        "sample_size": {"mean": 600},
-    }
     url = nfs_server.url(root.name)
     for foreign, left in (
         ([], []),
         (["data/notes", "mine", "mine/000000"], ["data", "data/notes", "mine", "mine/000000"]),
         (["data/000000/mine"], ["data", "data/000000", "data/000000/mine"]),
     ):
-        generate(build(DatasetSpec, form, where="test"), nfs, workers=0)
+        generated(nfs, format="npz", content="npz", samples=5, sample_size={"mean": 600})
         assert {"data", "data/000000", "manifest.json"} < set(names(root))
         assert not (root / ".iobench-journal").exists()
         for folder in foreign:
@@ -244,8 +236,7 @@ def test_a_dataset_goes_with_its_folders(
 def test_a_clean_that_was_interrupted_can_be_repeated(
     nfs: Any, nfs_server: NfsServer, root: Path
 ) -> None:
-    form = {"name": "t", "samples": 4, "sample_size": {"mean": 600}}
-    generate(build(DatasetSpec, form, where="test"), nfs, workers=0)
+    generated(nfs)
     for entry in list(nfs.list("data")):
         nfs.delete(entry.key)
     assert (root / "data").is_dir()

@@ -13,17 +13,13 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
-from iobench.data.dataset import read_manifest
-from iobench.data.generator import generate
 from iobench.record.run import TrainingRecord
 from iobench.runner import checking
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.lock import reading
 from tests.conftest import MakeDataset
+from tests.datasets import generated
 from tests.processes import PATIENCE_S, Command, Ended, in_process, running, tmpfs, wait_until
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -187,8 +183,7 @@ def test_data_that_own_workers_still_hold_is_removed_when_they_have_ended(
     """As after Ctrl-C in the moment in which workers begin: they have the lock of their parent."""
     data = here / "storage" / "iobench-check-x"
     storage = LocalStorage(data)
-    generate(build(DatasetSpec, yaml.safe_load(DATASET), where="here"), storage, workers=0)
-    manifest = read_manifest(storage)
+    manifest = generated(storage)
     told, let_go = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:

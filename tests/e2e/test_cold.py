@@ -17,12 +17,9 @@ from typing import Any
 import pytest
 
 from iobench.base import pagecache
-from iobench.data.generator import generate
 from iobench.host.fetched import probe
 from iobench.runner import cache
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
-from iobench.storage.local.storage import LocalStorage
+from tests.datasets import generated
 from tests.processes import document, in_process, printed, read_by_workers, running, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -40,7 +37,7 @@ SPEC = {
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a dataset of 10 MB in the page cache, and a job of one epoch of over 3 s."""
     monkeypatch.chdir(tmp_path)
-    generate(build(DatasetSpec, SPEC, where="test"), LocalStorage(tmp_path / "data"))
+    generated(tmp_path / "data", **SPEC)
     if why := probe(shards(tmp_path)):
         pytest.skip(f"reads of {tmp_path} are not counted: {why}")
     warm(tmp_path)

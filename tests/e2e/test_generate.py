@@ -29,22 +29,15 @@ from iobench.data.verify import verify
 from iobench.record.manifest import Manifest
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
+from tests.datasets import spec_of
 from tests.processes import PATIENCE_S, Command, Ended, running, wait_until
 
 SIZE = {"distribution": "normal", "mean": 20_000, "stdev": 5_000, "min": 1500}
 
 
 def spec(**changes: Any) -> DatasetSpec:
-    return DatasetSpec.model_validate(
-        {
-            "name": "t",
-            "samples": 120,
-            "sample_size": SIZE,
-            "format": "tar",
-            "shard_size": "300kB",
-            **changes,
-        }
-    )
+    usual = {"name": "t", "samples": 120, "sample_size": SIZE, "format": "tar"}
+    return spec_of(**{**usual, "shard_size": "300kB", **changes})
 
 
 def files(root: Path) -> dict[str, str]:

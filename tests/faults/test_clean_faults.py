@@ -16,20 +16,18 @@ from iobench.base.errors import StorageError
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.manifest import is_ours
 from iobench.data.dataset import load_manifest
-from iobench.data.generator import clean, generate
+from iobench.data.generator import clean
 from iobench.load.layouts import make_layout
 from iobench.record.manifest import LAYOUT_BEGUN
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save
+from tests.datasets import generated
 from tests.processes import in_process, mounted
 
 
 def dataset(root: Path, **changes: Any) -> Path:
-    spec = {"name": "t", "samples": 6, "sample_size": {"mean": 3000}, "content": "raw", **changes}
-    generate(build(DatasetSpec, spec, where="test"), LocalStorage(root), workers=0)
+    generated(root, content="raw", **changes)
     return root
 
 

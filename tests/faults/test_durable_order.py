@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.data.generator import generate
 from iobench.data.generator.journal import JOURNAL
 from iobench.record.manifest import MANIFEST, SAMPLES, SHARDS
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.storage.base import Sink
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save
+from tests.datasets import generated
 
 Inode = tuple[int, int]
 
@@ -84,15 +82,8 @@ class Recording(LocalStorage):
 
 
 def test_shards_are_on_disk_before_the_journal_and_the_manifest_name_them(tmp_path: Path) -> None:
-    spec = {
-        "name": "d",
-        "samples": 30,
-        "sample_size": {"mean": 3000},
-        "samples_per_shard": 10,
-        "format": "tar",
-    }
     storage = Recording(tmp_path / "d")
-    manifest = generate(build(DatasetSpec, spec, where="test"), storage, workers=0).manifest
+    manifest = generated(storage, samples=30, samples_per_shard=10, format="tar")
     story = storage.story
     entries = [n for n, key in enumerate(story) if key.startswith(f"{JOURNAL}/")]
     assert entries

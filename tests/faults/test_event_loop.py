@@ -14,16 +14,14 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import IobenchError, StorageError
-from iobench.data.generator import generate
 from iobench.load import make_loader
 from iobench.load.engines.base import Extent, ReadEngine
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
+from tests.datasets import generated
 from tests.faults.test_s3 import certificates
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
@@ -214,9 +212,8 @@ def dataset(rclone_s3: S3Server) -> str:
         for name, value in rclone_s3.environment.items():
             patch.setenv(name, value)
         url = rclone_s3.url()
-        spec = {"name": "demo", "samples": 60, "sample_size": {"mean": 20_000}, "format": "files"}
         storage = open_storage(url)
-        generate(build(DatasetSpec, spec, where="test"), storage, workers=0)
+        generated(storage, samples=60, sample_size={"mean": 20_000}, format="files")
         storage.close()
     return url
 

@@ -25,6 +25,7 @@ from iobench.runner import serving
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
+from tests.datasets import spec_of
 from tests.processes import PATIENCE_S, in_process, tmpfs
 
 
@@ -35,15 +36,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def spec(**changes: Any) -> DatasetSpec:
-    given = {
-        "name": "t",
-        "samples": 400,
-        "sample_size": {"mean": 30_000},
-        "format": "tar",
-        "shard_size": "500kB",
-        **changes,
-    }
-    return DatasetSpec.model_validate(given)
+    usual = {"name": "t", "samples": 400, "sample_size": {"mean": 30_000}, "format": "tar"}
+    return spec_of(**{**usual, "shard_size": "500kB", **changes})
 
 
 def test_too_little_space_is_found_before_anything_is_written(small_disk: Path) -> None:

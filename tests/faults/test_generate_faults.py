@@ -16,27 +16,15 @@ from iobench.data.generator import engine, generate
 from iobench.data.generator.pool import run_tasks
 from iobench.data.verify import verify
 from iobench.record.manifest import MANIFEST
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import Holder
 from iobench.storage.locks.objects import LOCK
 from iobench.storage.simulated.memory import MemoryStorage
+from tests.datasets import spec_of
 from tests.processes import in_process
 
-SPEC = build(
-    DatasetSpec,
-    {
-        "name": "t",
-        "samples": 24,
-        "sample_size": {"mean": 3000},
-        "content": "raw",
-        "format": "tar",
-        "samples_per_shard": 4,
-    },
-    where="test",
-)
+SPEC = spec_of(name="t", samples=24, content="raw", format="tar", samples_per_shard=4)
 
 
 def before_the_manifest(monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]) -> None:

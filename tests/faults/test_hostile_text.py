@@ -23,10 +23,7 @@ import yaml
 from iobench.base.errors import CorruptCheckpointError
 from iobench.checkpoint.manifest import parse_manifest, parse_part
 from iobench.cli.failure import report_error
-from iobench.data.generator import generate
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
-from iobench.storage.local.storage import LocalStorage
+from tests.datasets import generated
 from tests.hostile import BYTES, HOSTILE, NAME, check, replaced, run, strings
 from tests.unit.test_html import assert_only_own_elements
 
@@ -240,10 +237,7 @@ def test_each_text_of_a_table_of_prices(here: Path) -> None:
 
 
 def test_names_of_files_and_folders(here: Path) -> None:
-    spec = build(
-        DatasetSpec, {"name": "d", "samples": 3, "sample_size": {"mean": 100}}, where="test"
-    )
-    generate(spec, LocalStorage(here / "data"), workers=0)
+    generated(here / "data")
     for name in (os.fsencode(NAME), BYTES):
         (here / "data" / os.fsdecode(name)).write_text("mine")
         shutil.copytree(GOLDEN / "runs/calibrated", here / "results" / os.fsdecode(name))

@@ -24,11 +24,11 @@ from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import Mixed, Observer, StudyOptions
 from iobench.runner.tasks.checkpoint import CheckpointRank
 from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.sinks import make_folders
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state
 from tests.checkpoints import save as save_checkpoint
+from tests.datasets import generated, spec_of
 from tests.processes import wait_until
 
 
@@ -80,16 +80,13 @@ def test_a_scan_overwrites_nothing_of_others(name: str, report: ScanReport, tmp_
 
 
 def test_generate_on_a_complete_dataset_removes_the_journal_that_was_left(tmp_path: Path) -> None:
-    plain = {"name": "demo", "samples": 4, "sample_size": {"mean": 200}}
-    spec = build(DatasetSpec, plain, where="test")
-    storage = LocalStorage(tmp_path / "d")
-    generate(spec, storage, workers=0)
+    generated(tmp_path / "d")
     journal = tmp_path / "d/.iobench-journal"
     journal.mkdir()
     (journal / "00000000.json").write_text("{}")
     (journal / "00000001.json.part").write_text("")
     (journal / "mine.txt").write_text("mine")
-    assert generate(spec, storage, workers=0).written_samples == 0
+    assert generate(spec_of(), LocalStorage(tmp_path / "d"), workers=0).written_samples == 0
     assert os.listdir(journal) == ["mine.txt"]
     (journal / "mine.txt").unlink()
     assert clean(tmp_path / "d").root_removed
@@ -98,9 +95,7 @@ def test_generate_on_a_complete_dataset_removes_the_journal_that_was_left(tmp_pa
 def test_what_an_interrupted_clean_leaves_can_be_generated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = {"name": "demo", "samples": 4, "sample_size": {"mean": 200}, "format": "tar"}
-    plain["samples_per_shard"] = 2
-    spec = build(DatasetSpec, plain, where="test")
+    spec = spec_of(samples=4, format="tar", samples_per_shard=2)
     storage = LocalStorage(tmp_path / "d")
     whole = generate(spec, storage, workers=0).manifest
     unlink = os.unlink
@@ -124,8 +119,7 @@ def test_what_an_interrupted_clean_leaves_can_be_generated_again(
 def test_a_folder_that_cannot_be_removed_keeps_its_marker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = {"name": "demo", "samples": 4, "sample_size": {"mean": 200}}
-    generate(build(DatasetSpec, plain, where="test"), LocalStorage(tmp_path / "d"), workers=0)
+    generated(tmp_path / "d")
 
     def refuses(*_: object, **__: int) -> None:
         raise OSError(13, "Permission denied")

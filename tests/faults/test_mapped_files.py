@@ -17,15 +17,13 @@ import psutil
 import pytest
 
 from iobench.base.errors import IobenchError, StorageError, WorkerError
-from iobench.data.generator import generate
 from iobench.load import make_loader, make_reader
 from iobench.record.manifest import Manifest
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
+from tests.datasets import generated
 from tests.observers import on_steps
 from tests.phases import phase
 from tests.processes import document, loader_workers
@@ -134,14 +132,8 @@ def test_without_a_shorter_file_the_causes_are_listed(
 @pytest.fixture
 def changing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    spec = {
-        "name": "changing",
-        "samples": 64,
-        "sample_size": {"mean": 20_000},
-        "format": "tar",
-        "samples_per_shard": 8,
-    }
-    generate(build(DatasetSpec, spec, where="test"), LocalStorage(tmp_path / "data"))
+    spec = {"name": "changing", "samples": 64, "sample_size": {"mean": 20_000}}
+    generated(tmp_path / "data", **spec, format="tar", samples_per_shard=8)
     (tmp_path / "changing.yaml").write_text(
         "{name: changing, samples: 64, sample_size: {mean: 20kB}, format: tar}\n"
     )

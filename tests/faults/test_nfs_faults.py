@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 
 from iobench.base.errors import StorageError
-from iobench.data.generator import generate
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
-from iobench.settings.base import build
-from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import LoaderSpec
 from iobench.storage import open_storage
-from iobench.storage.local.storage import LocalStorage
+from tests.datasets import generated
 from tests.observers import on_steps
 from tests.phases import phase
 from tests.servers.nfs import NfsServer, rclone_nfs
@@ -35,9 +32,8 @@ def server(tmp_path: Path) -> Iterator[NfsServer]:
 
 def over(server: NfsServer, *, timeout: str, epochs: int) -> Phase:
     """A loader of two workers over 60 samples that lie on the server."""
-    spec = {"name": "demo", "samples": 60, "sample_size": {"mean": 20_000}, "format": "tar"}
-    made = build(DatasetSpec, spec | {"samples_per_shard": 20}, where="test")
-    manifest = generate(made, LocalStorage(server.root / "set"), workers=0).manifest
+    keys = {"samples": 60, "sample_size": {"mean": 20_000}, "format": "tar"}
+    manifest = generated(server.root / "set", **keys, samples_per_shard=20)
     # The throttle makes an epoch long enough to be in the middle of.
     storage = open_storage(f"throttled+{server.url('set', timeout=timeout)}&latency=20ms")
     more = {"accelerators": 1, "batch_size": 4, "epochs": epochs}
