@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ..base.units import counted, format_bytes, format_duration
+from ..base.units import counted, format_bytes, format_duration, format_rate
 from ..record.run import KvCacheRecord
 from ..record.serving import KvStage, KvTraffic, KvTrial, KvVerdict
 from ..record.verdict import Estimate
@@ -185,9 +185,13 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     sooner = ratio_estimate(
         [(one.recomputed_quantile_s or 0.0, one.quantile_s or 0.0) for one in tried]
     )
-    worth = over(factor)
-    if doc.job.scenario.share == 1 and worth is not True and over(sooner):
+    worth, whole = over(factor), doc.job.scenario.share == 1
+    beyond = _beyond(doc)
+    if whole and worth is not True and over(sooner):
         worth = True
+    elif beyond and worth:
+        worth = None
+    holds = known.pop() if len(known) == 1 else None
     return KvVerdict(
         worth=worth,
         factor=factor,
@@ -199,11 +203,32 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
         crossover=crossover,
         freed=mean_estimate(one.accelerators_freed for one in tried),
         ttft=sooner,
-        holds=known.pop() if len(known) == 1 else None,
+        holds=holds if whole or not holds else None,  # no queue grows with fewer layers
         bottleneck=stage,
         gains=gains,
         why=why,
-        sentence=_sentence(worth, factor, sooner, crossover),
+        sentence=_sentence(worth, factor, sooner, crossover, beyond),
+    )
+
+
+def _beyond(doc: KvCacheRecord) -> str:
+    """Why fewer layers can't tell that it is worth it.
+
+    The loads of all layers together are more than the storage was seen to deliver. Empty: they are
+    not, or all layers were measured.
+    """
+    tried, asked = doc.job.repetitions, [one.traffic for one in doc.job.repetitions if one.traffic]
+    if doc.job.scenario.share == 1 or not asked:
+        return ""
+    needed = median(each.loaded_bytes_per_s for each in asked)
+    rates = ("plain_bytes_per_s", "fetch_bytes_per_s", "read_bytes_per_s")
+    seen = max(getattr(one, rate) or 0.0 for one in tried for rate in rates)
+    if needed <= seen:
+        return ""
+    return (
+        f"The loads of all layers need {format_rate(needed)} together, more than the "
+        f"{format_rate(seen)} that the storage was seen to deliver: with fewer layers they wait "
+        "less for each other."
     )
 
 
@@ -248,6 +273,7 @@ def _sentence(
     factor: Estimate | None,
     sooner: Estimate | None,
     crossover: tuple[int, int] | None,
+    beyond: str,
 ) -> str:
     if factor is None:
         return "Whether it is worth it is not known: nothing was loaded from this storage."
@@ -258,11 +284,12 @@ def _sentence(
     else:
         loads = f"a load is {factor_text(factor)} as fast as computing again."
         answer = f"Worth it: {answer}: {loads}"
-    if crossover is None:
-        return f"{answer} At long contexts computing wins, too."
-    low, high = crossover
-    length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"{answer} Loads win from {length} tokens of context on."
+    lengths = "At long contexts computing wins, too."
+    if crossover is not None:
+        low, high = crossover
+        length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        lengths = f"Loads win from {length} tokens of context on."
+    return " ".join(filter(None, (answer, beyond, lengths)))
 
 
 MEMORY_MULTIPLE = 3
@@ -346,7 +373,7 @@ def scaled(doc: KvCacheRecord) -> RuleOutcome | None:
     whole = format_bytes(spec.whole_chunk_bytes / spec.pieces)
     return RuleOutcome(
         f"{spec.measured_layers} of {spec.model.layers} layers were measured: reads and writes are "
-        f"of {format_bytes(spec.piece_bytes)} and not {whole}, and prefill and limit are "
-        f"{spec.share:.3g} of the model's",
+        f"of {format_bytes(spec.piece_bytes)} and not {whole}, and prefill, limit, times to the "
+        f"first token and what the storage is asked for are {spec.share:.3g} of the model's",
         "leave layers out to measure the whole model",
     )

@@ -18,6 +18,7 @@ from ..judge.serving import quantile_text
 from ..record.run import KvCacheRecord
 from ..record.serving import KvCacheRun, KvParts, KvTrial, KvVerdict
 from ..record.verdict import Estimate
+from ..settings.kv_cache import KvScenario
 from .figures import BY_UNIT, Format, Medians, TableOf, cell, interval_of, unit_of
 from .glance import whole_report
 from .sections import FirstScreen, KeyFigure, Section, Table
@@ -92,8 +93,14 @@ def _ttft(job: KvCacheRun, verdict: KvVerdict) -> KeyFigure:
     if not known or not again:
         return KeyFigure(label, "not measured")
     without = f"{format_duration(median(again))} without the storage"
-    note = f"{without}; {HOLDS[verdict.holds]} {format_duration(job.limit_s)}"
+    layers = f"of {part}, " if (part := _layers(job.scenario)) else ""
+    note = f"{layers}{without}; {HOLDS[verdict.holds]} {format_duration(job.limit_s)}"
     return KeyFigure(label, format_duration(median(known)), note)
+
+
+def _layers(spec: KvScenario) -> str:
+    """Which layers were measured, if not all."""
+    return f"{spec.measured_layers} of {spec.model.layers} layers" if spec.share < 1 else ""
 
 
 def _needed(job: KvCacheRun) -> str:
@@ -200,7 +207,7 @@ def _about(job: KvCacheRun) -> list[tuple[str, str]]:
     spec, prefill, prompts = job.scenario, job.scenario.prefill, job.scenario.prompts
     rank = f" in {counted(spec.pieces, 'object')}" if spec.pieces > 1 else ""
     chunk = f"{spec.chunk_tokens:,} tokens, {format_bytes(spec.chunk_bytes)}{rank}"
-    layers = f", {spec.measured_layers} of {spec.model.layers} layers" if spec.share < 1 else ""
+    layers = f", {part}" if (part := _layers(spec)) else ""
     speed = f"{format_count(prefill.flops / 1e12)} Tflop/s, MFU {prefill.mfu:g}"
     if prefill.tokens_per_s is not None:
         speed = f"{format_count(prefill.tokens_per_s)} tokens/s"

@@ -93,6 +93,13 @@ def make_kv_plan(
     price_per_hour: float | None = None,
 ) -> KvPlan:
     """Check that the scenario, the rate and the storage fit. Raises UsageError."""
+    if find_max and scenario.share < 1:
+        raise UsageError(
+            f"--find-max needs all layers: with {scenario.measured_layers} of "
+            f"{scenario.model.layers} a request asks the storage and the accelerators for "
+            f"{scenario.share:.3g} of what it takes, so they serve a rate that the model does not",
+            remedy="leave layers out",
+        )
     arrivals = Arrivals(scenario.arrivals)
     rate = asked_rate(scenario, arrivals, find_max=find_max)
     plan = KvPlan(

@@ -212,6 +212,7 @@ MISTAKES = {
     "room for less than a prompt": ("", ("--set", "capacity=10kB")),
     "no rate": ("", ("--set", "arrivals.rate=")),
     "a rate and a search": ("", ("--rate", 1, "--find-max")),
+    "a search with fewer layers": ("", ("--find-max", "--set", "layers=1")),
     "a rate that nobody issues": ("", ("--rate", 1e6)),
     "less than a request": ("", ("--rate", 0.01)),
     "extents where there are no files": ("", ("--set", "layout=extents", "--to", "faulty+kv")),

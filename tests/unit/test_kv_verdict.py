@@ -151,6 +151,22 @@ def test_fewer_layers_free_the_accelerators_of_the_whole_model() -> None:
     assert scaled.latency_p50_s == pytest.approx((whole.latency_p50_s or 0) / 8, rel=0.01)
 
 
+@pytest.mark.parametrize(("plain", "worth"), [(3e9, True), (1e9, None)])
+def test_fewer_layers_do_not_tell_that_the_loads_of_all_have_room(
+    plain: float, worth: bool | None
+) -> None:
+    """The loads of all layers need 2.01 GB/s together, and one load has 1.57 GB/s."""
+    window: dict[str, Any] = {"factor": 1.2, "chunks": 12, "plain_bytes_per_s": plain}
+    doc = build_kv(scenario=ENOUGH.model_copy(update={"layers": 4}), **window)
+    verdict, whole = doc.job.verdict, build_kv(scenario=ENOUGH, **window).job.verdict
+    assert verdict is not None
+    assert whole is not None
+    assert verdict.worth is worth
+    assert ("need 2.01 GB/s together" in verdict.sentence) is (worth is None)
+    assert {one.holds for one in doc.job.repetitions} == {True}
+    assert (verdict.holds, whole.worth, whole.holds) == (None, True, True)
+
+
 BREAKS: dict[str, tuple[str, Callable[[], KvCacheRecord]]] = {
     "kv.nothing-offloaded": ("invalid", lambda: build_kv(chunks_written=0, written_bytes=0)),
     "kv.nothing-loaded": ("warning", lambda: build_kv(chunks=0)),
