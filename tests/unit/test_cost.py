@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from iobench.ask.compare.cost import Option, Terms, break_even_efficiency
+from iobench.ask.compare.cost import WHAT_LASTS, Option, Terms, break_even_efficiency
 from iobench.ask.compare.pace import SaveTimes, Schedule, lost_share, saving_of
 from iobench.ask.compare.ranking import Machine, Ranking, rankings
 from iobench.base.units import samples_per_usd
+from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord, load_run
 from iobench.record.verdict import RankTime
 from iobench.report.cost import sentences, title
@@ -22,7 +23,7 @@ from iobench.settings.instances import Instance
 from tests.processes import in_process
 from tests.requests import SCENARIO, build_serving, build_trial
 from tests.unit.conftest import build_run
-from tests.unit.test_compare import BASE, FAST, document
+from tests.unit.test_compare import BASE, FAST, cut_run, document
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -251,6 +252,17 @@ def test_hosts_of_several_types_wait_for_the_slowest() -> None:
 
 
 # Order
+
+
+def test_a_run_that_a_budget_cut_costs_what_its_job_will() -> None:
+    """60 samples/s after the first batch, whatever the start was of the time that it had."""
+    short, long = (conclude(cut_run(60.0, steps=steps)) for steps in (25, 250))
+    assert options(short)[0].figures.samples_per_s == pytest.approx(60)
+    assert options(long)[0].figures.samples_per_s == pytest.approx(60)
+    assert WHAT_LASTS in options(short)[0].figures.notes
+    whole = conclude(cut_run(60.0, steps=25).with_job(fitted=None))
+    assert options(whole)[0].figures.samples_per_s == pytest.approx(37.5)
+    assert WHAT_LASTS not in options(whole)[0].figures.notes
 
 
 def test_runs_of_the_same_identity_are_one_option() -> None:

@@ -168,6 +168,11 @@ MAX_INTERRUPTIONS = 60.0
 """Largest number of interruptions of a host in an hour that is searched for, or can be stated."""
 
 
+WHAT_LASTS = (
+    "the rate is the one that lasts, as in the verdict of the run: without the start of epochs "
+    "that a budget cut, and after a fall that lasts"
+)
+
 _AT_ONCE_S = 1e-3
 """A server loses only the time of its restart when it is interrupted, and no work."""
 
@@ -423,6 +428,7 @@ def _notes(part: PricedHosts) -> list[str]:
         found.append(f"the rate is one at which {limit_of(part.pace)}")
     else:
         accelerators = doc.job.accelerators
+        found += [WHAT_LASTS] if part.pace.lasting else []
     each = accelerators / part.pace.hosts
     if instance.accelerators and each != instance.accelerators:
         found.append(

@@ -142,6 +142,7 @@ class Pace:
     # What the storage delivers to all hosts together, in samples/s; None: not measured
     storage: Estimate | None
     preparation_s: float | None  # to write the loader's own layout once, for one sample
+    lasting: bool = False  # the rate of some of the runs is not that of their whole time
     drift: Drift | None = None
 
     @property
@@ -170,7 +171,7 @@ def pace_of(runs: Sequence[PricedRecord], drift: Drift | None = None) -> Pace | 
     interval = _between(values, drift)
     low, high = interval or (min(every), max(every))
     used = [
-        used
+        min(1.0, used * lasting_share(doc))
         for doc in counted
         if isinstance(doc, TrainingRecord)
         for repetition in doc.job.repetitions
@@ -187,6 +188,7 @@ def pace_of(runs: Sequence[PricedRecord], drift: Drift | None = None) -> Pace | 
         utilization=median(used) if used else None,
         storage=_storage([doc for doc in counted if isinstance(doc, TrainingRecord)]),
         preparation_s=_preparation([doc for doc in counted if isinstance(doc, TrainingRecord)]),
+        lasting=any(lasting_share(doc) != 1 for doc in counted),
         drift=drift,
     )
 
@@ -205,7 +207,18 @@ def rates_of(doc: RunRecord) -> list[float]:
     if not isinstance(doc, TrainingRecord):
         return []
     done = [without_saves(each) for each in doc.job.repetitions if each.complete]
-    return [rate for rate in done if rate]
+    return [rate * lasting_share(doc) for rate in done if rate]
+
+
+def lasting_share(doc: PricedRecord) -> float:
+    """The rate that lasts, on which the verdict rests, over that of the whole repetitions.
+
+    It is without the start of epochs that a budget cut, and after a fall that lasts.
+    """
+    whole = doc.metrics.get(METRIC)
+    if not isinstance(doc, TrainingRecord) or whole is None or not whole.median:
+        return 1.0
+    return (judge(doc).evidence.measured or whole.median) / whole.median
 
 
 def held_in(doc: ServingRecord) -> list[ServedTrial]:
