@@ -15,13 +15,15 @@ import pytest
 from iobench.ask.compare.claims import combined
 from iobench.ask.compare.comparison import compare
 from iobench.ask.compare.history import histories, history
-from iobench.ask.compare.runs import Group, collect
+from iobench.ask.compare.runs import Group, collect, values_of
 from iobench.base.errors import UsageError
 from iobench.cli.main import main
+from iobench.judge.judged import judge
+from iobench.judge.rebuild import conclude
 from iobench.record.ab import Drift
 from iobench.record.run import ServingRecord, TrainingRecord
 from iobench.record.serving import FoundRate
-from iobench.record.training import TrainingRun
+from iobench.record.training import Ceiling, TrainingRun
 from tests.processes import in_process
 from tests.requests import build_serving
 
@@ -109,6 +111,17 @@ def test_runs_that_a_budget_cut_are_compared_without_the_start_of_their_epochs()
     assert middles["accelerator_utilization_sustained"] == pytest.approx((1.0, 1.0))
     assert "cpu_s" not in middles
     assert any(line.startswith("cpu_s ") for line in found.missing)
+
+
+def test_batches_that_were_made_during_the_fill_do_not_make_a_cut_run_faster() -> None:
+    """Preparation makes 70 samples/s, so that 100 are no rate that lasts. At most 4 of the 23
+    batches after the first ones are from the fill.
+    """
+    prep = {"prep": Ceiling(samples_per_s=70.0, how="")}
+    doc = conclude(cut_run(100.0, steps=25).with_job(ceilings=prep))
+    verdict = judge(doc).evidence.measured
+    assert verdict == pytest.approx(100 * (1 - 4 / 23))
+    assert values_of(doc, "samples_per_s", after_fill=True) == pytest.approx([verdict] * 3)
 
 
 def test_a_history_of_such_runs_has_no_change_where_their_length_changed() -> None:

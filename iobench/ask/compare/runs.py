@@ -20,7 +20,7 @@ from ...base.errors import IobenchError, UsageError
 from ...judge.checkpoint import values_of_study
 from ...judge.figures.ranktime import shares_of
 from ...judge.figures.requests import SUMMARISED
-from ...judge.judged import cut_by_budget
+from ...judge.judged import cut_by_budget, judge
 from ...judge.kv import KV_SUMMARISED
 from ...judge.model_load import values_of_loads
 from ...record.metrics import BY_NAME, COMPARED
@@ -232,13 +232,25 @@ def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
     if after_fill and metric in AFTER_FILL:
         rates = [(getattr(each, metric), shares_of([each]).fill) for each in done]
+        lasts = _lasts(doc)
         return [
-            value / (1 - fill)
+            lasts * value / (1 - fill)
             for value, fill in rates
             if value is not None and fill is not None and fill < 1
         ]
     figures = (figure_of(repetition, metric) for repetition in done)
     return [value for value in figures if value is not None]
+
+
+def _lasts(doc: TrainingRecord) -> float:
+    """The rate on which the verdict rests, over the one after the fill of cut epochs.
+
+    Batches that were made during the fill are a part of the latter.
+    """
+    evidence, whole = judge(doc).evidence, doc.metrics.get("samples_per_s")
+    if not evidence.measured or not evidence.cut_fill or evidence.lasting or whole is None:
+        return 1.0
+    return evidence.measured * (1 - evidence.cut_fill) / (whole.median or evidence.measured)
 
 
 def figure_of(repetition: Repetition, metric: str) -> float | None:
