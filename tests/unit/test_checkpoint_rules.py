@@ -231,10 +231,7 @@ def test_room_for_two(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ("llama3-45b", "llama3-405b"),
-        ("llama3-8b --mtbf 0", "--mtbf"),
         ("llama3-8b --interval 0s", "--interval"),
-        ("llama3-8b --stall-budget 100%", "--stall-budget"),
         ("llama3-8b --accelerators 0", "--accelerators"),
         ("llama3-8b --ranks 0", "'ranks'"),
     ],

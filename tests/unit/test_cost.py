@@ -102,6 +102,9 @@ def test_the_saves_of_a_study_are_those_of_the_whole_model() -> None:
 MACHINE = Instance(type="m", usd_per_hour=2.0, spot_usd_per_hour=0.5, priced="2026-01-01")
 
 
+SERVER: Machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
+
+
 def run_of(rates: list[float], **changes: Any) -> TrainingRecord:
     return TrainingRecord.model_validate(document(rates, dataset__samples=1000, **changes))
 
@@ -340,17 +343,15 @@ def test_a_server_costs_what_the_rate_costs_that_it_holds() -> None:
 
 
 def test_a_rate_that_breaks_its_limit_buys_nothing() -> None:
-    machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
-    assert rankings([(build_serving(read_s=0.022), machine)], Terms()) == []
+    assert rankings([(build_serving(read_s=0.022), SERVER)], Terms()) == []
 
 
 def test_a_rate_that_did_not_always_hold_its_limit_says_so() -> None:
     """Repetitions that broke the limit are told; where they are half of all, there is no price."""
-    machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
 
     def of(*read_s: float) -> list[Ranking]:
         trials = [build_trial(seed=seed, read_s=each) for seed, each in enumerate(read_s)]
-        return rankings([(build_serving(trials), machine)], Terms())
+        return rankings([(build_serving(trials), SERVER)], Terms())
 
     ranking = of(0.002, 0.018, 0.002)[0]
     assert "2 of 3 repetitions" in sentences(ranking)[0]
@@ -358,13 +359,12 @@ def test_a_rate_that_did_not_always_hold_its_limit_says_so() -> None:
 
 
 def test_rankings_of_one_workload_are_told_apart() -> None:
-    machine = ((1, Instance(type="m", usd_per_hour=3.6)),)
     scenarios = [SCENARIO.model_copy(update={"limit": limit}) for limit in (0.015, 0.05)]
     runs = [build_serving(scenario=scenario) for scenario in scenarios]
-    found = rankings([(doc, machine) for doc in runs], Terms())
+    found = rankings([(doc, SERVER) for doc in runs], Terms())
     assert [each.apart for each in found] == [("limit=0.015",), ("limit=0.05",)]
     assert "limit=0.05" in title(found[1])
-    assert rankings([(runs[0], machine)], Terms())[0].apart == ()
+    assert rankings([(runs[0], SERVER)], Terms())[0].apart == ()
 
 
 def found_by(words: list[str]) -> Any:

@@ -15,10 +15,9 @@ from iobench.ask.capacity.whatif import what_if
 from iobench.base.units import Quantity
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
-from iobench.record.training import Ceiling, CeilingDetails
-from iobench.record.verdict import Estimate, RunCurve, Verdict
+from iobench.record.verdict import Estimate, Verdict
 from tests.unit.conftest import build_run
-from tests.unit.test_fed import curve_of
+from tests.unit.test_fed import curve_of, with_curve
 
 
 def verdict_of(doc: TrainingRecord) -> Verdict:
@@ -41,13 +40,9 @@ def test_accelerators_fed_are_a_property_of_the_storage() -> None:
             measured=400 * ranks,
             au=0.8,
             workload={"accelerator": {"kind": "emulated", "name": "h", "step_time": 0.2}},
-            curve=RunCurve(curve=curve_of(100_000.0, points=9), in_flight=8 * ranks),
         )
-        raw = Ceiling(
-            samples_per_s=1e5, by="fio", details=CeilingDetails(read_bytes_per_sample=100_000.0)
-        )
-        doc = conclude(doc.with_job(ceilings=doc.job.ceilings | {"storage_raw": raw}))
-        found = verdict_of(doc).fed
+        doc = with_curve(doc, curve_of(100_000.0, points=9), in_flight=8 * ranks)
+        found = verdict_of(conclude(doc)).fed
         assert found.accelerators < ranks
         could.add(found.potential)
     assert could == {math.floor(100_000 / (0.9 * 500))}

@@ -45,6 +45,28 @@ def with_curve(doc: TrainingRecord, found: Any, **changes: Any) -> TrainingRecor
     return conclude(doc.with_job(curve=found, ceilings=doc.job.ceilings | ceilings, **changes))
 
 
+EIGHT = FedAt(
+    ranks=8,
+    accelerator_utilization=Estimate(value=0.55, low=0.5, high=0.6, n=40),
+    fed=None,
+    how="extrapolated",
+)
+"""What the steps of the run say of eight ranks."""
+
+
+def waiting() -> TrainingRecord:
+    """A run whose 4 reads in flight are too few."""
+    doc = build_run(
+        accelerators=1,
+        measured=380.0,
+        au=0.38,
+        rates={"fetch": 400.0},
+        workload={"reader": {"concurrency": 2, "decode": True}},
+        ablations=without(storage=(2.4, 2.8)),
+    )
+    return with_curve(doc, latent())
+
+
 def test_a_gain_beside_another_stage_does_not_starve_them() -> None:
     """Preparation is the bottleneck. One round without the storage brought something, too, but the
     storage alone delivers 14 times the demand: it could feed 15, and not 0.
@@ -64,15 +86,7 @@ def test_a_gain_beside_another_stage_does_not_starve_them() -> None:
 
 def test_what_the_advice_makes_possible_is_no_absolute_no() -> None:
     """4 reads in flight starve the accelerator, and 16 feed it: the report has both numbers."""
-    doc = build_run(
-        accelerators=1,
-        measured=380.0,
-        au=0.38,
-        rates={"fetch": 400.0},
-        workload={"reader": {"concurrency": 2, "decode": True}},
-        ablations=without(storage=(2.4, 2.8)),
-    )
-    found, fed = told(with_curve(doc, latent()))
+    found, fed = told(waiting())
     assert (found.bottleneck, found.storage_bound) == ("storage", "latency")
     assert found.advice[0].id == "concurrency"
     assert (fed.accelerators, fed.today, fed.potential) == (0, 0, 1)
@@ -80,15 +94,7 @@ def test_what_the_advice_makes_possible_is_no_absolute_no() -> None:
 
 @pytest.mark.parametrize(("rate", "potential"), [(950.0, 1), (500.0, None)])
 def test_what_was_tried_counts_before_what_was_promised(rate: float, potential: int | None) -> None:
-    doc = build_run(
-        accelerators=1,
-        measured=380.0,
-        au=0.38,
-        rates={"fetch": 400.0},
-        workload={"reader": {"concurrency": 2, "decode": True}},
-        ablations=without(storage=(2.4, 2.8)),
-    )
-    plain = with_curve(doc, latent())
+    plain = waiting()
     advice: Advice = told(plain)[0].advice[0]
     rounds = [
         ConfirmationRound(
@@ -133,18 +139,12 @@ def test_more_ranks_get_no_more_than_the_run_received() -> None:
 
     Where reads in flight are too few, eight accelerators have eight times as many.
     """
-    more = FedAt(
-        ranks=8,
-        accelerator_utilization=Estimate(value=0.55, low=0.5, high=0.6, n=40),
-        fed=None,
-        how="extrapolated",
-    )
     doc = build_run(
         accelerators=1,
         measured=600.0,
         au=0.6,
         rates={"fetch": 5000.0},
-        repetition={"at_more_ranks": [more]},
+        repetition={"at_more_ranks": [EIGHT]},
         ablations=without(storage=(1.5, 1.6)),
     )
     _, fed = told(with_curve(doc, run_curve(curve(*[5000.0] * 8))))
@@ -159,34 +159,23 @@ def test_more_ranks_get_no_more_than_the_run_received() -> None:
     assert fed.at[-1].accelerator_utilization.value == pytest.approx(0.55)
 
 
-EIGHT = FedAt(
-    ranks=8,
-    accelerator_utilization=Estimate(value=0.66, low=0.6, high=0.7, n=40),
-    fed=None,
-    how="extrapolated",
-)
-"""What the steps of the run say of eight ranks."""
-
-
-def burst(after: float = 500.0, **changes: Any) -> TrainingRecord:
-    """980 samples/s for 9 s of each repetition, then ``after`` for 15 s; the curve knows 8,000."""
-    series = [980.0 + number for number in range(9)] + [after + number % 3 for number in range(15)]
+def burst(series: list[float], **changes: Any) -> TrainingRecord:
+    """A run that got so many samples/s in each second of a repetition."""
     mean = sum(series) / len(series)
     bins = {"bin_s": 1.0, "samples_per_s": series, "stored_bytes_per_s": [1e5 * x for x in series]}
-    given: dict[str, Any] = {
-        "accelerators": 1,
-        "measured": mean,
-        "au": mean / 1000,
-        "rates": {"fetch": 8100.0, "storage_raw": 8100.0},
-        "ablations": without(storage=(990 / mean, 1010 / mean)),
-        "repetition": {"rates": bins, "at_more_ranks": [EIGHT]},
-    } | changes
-    return with_curve(build_run(**given), run_curve(curve(*[8000.0] * 8)))
+    repetition = {"rates": bins, "at_more_ranks": [EIGHT]}
+    return build_run(
+        accelerators=1, measured=mean, au=mean / 1000, repetition=repetition, **changes
+    )
 
 
 def test_a_verdict_rests_on_the_rate_that_lasts() -> None:
     """Half of the demand lasts. So the storage costs a factor of 2, and not 1.47."""
-    doc = burst()
+    series = [980.0 + number for number in range(9)] + [500.0 + number % 3 for number in range(15)]
+    gain = 1000 * len(series) / sum(series)
+    rates = {"fetch": 8100.0, "storage_raw": 8100.0}
+    doc = burst(series, rates=rates, ablations=without(storage=(0.99 * gain, 1.01 * gain)))
+    doc = with_curve(doc, run_curve(curve(*[8000.0] * 8)))
     found, fed = told(doc)
     assert (found.bottleneck, found.starved) == ("storage", True)
     assert found.measured_samples_per_s == pytest.approx(501, abs=1)
@@ -211,21 +200,7 @@ def test_a_verdict_rests_on_the_rate_that_lasts() -> None:
 def test_a_burst_that_hides_that_they_starve_does_not() -> None:
     """95.5 % busy over the whole time, 70 % after the fall: what lasts is too little."""
     series = [1000.0] * 40 + [700.0] * 8
-    mean = sum(series) / len(series)
-    doc = build_run(
-        accelerators=1,
-        measured=mean,
-        au=mean / 1000,
-        rates={"fetch": 3000.0},
-        ablations=without(storage=(1.06, 1.08)),
-        repetition={
-            "rates": {
-                "bin_s": 1.0,
-                "samples_per_s": series,
-                "stored_bytes_per_s": [1e5 * each for each in series],
-            }
-        },
-    )
+    doc = burst(series, rates={"fetch": 3000.0}, ablations=without(storage=(1.06, 1.08)))
     found, fed = told(doc)
     assert (found.bottleneck, found.starved) == ("storage", True)
     assert fed.accelerators == 0

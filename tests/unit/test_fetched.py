@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import subprocess
-import zipfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -199,12 +198,3 @@ def test_it_reads_as_a_file_of_the_same_bytes(size: int | None) -> None:
         assert file.seek(offset, whence) == truth.seek(offset, whence)
         assert file.read(count) == truth.read(count)
         assert file.tell() == truth.tell()
-
-
-def test_libraries_can_read_it() -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("inner", DATA)
-    file = StorageFile(MemoryStorage(objects={"a": memoryview(packed.getvalue())}), "a")
-    with zipfile.ZipFile(io.BufferedReader(file, 512)) as archive:
-        assert archive.read("inner") == DATA

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iobench.ask.compare.identity import by_identity, common, differences, identity, place, role_of
+from iobench.ask.compare.identity import by_identity, differences, identity, place, role_of
 from iobench.record.run import TrainingRecord
 from tests.unit.test_compare import document
 
@@ -59,18 +59,6 @@ def test_a_fact_is_in_the_identity_with_its_role(
     assert (place(one) == place(other)) == (role != "place")
     assert len(by_identity([one, other])) == 2
     assert [len(group) for group in by_identity([one, other, one])] == [2, 1]
-
-
-def test_two_throttles_of_one_storage_are_two_places() -> None:
-    slow, fast = (
-        run(storage={**THROTTLED, "bandwidth_bytes_per_s": rate})
-        for rate in (100_000_000, 290_000_000)
-    )
-    assert place(slow) != place(fast)
-    assert differences(identity(slow), identity(fast)) == (
-        "storage.bandwidth_bytes_per_s: 100000000 -> 290000000",
-    )
-    assert common([slow, fast])["storage.bandwidth_bytes_per_s"] == "100000000 | 290000000"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ Runs are pooled only if their whole identity is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
 
@@ -206,15 +206,6 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
     )
-
-
-def common(docs: Sequence[RunRecord]) -> dict[str, str]:
-    """The identity of a group, with all values of a key where its runs differ (``a | b``)."""
-    found = [identity(doc) for doc in docs]
-    return {
-        key: _joined(each.get(key, "-") for each in found)
-        for key in {key: None for each in found for key in each}
-    }
 
 
 def workload_of(doc: RunRecord) -> str:
