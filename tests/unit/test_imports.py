@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -94,38 +95,34 @@ def _no_collection_in_between() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_tree_is_kept() -> Iterator[None]:
-    """The trees have a million objects, at which each later collection would look, in a second."""
-    yield
-    parsed.cache_clear()
+class Module(NamedTuple):
+    """What a module imports and defines, each with its line."""
+
+    imports: list[tuple[int, str]]
+    prints: list[int]
+    classes: list[str]
 
 
-def imported(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of every import below ``tree``; ``from a import b`` yields
-    ``a.b``, which may be an attribute.
-    """
+def read(source: str, module: str, *, is_package: bool = False) -> Module:
+    """``from a import b`` imports ``a.b``, which may be an attribute; names are absolute."""
+    found = Module([], [], [])
     parts = module.split(".")
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found.imports.extend((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = parts[: len(parts) - node.level + is_package] if node.level else []
             stem = ".".join([*base, *([node.module] if node.module else [])])
-            yield from ((node.lineno, f"{stem}.{alias.name}") for alias in node.names)
-        elif (
-            isinstance(node, ast.Call)
-            and node.args
-            and isinstance(node.args[0], ast.Constant)
-            and isinstance(node.args[0].value, str)
-        ):
-            called = (
-                node.func.attr
-                if isinstance(node.func, ast.Attribute)
-                else getattr(node.func, "id", "")
-            )
-            if called in {"import_module", "__import__"}:
-                yield node.lineno, node.args[0].value
+            found.imports.extend((node.lineno, f"{stem}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.ClassDef):
+            found.classes.append(node.name)
+        elif isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in {"import_module", "__import__"} and isinstance(node.args[0], ast.Constant):
+                found.imports.append((node.lineno, str(node.args[0].value)))
+            if isinstance(node.func, ast.Name) and called == "print":
+                found.prints.append(node.lineno)
+    return found
 
 
 def part_of(name: str) -> str:
@@ -134,50 +131,36 @@ def part_of(name: str) -> str:
     return ".".join(parts[: 2 if parts and parts[0] in NESTED else 1])
 
 
-def violations(tree: ast.AST, module: str, *, is_package: bool = False) -> list[str]:
+def violations(module: str, found: Module) -> list[str]:
     """One line for each arrow of ``module`` that runs up, sideways between plug-ins, or to a
     package that is kept elsewhere.
     """
-    part = part_of(module)
-    found = []
-    for line, name in imported(tree, module, is_package=is_package):
+    part, told = part_of(module), []
+    for line, name in found.imports:
         top, target = name.partition(".")[0], part_of(name)
         allowed = MAY_IMPORT.get(part, set()) | {part}
         if top == "iobench" and part and target in MAY_IMPORT and target not in allowed:
-            found.append(f"{module}:{line} ({part}) imports {name}")
+            told.append(f"{module}:{line} ({part}) imports {name}")
         if top in FOREIGN and part not in FOREIGN[top] and (module, top) not in FOREIGN_MODULES:
-            found.append(f"{module}:{line} imports {top}, which is for {sorted(FOREIGN[top])}")
+            told.append(f"{module}:{line} imports {top}, which is for {sorted(FOREIGN[top])}")
     if part not in PRINTERS:
-        found += [
-            f"{module}:{node.lineno} prints"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "print"
-        ]
-    return found
-
-
-def modules() -> list[tuple[str, Path]]:
-    found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
-    return found
+        told += [f"{module}:{line} prints" for line in found.prints]
+    return told
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def modules() -> dict[str, Module]:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        module = ".".join(parts[:-1] if is_package else parts)
+        found[module] = read(path.read_text("utf-8"), module, is_package=is_package)
+    return found
 
 
 def test_arrows_run_down() -> None:
-    found = [
-        problem
-        for module, path in modules()
-        for problem in violations(parsed(path), module, is_package=path.name == "__init__.py")
-    ]
-    assert found == []
+    assert [line for module in modules().items() for line in violations(*module)] == []
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -189,25 +172,17 @@ def test_circles_are_seen() -> None:
 
 
 def test_a_class_name_stands_for_one_class() -> None:
-    found = Counter(
-        node.name
-        for _, path in modules()
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.ClassDef)
-    )
+    found = Counter(name for module in modules().values() for name in module.classes)
     shared = {name for name, count in found.items() if count > 1}
     assert shared == set(), "give the new class a name of its own"
 
 
 def arrows() -> dict[str, set[str]]:
     """Each module of the package and those that it imports."""
-    known = dict(modules())
-    found = {}
-    for module, path in known.items():
-        found[module] = set()
-        for _, name in imported(parsed(path), module, is_package=path.name == "__init__.py"):
-            target = name if name in known else name.rpartition(".")[0]
-            found[module] |= {target} & known.keys() - {"iobench", module}
+    found: dict[str, set[str]] = {}
+    for module, its in modules().items():
+        names = {n if n in modules() else n.rpartition(".")[0] for _, n in its.imports}
+        found[module] = names & modules().keys() - {"iobench", module}
     return found
 
 
@@ -229,7 +204,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 def test_every_part_has_its_place() -> None:
-    parts = {part_of(module) for module, _ in modules()} - {"", *NESTED}
+    parts = set(map(part_of, modules())) - {"", *NESTED}
     assert parts <= set(MAY_IMPORT), "a new part of the package needs its row in MAY_IMPORT"
 
 
@@ -250,7 +225,7 @@ def test_every_part_has_its_place() -> None:
     ],
 )
 def test_the_checker_sees_a_bad_module(module: str, source: str) -> None:
-    assert violations(ast.parse(source), module)
+    assert violations(module, read(source, module))
 
 
 # Records are read without plug-ins
