@@ -231,6 +231,15 @@ NULL = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
 UNMEASURED = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
 SMALL_HOST = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
 
+PREP = {"rates": {"prep": 1000}, "measured": 980, "au": 0.49}
+
+
+def gzip(ratio: float) -> dict[str, Any]:
+    """A dataset of images that gzip shrinks so far, and the codecs that are cheaper."""
+    spec = {"content": "jpeg", "codec": "gzip", "compress_ratio": ratio}
+    return {"spec": spec, "cheaper_codecs": ["zstd:1", "lz4", "none"]}
+
+
 VERDICTS: dict[str, dict[str, Any]] = {
     "fed": {},
     "fed, but waiting": {"au": 0.75, "workload": {"required_accelerator_utilization": 0.7}},
@@ -294,7 +303,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "measured": 590,
         "au": 0.3,
     },
-    "prep": {"rates": {"prep": 1000}, "measured": 980, "au": 0.49},
+    "prep": PREP,
     "prep of a library": {
         "rates": {"fetch": 900, "prep": 500, "loader": None},
         "measured": 300,
@@ -392,6 +401,27 @@ VERDICTS: dict[str, dict[str, Any]] = {
         },
     },
     "too short": {"repetition": {"steps": 8}, "measured": 100, "au": 0.05},
+    "a ceiling that the run refutes": {"rates": {"prep": 300}, "measured": 900, "au": 0.45},
+    "storage that compression would relieve": {
+        "rates": {"storage_raw": 650, "fetch": 600},
+        "measured": 580,
+        "au": 0.29,
+        "dataset": {"spec": {"content": "raw", "codec": "none", "compress_ratio": 2.0}},
+    },
+    "no idle core, and a costly codec": {**PREP, "loader": {"workers": 4}, "dataset": gzip(4.0)},
+    "a codec for which storage has room": {**PREP, "dataset": gzip(2.5)},
+    "a library whose reads wait": {
+        "rates": {"storage_raw": 1500, "fetch": 600, "loader": None},
+        "measured": 590,
+        "au": 0.3,
+        "loader": {"kind": "webdataset", "direct": False, "workers": 2},
+    },
+    "a client that has no CPU for its reads": {
+        "rates": {"storage_raw": 1500, "fetch": 600},
+        "measured": 590,
+        "au": 0.3,
+        "host": {"cores": 1, "affinity_cores": 1, "effective_cores": 0.031},
+    },
     "a small host": {
         "rates": {"fetch": 700, "prep": 650},
         "measured": 600,

@@ -18,6 +18,8 @@ import pytest
 
 from iobench.ask.compare.comparison import Comparison, compare
 from iobench.ask.compare.runs import Group
+from iobench.ask.tuning.points import SweptPoint, pareto
+from iobench.ask.tuning.reasons import judge_codec
 from iobench.ask.tuning.recommend import Recommendation, TuningTarget, recommend, sweep_confirmation
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import UsageError
@@ -361,6 +363,14 @@ def test_a_whole_sweep(swept: Swept) -> None:
     assert len(found.alternatives) >= 1
 
 
+def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
+    plain, packed = (
+        SweptPoint({"dataset.codec": codec}, planted(codec=codec).with_job(ceilings={}))
+        for codec in ("none", "zstd:1")
+    )
+    assert judge_codec(packed, plain) is None
+
+
 def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
     planted: Build, tmp_path: Path
 ) -> None:
@@ -380,6 +390,19 @@ def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
 
 
 # A folder of runs
+
+
+def test_the_pareto_front(planted: Build) -> None:
+    fast = SweptPoint({"a": "fast"}, planted(workers=8, cpu_s=40))
+    frugal = SweptPoint({"a": "frugal"}, planted(workers=4, cpu_s=10))
+    beaten = SweptPoint({"a": "beaten"}, planted(workers=2, cpu_s=20))
+    small = SweptPoint({"a": "small"}, planted(workers=1, cpu_s=90, codec="zstd:1"))
+    assert [point.settings["a"] for point in pareto([beaten, small, frugal, fast])] == [
+        "fast",
+        "frugal",
+        "small",
+    ]
+    assert fast.cpu_s_per_gb == pytest.approx(40 / (SAMPLES * SAMPLE / 1e9))
 
 
 def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> None:

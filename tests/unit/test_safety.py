@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import codecs
 import os
-import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from iobench.base.errors import StorageError, TargetRefusedError
-from iobench.base.safety import check_target, mount_of, remove_exactly
+from iobench.base.safety import check_target, remove_exactly
+from tests.processes import mounted
 
 
 @pytest.mark.parametrize(
@@ -160,40 +159,6 @@ def test_only_a_file_goes_first(dataset: Path, tmp_path: Path, kind: str) -> Non
     assert other.read_bytes() == b"x"
 
 
-@pytest.fixture
-def mounted(dataset: Path) -> Iterator[Path]:
-    """A file system of its own at ``data/0``, with a file that looks like one of ours."""
-    place = dataset / "data/0"
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip("mounting needs root: what lies on another file system was NOT tried")
-    try:
-        (place / "ours-9").write_bytes(b"theirs")
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
-
-
-def test_what_is_mounted_below_is_not_entered(dataset: Path, mounted: Path) -> None:
-    """The marker stays, since files of ours may lie below the mount point."""
-    removal = remove_exactly(dataset, ours, last=("marker",), folders=folders)
-    assert removal.foreign == ["data/0", "data/1/notes.txt"]
-    assert (mounted / "ours-9").read_bytes() == b"theirs"
-    assert tree(dataset) == {
-        *("marker", "data", "data/0", "data/0/ours-9", "data/1", "data/1/notes.txt")
-    }
-    assert not removal.root_removed
-
-
-def test_a_root_on_another_file_system_is_left_alone(dataset: Path, mounted: Path) -> None:
-    removal = remove_exactly(mounted, ours, last=(), folders=lambda name: True, within=dataset)
-    assert (removal.files, removal.foreign) == (0, ["."])
-    assert (mounted / "ours-9").exists()
-    assert mount_of(mounted) != mount_of(dataset) == mount_of(dataset / "data")
-
-
 def test_a_folder_that_somebody_uses_meanwhile_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,3 +178,12 @@ def test_a_folder_that_somebody_uses_meanwhile_stays(
         removal = remove_exactly(root, ours, last=(), folders=folders)
     assert not removal.root_removed
     assert (root / "new").exists()
+
+
+def test_a_root_on_another_file_system_is_left_alone(dataset: Path) -> None:
+    place = dataset / "data/0"
+    with mounted("-t", "tmpfs", "tmpfs", on=place):
+        (place / "ours-9").write_bytes(b"theirs")
+        removal = remove_exactly(place, ours, last=(), folders=lambda name: True, within=dataset)
+        assert (removal.files, removal.foreign) == (0, ["."])
+        assert (place / "ours-9").exists()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -29,7 +30,7 @@ from iobench.ask.compare.history import history as history_of
 from iobench.ask.compare.pace import SaveTimes, Schedule
 from iobench.ask.compare.ranking import Machine, rankings
 from iobench.ask.compare.runs import Group
-from iobench.ask.submission import Submission, Submissions, SubmittedRun
+from iobench.ask.submission import read_submissions
 from iobench.ask.tuning.recommend import TuningTarget, recommend, sweep_confirmation
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.text import csv_cell, github, markdown
@@ -93,6 +94,7 @@ from tests.unit.conftest import build_run, build_sweep
 from tests.unit.test_ab import FASTER, INCONCLUSIVE
 from tests.unit.test_compare import BASE, FAST, document
 from tests.unit.test_history import runs as runs_over_time
+from tests.unit.test_submission import put, summary
 from tests.words import long_sentences
 
 REPORT = Path(iobench.report.__path__[0])
@@ -274,27 +276,11 @@ def _probe(*, large: bool) -> list[Section]:
 
 def _submission() -> list[Section]:
     """Of two systems; of one of them the files say little."""
-    run = SubmittedRun(
-        place="box/unet3d/run1",
-        group="box/unet3d",
-        workload="unet3d_a100",
-        hosts=18,
-        accelerators=72,
-        epochs=(708.1, 710.7),
-        utilizations=(0.924, 0.920),
-        by_rate=(0.894, 0.897),
-        whole=(0.889, 0.891),
-        bytes_per_s=104.7e9,
-        required=0.9,
-        memory_bytes=1.7e12,
-        described_hosts=17,
-        data_bytes=3.7e13,
-    )
-    bare = SubmittedRun(
-        place="b/run1", group="b", workload="b", hosts=1, accelerators=1, epochs=(), utilizations=()
-    )
-    found = (Submission.of([run]), Submission.of([bare]))
-    return submission.sections(Submissions(folder="results", found=found, left_out=("c: broken",)))
+    with TemporaryDirectory() as place:
+        put(Path(place) / "box/unet3d/run1", summary())
+        put(Path(place) / "b/run1", summary(metric={}), config={})
+        put(Path(place) / "c/run1", [])
+        return submission.sections(read_submissions(Path(place)))
 
 
 def _recorded(name: str) -> list[Section]:

@@ -42,31 +42,6 @@ def test_p_is_the_share_of_choices_that_are_as_extreme(
     assert mann_whitney_p(one, other) == pytest.approx(by_force(one, other))
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "u", "p"),
-    # Two-sided probabilities of U without ties: Mann and Whitney 1947, table I (one-sided, doubled)
-    [
-        (3, 3, 0, 0.1),
-        (4, 4, 0, 2 * 0.0143),
-        (4, 4, 1, 2 * 0.0286),
-        (5, 5, 2, 2 * 0.0159),
-        (6, 6, 5, 2 * 0.0206),
-        (8, 8, 13, 2 * 0.0249),
-    ],
-)
-def test_published_probabilities(n: int, m: int, u: int, p: float) -> None:
-    """Values in an order of which the U of the first group is ``u``: one value of it moved up by
-    ``u`` places, as far as needed.
-    """
-    order = ["a"] * n + ["b"] * m
-    for _ in range(u):  # swap the last 'a' that has a 'b' right of it
-        position = max(i for i in range(len(order) - 1) if order[i] == "a" and order[i + 1] == "b")
-        order[position], order[position + 1] = "b", "a"
-    one = [float(i) for i, group in enumerate(order) if group == "a"]
-    other = [float(i) for i, group in enumerate(order) if group == "b"]
-    assert mann_whitney_p(one, other) == pytest.approx(p, abs=1.1e-4)
-
-
 def test_the_approximation_for_large_groups_is_near_the_exact_p(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
