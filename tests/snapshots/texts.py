@@ -221,6 +221,27 @@ REPORTS = (
     "whatif results/calibrated --storage-bandwidth 2x",
     "whatif results/calibrated --hosts 4 --storage-limit 1GB/s",
     "size resnet50-h100 --accelerators 8 --hosts 2",
+    "size unet3d-b200 --accelerators 8 --hosts 2 --checkpoint-bytes 105GB --checkpoint-budget 60s"
+    " --checkpoint-every 30m --restore-budget 250ms --details",
+    "size resnet50-h100 --accelerators 32 --hosts 4 --gradient-bytes 346MB --details",
+    "size unet3d-h100 resnet50-h100 --accelerators 16,8 --hosts 2,1",
+    "size unet3d-h100 unet3d-b200 --accelerators 8 --details",
+    "size unet3d-h100 resnet50-h100 --accelerators 8 --required-au 1",
+    "size unet3d-b200 --accelerators 2 --latency 1s --set loader.workers=1"
+    " --set reader.concurrency=1",
+    "size resnet50-server --rate 1000 --from results/serving --details",
+    "size llama3-70b-weights --replicas 64 --ready 10m --from results/model-load --details",
+    "whatif results/serving --latency 0.5x --concurrency 8",
+    "whatif results/serving --step-time 2x --accelerators 2 --details",
+    "whatif results/model-load --storage-bandwidth 3x --details",
+    "cost results/model-load results/throttled --host-price-per-hour 3.6",
+    "plan retinanet-b200 --accelerators 4 --host-memory 1GiB --data s3://box/data"
+    " --print mlpstorage",
+    "plan unet3d-b200 --host-memory 24GiB --set loader.workers=16 --set reader.direct=true"
+    " --print mlpstorage",
+    "plan resnet50-h100 --host-memory 24GiB --print mlpstorage",
+    "plan llama3-8b --hosts 1 --host-memory 512GiB --to /mnt/a --print mlpstorage",
+    "plan llama3-8b --hosts 1 --host-memory 256GiB --to /mnt/a --print mlpstorage",
     "advise sweep",
     "report turns",
     "report inconclusive",
@@ -503,14 +524,24 @@ def reports() -> str:
         return "\n".join(_shown(command, here) for command in REPORTS)
 
 
+FIGURES = ("headroom", "accelerators_fed", "fetch_stall", "prep_stall")
+
+
 def verdicts() -> str:
-    """The sentence, the explanation and the advice of each of VERDICTS."""
+    """The sentence, the explanation, the figures and the advice of each of VERDICTS."""
     texts = []
     for name, changes in VERDICTS.items():
         verdict = build_run(**changes).job.verdict
         lines = [f"{name}: {verdict.bottleneck}", *textwrap.wrap(verdict.sentence, 98)]
         lines += textwrap.wrap(
             verdict.explanation, 94, initial_indent="   ", subsequent_indent="   "
+        )
+        known = ((name, getattr(verdict, name)) for name in FIGURES)
+        lines.append(
+            "   "
+            + ", ".join(
+                f"{name} {value if value is None else round(value, 3)}" for name, value in known
+            )
         )
         for advice in verdict.advice:
             promised = gain_of(advice)

@@ -6,8 +6,6 @@ import re
 import shlex
 import subprocess
 
-import pytest
-
 from tests.processes import printed
 
 STUB = """
@@ -23,10 +21,6 @@ def commands(words: str) -> list[list[str]]:
         ["bash", "-eu"], input=script, capture_output=True, text=True, check=True
     )
     return [line.split() for line in found.stdout.splitlines()]
-
-
-def runs_of(found: list[list[str]]) -> list[list[str]]:
-    return [line for line in found if line[4:5] == ["run"]]
 
 
 def of(words: list[str], flag: str) -> str:
@@ -58,38 +52,6 @@ def test_the_files_are_those_that_datasize_recorded() -> None:
     assert of(datagen, "--params") == of(run, "--params") == "dataset.num_files_train=276677"
     assert of(run, "--data-dir") == "/mnt/fast"
     assert (run[5], of(run, "--num-accelerators")) == ("file", "5")
-
-
-def test_steps_decide_the_files_where_memory_is_small() -> None:
-    words = "retinanet-b200 --accelerators 4 --host-memory 1GiB --data s3://box/data"
-    (run, *_) = runs_of(commands(words))
-    assert of(run, "--params") == f"dataset.num_files_train={500 * 24 * 4}"
-    assert run[5] == "object"
-
-
-def test_settings_that_closed_allows() -> None:
-    words = "unet3d-b200 --set loader.workers=16 --set reader.direct=true"
-    (run, *_) = runs_of(commands(words))
-    assert run[-2:] == ["reader.read_threads=16", "reader.odirect=True"]
-
-
-def test_what_cannot_be_submitted_has_no_validation() -> None:
-    found = commands("resnet50-h100")
-    assert {line[1] for line in found} == {"init", "whatif", "reports"}
-
-
-@pytest.mark.parametrize(("hosts", "memory", "split"), [(1, 512, True), (1, 256, False)])
-def test_the_cache_is_cleared_where_the_saves_are_small(
-    hosts: int, memory: int, split: bool
-) -> None:
-    """4.3.1: ten saves of 105 GiB are more than 3 x 256 GiB, and less than 3 x 512 GiB."""
-    found = commands(f"llama3-8b --hosts {hosts} --host-memory {memory}GiB --to '/mnt/a b'")
-    runs = runs_of(found)
-    flags = ("--num-checkpoints-write", "--num-checkpoints-read")
-    counts = [tuple(of(run, flag) for flag in flags) for run in runs]
-    assert counts == ([("10", "0"), ("0", "10")] if split else [("10", "10")])
-    assert any(line[0] == "ssh" for line in found) == split
-    assert of(runs[0], "--num-processes") == "8"
 
 
 def test_what_is_told_is_a_comment() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,10 @@ from iobench.base.units import Quantity
 from iobench.judge.model_load import host_loads, read_rate, storage_share
 from iobench.judge.rebuild import conclude
 from iobench.record.model_load import LoadFigures
-from iobench.record.run import RUN_FILE, ModelLoadRecord
+from iobench.record.run import ModelLoadRecord
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from iobench.settings.instances import Instance
-from tests.processes import document, printed, refused
 
 GB = 10**9
 
@@ -388,19 +386,6 @@ def test_a_start_costs_what_its_hosts_cost_until_it_is_ready() -> None:
     assert load_costs("r", run, [(1, Instance(type="z"))]) == []
 
 
-def test_the_command_prices_loads_beside_trainings() -> None:
-    runs = Path(__file__).parents[1] / "golden/0.1.0/runs"
-    words = f"cost {runs}/model-load {runs}/throttled --host-price-per-hour 3.6"
-    found = document(words)
-    assert {each["model"] for each in found["loads"]} == {"qwen3-0.6b"}
-    assert len(found["rankings"]) == 1
-    first = min(found["loads"], key=lambda each: each["usd"])
-    assert first["usd"] == pytest.approx(0.001 * first["seconds"])
-    for form in ("text", "markdown", "csv", "html"):
-        assert "qwen3-0.6b" in printed(f"{words} --format {form}") or form == "csv"
-    assert "price" in refused(f"cost {runs}/model-load")
-
-
 @pytest.mark.parametrize("ready_s", [5.0, 6.0])
 def test_no_rate_is_enough_where_no_time_is_left(ready_s: float) -> None:
     run = half_of_it_storage().job
@@ -421,20 +406,3 @@ def test_nothing_is_predicted_of_a_load_whose_parts_are_not_known() -> None:
         loads_at(record(each_round(2.0, 2.0), plain=plain(RATE)).job, Quantity(1e9))
     with pytest.raises(UsageError):
         loads_at(record(each_round(2.0, 2.0)).job, Quantity(1e9))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    (tmp_path / RUN_FILE).write_text(half_of_it_storage().model_dump_json())
-    return tmp_path
-
-
-def test_by_the_command_line(run: Path) -> None:
-    asked = f"size llama3-70b-weights --replicas 64 --ready 60s --from {run}"
-    found = document(asked)
-    # 64 x 141.1 GB, of which each takes 141.1 s beside the storage
-    assert found["storage_bytes_per_s"] is None
-    assert document(asked.replace("60s", "10m"))["storage_bytes_per_s"] > 64 * 141e9 / 600
-    assert document(f"whatif {run} --storage-bandwidth 2x")["bandwidth"] == 2 * RATE
-    for words in (f"{asked} --details", f"whatif {run} --storage-bandwidth 3x --details"):
-        assert printed(words)

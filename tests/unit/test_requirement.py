@@ -11,7 +11,6 @@ import pytest
 
 from iobench.ask.capacity.measured import SizedJob, measured_storage
 from iobench.ask.capacity.requirement import Demand, requirement
-from iobench.ask.capacity.sizing import Saves, ring_bytes
 from iobench.base.errors import UsageError
 from iobench.data.dataset import layout_of
 from iobench.judge.rebuild import conclude
@@ -20,7 +19,6 @@ from iobench.record.training import CeilingDetails, FindMax
 from iobench.record.verdict import Estimate
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
-from tests.processes import document
 from tests.unit.conftest import build_run
 
 
@@ -179,7 +177,7 @@ def test_small_random_samples_cost_whole_blocks() -> None:
     assert exact.read_amplification == 1
 
 
-# Checkpoints, restores and the network
+# What a run measured
 
 
 def test_without_a_new_order_a_page_cache_holds_all_or_nothing() -> None:
@@ -193,37 +191,6 @@ def test_without_a_new_order_a_page_cache_holds_all_or_nothing() -> None:
     need = size("resnet50-h100", demand, None, fixed)
     assert need.cache.page_cache_hit_rate == 1
     assert need.cache_to_halve_bytes_per_host == pytest.approx(whole / 4)
-
-
-def test_reads_and_saves_at_the_same_time_and_a_restore() -> None:
-    saves = Saves(
-        checkpoint_bytes=105_000_000_000, budget_s=60, every_s=1800, restore_budget_s=0.25
-    )
-    need = size("unet3d-b200", Demand(accelerators=8, hosts=2, saves=saves))
-    assert need.together_bytes_per_s == pytest.approx(need.buy_bytes_per_s + 1.75e9)
-    assert need.restore_bytes_per_s == pytest.approx(420e9)
-    assert need.peak_read_bytes_per_s == need.restore_bytes_per_s  # 8 of them take 51 GB/s
-    assert need.network.needed == pytest.approx(210e9)
-    assert need.saves.mean_write_bytes_per_s == pytest.approx(105e9 / 1800)
-    every = Saves(checkpoint_bytes=10**9, restore_budget_s=10, restore_copies=8)
-    need = size("unet3d-b200", Demand(accelerators=8, saves=every))
-    assert need.restore_bytes_per_s == pytest.approx(8e8)
-    assert need.write_bytes_per_s is None
-    assert need.peak_read_bytes_per_s == pytest.approx(need.demanded_read_bytes_per_s, rel=1e-3)
-
-
-def test_gradients_share_the_network() -> None:
-    """ViT-B/16 in fp32 on 4 hosts: 346 MB of gradients, of which each host sends 519 MB in a step.
-    At 5 Gb/s that alone takes 0.83 s.
-    """
-    parameters = 86_567_656
-    assert ring_bytes(4 * parameters, 1) == 0
-    demand = Demand(accelerators=32, hosts=4, gradient_bytes=4 * parameters)
-    found = size("resnet50-h100", demand)
-    assert found.network.gradients == pytest.approx(519.4e6 * 0.9 / 0.224, rel=1e-3)
-    assert found.network.samples_in == pytest.approx(found.buy_bytes_per_s / 4)
-    assert found.network.needed == found.network.samples_in + found.network.gradients
-    assert size("resnet50-h100", Demand(accelerators=32, hosts=4)).network.gradients is None
 
 
 def test_a_measured_storage_counts_by_its_low_end() -> None:
@@ -278,51 +245,3 @@ def test_a_storage_feeds_as_many_as_a_search_found() -> None:
     )
     found = measured_storage(conclude(build_run().with_job(find_max=search)), job)
     assert (found.accelerators_fed, found.missing_bytes_per_s) == (2, 0.0)
-
-
-def test_what_no_storage_can_give() -> None:
-    """100 % allows no wait at all; one worker with one read of a second in flight is too few."""
-    for demand, overrides in (
-        (Demand(accelerators=2, required=1.0), ()),
-        (Demand(accelerators=2, latency_s=1.0), ("loader.workers=1", "reader.concurrency=1")),
-    ):
-        need = size("unet3d-b200", demand, None, overrides)
-        assert need.buy_bytes_per_s is None
-        assert need.not_measured["buy_bytes_per_s"]
-        assert need.margin.highest < demand.required if demand.required else True
-
-
-# Several workloads
-
-
-JOBS = "unet3d-h100 resnet50-h100"
-
-
-def test_what_two_workloads_need_is_added_up() -> None:
-    """Each with its own number of accelerators and hosts, as if it was sized alone."""
-    alone = [
-        document("size unet3d-h100 --accelerators 16 --hosts 2"),
-        document("size resnet50-h100 --accelerators 8"),
-    ]
-    both = document(f"size {JOBS} --accelerators 16,8 --hosts 2,1")
-    for of_one, in_both in zip(alone, both["jobs"], strict=True):
-        assert {**of_one, "instance": None} == {**in_both, "instance": None}
-    assert both["together"]["accelerators"] == 24
-    for key in (
-        *("buy_bytes_per_s", "buy_reads_per_s", "read_bytes_per_s", "peak_read_bytes_per_s"),
-        *("opens_per_s", "dataset_bytes"),
-    ):
-        assert both["together"][key] == pytest.approx(sum(each[key] for each in alone)), key
-
-
-def test_a_dataset_that_both_read_counts_once() -> None:
-    found = document("size unet3d-h100 unet3d-b200 --accelerators 8")
-    first, second = found["jobs"]
-    assert first["dataset"] == second["dataset"]
-    assert found["together"]["dataset_bytes"] == first["dataset_bytes"]
-
-
-def test_a_job_that_no_storage_can_feed_has_no_sum() -> None:
-    found = document(f"size {JOBS} --accelerators 8 --required-au 1")
-    assert found["together"]["buy_bytes_per_s"] is None
-    assert found["together"]["not_measured"]["buy_bytes_per_s"]

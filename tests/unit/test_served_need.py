@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from iobench.judge.figures.requests import served
 from iobench.judge.rebuild import served_again
 from iobench.record.run import ServingRecord, load_run
 from iobench.settings.scenario import Scenario
-from tests.processes import in_process
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0/runs/serving"
 RATE, STEP, LIMIT = 500.0, 0.001, 0.02
@@ -99,18 +97,6 @@ def test_reads_of_a_run_are_drawn_from_what_it_recorded() -> None:
     assert took.min() <= np.median(found) <= took.max()
 
 
-def test_the_command_answers_for_a_scenario_and_a_run(tmp_path: Path) -> None:
-    words = ("size", "resnet50-server", "--rate", 1000, "--from", GOLDEN, "--json")
-    code, out, err = in_process(*words)
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert (found["limit_s"], found["measured_run"]) == (0.015, load_run(GOLDEN).run_id)
-    assert found["holds"] == (found["latency_s"] <= 0.015)
-    assert found["holds"] == (found["most_read_s"] >= found["read_s"])
-    for form in ("text", "html", "markdown"):
-        assert in_process(*words[:-1], "--format", form)[0] == 0
-
-
 # What if: a run that served requests, with changes whose answer is known
 
 READERS, READ_NS = 4, 2_000_000
@@ -148,28 +134,12 @@ def p99(doc: ServingRecord) -> float:
     return doc.metrics["latency_p99_s"].median
 
 
-def test_a_longer_step_is_in_every_latency() -> None:
-    found = predicted(step_time=TWICE)
-    step = found.before.job.scenario.step_time
-    assert found.model_error == 0
-    for one, other in zip(found.what_if.job.repetitions, found.before.job.repetitions, strict=True):
-        assert (one.latency_p50_s or 0) >= (other.latency_p50_s or 0) + step * 0.99
-        assert one.parts.storage_s == other.parts.storage_s
-
-
 def test_what_does_not_change_stays() -> None:
     found = predicted(accelerators=Quantity(1))
     assert p99(found.what_if) == p99(found.before)
     again = predicted(latency=Quantity(1.0, relative=True))
     assert p99(again.what_if) == pytest.approx(p99(again.before), rel=0.02)
     assert again.model_error == pytest.approx(0, abs=0.02)
-
-
-def test_slower_reads_break_the_limit() -> None:
-    found = predicted(latency=Quantity(10, relative=True))
-    assert found.what_if.job.verdict is not None
-    assert found.what_if.job.verdict.holds is False
-    assert p99(found.what_if) > 3 * p99(found.before)
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -186,12 +156,3 @@ WRONG: dict[str, dict[str, Any]] = {
 def test_a_change_that_can_not_be_predicted_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         predicted(**WRONG[name])
-
-
-def test_as_a_user_calls_it() -> None:
-    code, out, err = in_process("whatif", GOLDEN, "--latency", "0.5x", "--concurrency", 8)
-    assert (code, err) == (0, "")
-    assert "predicted" in out
-    document = json.loads(in_process("whatif", GOLDEN, "--accelerators", 2, "--json")[1])
-    assert document["what_if"]["job"]["scenario"]["accelerators"] == 2
-    assert in_process("whatif", GOLDEN, "--workers", 8)[0] == 2
