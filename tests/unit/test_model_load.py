@@ -341,12 +341,6 @@ def half_of_it_storage() -> ModelLoadRecord:
     return record(rounds + more, spec={"replicas": [1, 4]}, plain=plain(RATE) + plain(RATE, 4))
 
 
-def test_without_a_run_the_storage_has_all_the_time() -> None:
-    need = load_need("m", 10 * GB, replicas=8, ready_s=20)
-    assert (need.storage_bytes_per_s, need.host_bytes_per_s) == (4e9, 0.5e9)
-    assert (need.rest_s, need.measured_bytes_per_s) == (0, None)
-
-
 def test_what_a_load_takes_besides_is_taken_from_the_time() -> None:
     """A model of twice the bytes takes twice as long beside the storage."""
     run = half_of_it_storage().job
@@ -355,16 +349,6 @@ def test_what_a_load_takes_besides_is_taken_from_the_time() -> None:
     assert need.storage_bytes_per_s == pytest.approx(8 * 2e9 / 4)
     assert need.measured_bytes_per_s == RATE
     assert need.measured_ready_s == pytest.approx(4 + 2 + 8 * 2e9 / RATE)
-
-
-def test_the_hosts_cost_what_their_hours_cost() -> None:
-    instance = Instance(type="x", usd_per_hour=36, network_baseline_gbps=8)
-    need = load_need("m", 10 * GB, replicas=8, ready_s=20, instance=instance)
-    assert need.loading_usd == pytest.approx(8 * 36 * 20 / 3600)
-    assert need.network_bytes_per_s == 1e9
-    assert (
-        load_need("m", GB, replicas=8, ready_s=20, instance=Instance(type="y")).loading_usd is None
-    )
 
 
 def test_a_start_costs_what_its_hosts_cost_until_it_is_ready() -> None:
@@ -384,13 +368,6 @@ def test_a_start_costs_what_its_hosts_cost_until_it_is_ready() -> None:
     }
     assert min(each.usd for each in spot) == pytest.approx(3 * 18 * 10 / 3600)
     assert load_costs("r", run, [(1, Instance(type="z"))]) == []
-
-
-@pytest.mark.parametrize("ready_s", [5.0, 6.0])
-def test_no_rate_is_enough_where_no_time_is_left(ready_s: float) -> None:
-    run = half_of_it_storage().job
-    need = load_need("m", 2 * GB, replicas=8, ready_s=ready_s, engine_start_s=4, run=run)
-    assert (need.storage_bytes_per_s, need.host_bytes_per_s) == (None, None)
 
 
 @pytest.mark.parametrize("asked", [Quantity(2, relative=True), Quantity(2 * RATE)])

@@ -16,24 +16,13 @@ from iobench.base.errors import SpecError
 from iobench.settings.base import apply_overrides, build, find_spec, known_specs
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec
 from iobench.settings.wildcards import matches
-from iobench.settings.workload import Workload
 from iobench.settings.yamlfile import read_yaml
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
-WORKLOAD: dict[str, Any] = {
-    "name": "w",
-    "dataset": "d",
-    "batch_size": 4,
-    "accelerator": {"step_time": "323ms"},
-}
 
 
 def dataset(**changes: Any) -> DatasetSpec:
     return build(DatasetSpec, {**DATASET, **changes}, where="d")
-
-
-def workload(**changes: Any) -> Workload:
-    return build(Workload, {**WORKLOAD, **changes}, where="w")
 
 
 def refusal(make: Any) -> str:
@@ -42,45 +31,6 @@ def refusal(make: Any) -> str:
         make()
     assert caught.value.exit_code == 2
     return str(caught.value)
-
-
-# Unknown and missing keys
-
-
-def test_a_value_where_a_group_belongs() -> None:
-    assert (
-        refusal(lambda: dataset(sample_size="3 MB"))
-        == "d: 'sample_size': expected a group of keys, found str"
-    )
-    assert "'reader': expected a group of keys" in refusal(lambda: workload(reader=None))
-    assert "expected a mapping" in refusal(lambda: build(DatasetSpec, [1], where="d"))
-
-
-# Values
-
-
-@pytest.mark.parametrize(
-    ("size", "says"),
-    [
-        ({"distribution": "normal", "mean": 5}, "'stdev'"),
-        ({"distribution": "lognormal", "mean": 5}, "'sigma'"),
-        ({"distribution": "quantiles"}, "'quantiles'"),
-        ({"mean": 5, "stdev": 2}, "'stdev'"),
-        ({"mean": 5, "min": 9, "max": 7}, "min (9)"),
-        ({"mean": 5, "max": 4}, "mean (5)"),
-        ({"distribution": "quantiles", "quantiles": [[0, 1]]}, "quantiles"),
-        ({"distribution": "quantiles", "quantiles": [[0, 9], [1, 1]]}, "quantiles"),
-        (
-            {"distribution": "quantiles", "quantiles": [[0, 1], [float("nan"), 2], [1, 3]]},
-            "quantiles",
-        ),
-        ({"distribution": "zipf", "mean": 5}, "'sample_size.distribution'"),
-    ],
-)
-def test_a_distribution_needs_its_own_parameters_and_no_others(
-    size: dict[str, Any], says: str
-) -> None:
-    assert says in refusal(lambda: dataset(sample_size=size))
 
 
 def test_the_mean_of_quantiles_is_the_area_under_them() -> None:
@@ -112,13 +62,6 @@ def test_an_override_reaches_into_groups_and_is_yaml() -> None:
         "name": "a=b",
     }
     assert before == {"reader": {"shuffle": True}, "batch_size": 4}
-
-
-@pytest.mark.parametrize("override", ["sample_bytes.mean=3", "sample_sizes={mean: 3, stdev: 1}"])
-def test_a_group_that_is_unknown_is_like_one_with_the_same_keys(override: str) -> None:
-    told = refusal(lambda: load_dataset_spec("demo", [override]))
-    assert "'sample_size'" in told
-    assert "'samples'" not in told
 
 
 def test_an_override_chooses_how_shards_are_cut_and_sizes_are_drawn() -> None:
