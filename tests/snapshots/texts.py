@@ -235,11 +235,11 @@ REPORTS = (
     "size unet3d-b200 --accelerators 8 --hosts 2 --checkpoint-bytes 105GB --checkpoint-budget 60s"
     " --checkpoint-every 30m --restore-budget 250ms --details",
     "size resnet50-h100 --accelerators 32 --hosts 4 --gradient-bytes 346MB --details",
-    "size unet3d-h100 resnet50-h100 --accelerators 16,8 --hosts 2,1",
+    "size unet3d-h100 resnet50-h100 --accelerators 16,8 --hosts 2,1 --details",
     "size unet3d-h100 unet3d-b200 --accelerators 8 --details",
-    "size unet3d-h100 resnet50-h100 --accelerators 8 --required-au 1",
+    "size unet3d-h100 resnet50-h100 --accelerators 8 --required-au 1 --details",
     "size unet3d-b200 --accelerators 2 --latency 1s --set loader.workers=1"
-    " --set reader.concurrency=1",
+    " --set reader.concurrency=1 --details",
     "size resnet50-server --rate 1000 --from results/serving --details",
     "size llama3-70b-weights --replicas 64 --ready 10m --from results/model-load --details",
     "size llama3-70b-weights --replicas 64 --ready 60s --from results/model-load",
