@@ -32,8 +32,8 @@ class StepFacts(Record):
     # part beside the backward pass. None without an exchange; the time is not measured on GPUs.
     gradient_bytes: Count | None = None
     exchange_s: Figure | None = None
-    first_loss: Figure | None = None
-    last_loss: Figure | None = None
+    first_loss: float | None = None  # a loss may be negative
+    last_loss: float | None = None
 
 
 class StepsHost(OpenRecord):

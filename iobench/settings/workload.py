@@ -435,6 +435,15 @@ class Workload(Strict):
         return self
 
     @model_validator(mode="after")
+    def _sleeps_in_its_own_loader(self) -> Workload:
+        if self.reader.prep_time and self.loader.subject.reads_itself:
+            raise ValueError(
+                "reader.prep_time is the time of iobench's own loader, and the loader "
+                f"'{self.loader.kind}' would not take it: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _reads_ahead_in_order(self) -> Workload:
         if not self.loader.in_order and self.reader.read_ahead is True:
             raise ValueError(

@@ -79,6 +79,13 @@ def test_the_times_of_samples_have_the_mean_and_the_spread_that_were_asked_for()
     assert prep_times(ReaderSpec(prep_cv=1.5), 5) is None
 
 
+@pytest.mark.parametrize("kind", ["webdataset", "torch-map"])
+def test_a_loader_that_would_not_take_the_time_is_refused(kind: str) -> None:
+    with pytest.raises(SpecError, match=f"prep_time.*'{kind}'"):
+        load_workload("demo", ["reader.prep_time=20ms", f"loader.kind={kind}"])
+    assert load_workload("demo", ["reader.prep_time=20ms"]).reader.prep_time == 0.02
+
+
 @pytest.mark.parametrize("format", ["files", "parquet"])
 def test_the_time_is_spent_and_counted_as_preparation(
     make_dataset: MakeDataset, format: str

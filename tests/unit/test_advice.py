@@ -196,6 +196,25 @@ def test_a_further_change_is_promised_no_more_than_the_run_without_its_storage()
     assert faster.what_if.metrics["samples_per_s"].median <= 2.21 * 107 * (1 + 1e-9)
 
 
+def test_two_rounds_that_differ_do_not_bound_what_faster_storage_brings() -> None:
+    """Without its storage the run was 0.8 x and 1.7 x as fast: 1.17 x, known to nothing."""
+    rounds = [
+        {"repetition": at, "samples_per_s": gain * 330, "base_samples_per_s": 330, "seconds": 1}
+        for at, gain in enumerate((0.8, 1.7))
+    ]
+    one = {"stage": "storage", "gain": {"value": 1.17, "low": 0.01, "high": 126.0, "n": 2}}
+    doc = build_run(
+        accelerators=1,
+        rates={"storage_raw": 330, "fetch": 330, "prep": 5000},
+        measured=330,
+        au=0.33,
+        ablations=[one | {"rounds": rounds}],
+        dataset={"shards": 60_000},
+    )
+    found = what_if([(doc, {})], Change(storage_bandwidth=Quantity(2, relative=True)))
+    assert found.what_if.metrics["samples_per_s"].median == pytest.approx(1.7 * 330)
+
+
 FILL = {"fill": (1.38, 1.42), "storage": (0.98, 1.02)}
 
 

@@ -91,6 +91,15 @@ def test_training_learns_from_the_batches(optimizer: str) -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
+def test_a_loss_below_zero_can_be_recorded() -> None:
+    accelerator = prepared(model="tests.networks:Negative")
+    accelerator.step(batch(), 0)
+    facts = accelerator.facts()
+    assert facts.last_loss is not None
+    assert facts.last_loss < 0
+    assert StepFacts.model_validate(facts.model_dump()) == facts
+
+
 def test_a_sample_that_is_too_small_is_refused() -> None:
     with pytest.raises(UsageError, match="3072"):
         prepared().step(batch(size=3000), 0)

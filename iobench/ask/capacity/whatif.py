@@ -15,7 +15,7 @@ from ...base.documents import UNPRINTED
 from ...base.errors import UsageError
 from ...base.units import format_count
 from ...judge.evidence import Evidence
-from ...judge.figures.ablations import interval
+from ...judge.figures.ablations import MIN_ROUNDS, interval
 from ...judge.figures.events import Events
 from ...judge.judged import judge
 from ...judge.promise import limit_of
@@ -145,12 +145,24 @@ def _without_storage(before: Evidence, change: Change) -> Estimate | None:
     if change != storage or gain is None or not before.measured:
         return None
     low, high = interval(gain)
+    if gain.n < MIN_ROUNDS:  # two rounds may differ by more than their interval says
+        high = max(high, *_rounds_without_storage(before))
     return Estimate(
         value=max(1.0, gain.value) * before.measured,
         low=max(1.0, low) * before.measured,
         high=max(1.0, high) * before.measured,
         n=gain.n,
     )
+
+
+def _rounds_without_storage(before: Evidence) -> list[float]:
+    """The gain of each round, and 0."""
+    found = [0.0]
+    for ablation in before.job.ablations:
+        for one in ablation.rounds if ablation.stage == "storage" else ():
+            if one.complete and one.samples_per_s and one.base_samples_per_s:
+                found.append(one.samples_per_s / one.base_samples_per_s)
+    return found
 
 
 def _bounds(without: Estimate | None, then: tuple[str, float] | None) -> dict[str, Estimate]:
