@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -52,10 +53,6 @@ class StorageFile(Seekable):
         return count
 
 
-_SMALL = 1 << 20
-"""Bytes. Small reads (headers, directories) are served from a buffer of this size."""
-
-
 @contextmanager
 def file_over(sink: Sink) -> Iterator[SinkFile]:
     """A sink as a file.
@@ -97,6 +94,36 @@ class SinkFile(io.RawIOBase):
         return self._position
 
 
+_BLOCK, _BLOCKS = 256 << 10, 4
+"""Bytes of a block from which small reads (headers, directories) are served, and how many of the
+last blocks are kept. torch looks at both ends of an archive in turns: a single one would be read
+again each time."""
+
+
+class _Blocks(StorageFile):
+    """A file that keeps the last blocks; a read ends with the block that has its beginning."""
+
+    def __init__(self, storage: Storage, key: str) -> None:
+        super().__init__(storage, key)
+        self._kept: deque[tuple[int, memoryview]] = deque(maxlen=_BLOCKS)
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        start = self.position
+        for begin, block in self._kept:
+            if 0 <= start - begin < len(block):
+                part = block[start - begin :][: len(view)]
+                view[: len(part)] = part
+                self.position += len(part)
+                return len(part)
+        if len(view) >= _BLOCK or start >= self.size:
+            return super().readinto(view)
+        block = memoryview(bytearray(min(_BLOCK, self.size - start)))
+        self._kept.append((start, block[: super().readinto(block)]))
+        self.position = start
+        return self.readinto(view) if len(self._kept[-1][1]) else 0
+
+
 def buffered(storage: Storage, key: str) -> io.BufferedReader:
-    """An object as a file: small reads come from a buffer, large ones go to the reader's memory."""
-    return io.BufferedReader(StorageFile(storage, key), buffer_size=_SMALL)
+    """An object as a file: small reads come from blocks, large ones go to the reader's memory."""
+    return io.BufferedReader(_Blocks(storage, key))
