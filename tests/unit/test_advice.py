@@ -233,3 +233,36 @@ def test_data_of_a_loader_of_the_users_own_is_what_it_is(persistent: bool, says:
     assert "first-batches" in ids
     assert "longer-epochs" not in ids
     assert ("persistent_workers" in found.advice[0].change) is says
+
+
+# What if
+
+
+def test_a_model_is_not_corrected_by_another_stages_error() -> None:
+    """The CPU was overestimated; with steps of 5 times the length the accelerators are fed at 600
+    samples/s, whatever the CPU does.
+    """
+    doc = build_run(
+        accelerators=3,
+        rates={"storage_raw": 9000, "fetch": 2600, "prep": 2000},
+        measured=1130,
+        au=0.38,
+    )
+    found = what_if([(doc, {})], Change(step_time=Quantity(5, relative=True)))
+    rate = found.what_if.metrics["samples_per_s"].median
+    assert rate == pytest.approx(600)
+    assert found.corrected_samples_per_s in (None, pytest.approx(600))
+
+
+def test_workers_that_take_turns_are_modelled_as_that() -> None:
+    """Fetch 1,000 and prep 1,200 in turns are 545. Reads of half the latency: 750."""
+    doc = build_run(
+        rates={"storage_raw": 9000, "fetch": 1000, "prep": 1200, "loader": None},
+        measured=545,
+        au=0.27,
+        dataset={"shards": 60_000},
+        workload={"reader": {"concurrency": 1}},
+    )
+    found = what_if([(doc, {})], Change(latency=Quantity(0.5, relative=True)))
+    rate = found.what_if.metrics["samples_per_s"].median
+    assert rate == pytest.approx(1 / (1 / 2000 + 1 / 1200), rel=0.05)

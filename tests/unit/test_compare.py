@@ -140,10 +140,14 @@ def test_a_history_of_such_runs_has_no_change_where_their_length_changed() -> No
     assert found.drift.sd < 0.02
 
 
+def keep(folder: Path | str, doc: dict[str, Any]) -> None:
+    """Write a record into a folder of its own."""
+    Path(folder).mkdir(parents=True)
+    Path(folder, "run.json").write_text(json.dumps(doc))
+
+
 def write(name: str, rates: list[float], **changes: Any) -> str:
-    folder = Path(name)
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(document(rates, **changes)))
+    keep(name, document(rates, **changes))
     return name
 
 
@@ -286,8 +290,7 @@ def with_waits(name: str, waits: list[float], *, steps: int = 10, **figures: flo
     for number, wait in enumerate(waits):
         doc = document([BASE[number]], run_id=f"{name}-{number}")
         doc["job"]["repetitions"][0] |= {"wait_p99_s": wait, "steps": steps, **figures}
-        Path(f"{name}/{number}").mkdir(parents=True)
-        (Path(name) / str(number) / "run.json").write_text(json.dumps(doc))
+        keep(f"{name}/{number}", doc)
     return name
 
 
@@ -443,8 +446,7 @@ def test_what_does_not_count_is_named() -> None:
     write("r/nan", [*FAST[:5], float("nan")])
     Path("r/half").mkdir()
     Path("r/half/run.json").write_text('{"schema_version": "1.0", "run')
-    Path("r/foreign").mkdir()
-    Path("r/foreign/run.json").write_text('["not ours"]')
+    keep("r/foreign", ["not ours"])  # type: ignore[arg-type]
     Path("r/notes.txt").write_text("mine")
     found = compared("r", "s")
     (each,) = found["comparisons"]
@@ -496,9 +498,7 @@ def as_nobody() -> None:
 
 def test_a_folder_that_may_not_be_opened_is_left_out(of_nobody: Path) -> None:
     for name in ("good", "closed", "unnamed/run"):
-        (of_nobody / name).mkdir(parents=True)
-        text = json.dumps(document([1.0], run_id=name))
-        (of_nobody / name / "run.json").write_text(text)
+        write(str(of_nobody / name), [1.0], run_id=name)
     (of_nobody / "closed").chmod(0)
     (of_nobody / "unnamed").chmod(0o444)  # its names may be listed, and nothing else
     as_nobody()

@@ -23,7 +23,7 @@ from iobench.settings.instances import Instance
 from tests.processes import in_process
 from tests.requests import SCENARIO, build_serving, build_trial
 from tests.unit.conftest import build_run
-from tests.unit.test_compare import BASE, FAST, cut_run, document
+from tests.unit.test_compare import BASE, FAST, cut_run, document, keep
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -377,10 +377,9 @@ def found_by(words: list[str]) -> Any:
 @pytest.fixture
 def both(tmp_path: Path) -> list[str]:
     for name, rates in (("a", BASE), ("b", FAST)):
-        (tmp_path / name).mkdir()
         changes = {"dataset__samples": 1000, "host__instance_type": "g5.2xlarge"}
         changes["storage__url"] = f"/{name}"
-        (tmp_path / name / "run.json").write_text(json.dumps(document(rates, **changes)))
+        keep(tmp_path / name, document(rates, **changes))
     return ["cost", str(tmp_path / "a"), str(tmp_path / "b")]
 
 

@@ -143,7 +143,7 @@ FEW = [(10_000 * number, 1000) for number in range(12)]
 TEXT = b"".join(CONTENT[offset:][:1000] for offset, _ in FEW)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     ranges=st.lists(
         st.tuples(st.integers(0, 199_999), st.integers(1, 50_000)), min_size=1, max_size=8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,24 @@ def test_more_ranks_are_limited_by_the_storage_too() -> None:
     assert many.accelerator_utilization.value == pytest.approx(50 / 64)
     alone = fed(doc).at[1]  # storage for four, by its fetch ceiling without an interval
     assert alone.accelerator_utilization.value == pytest.approx(4 / 8)
+
+
+def test_accelerators_fed_are_a_property_of_the_storage() -> None:
+    """100,000 reads/s in all, 8 in flight for each rank, which takes 0.9 x 500 samples/s: how many
+    it could feed does not depend on how many ranks asked. With so few reads in flight it feeds
+    fewer than these.
+    """
+    could = set()
+    for ranks in (1, 2, 4, 8):
+        doc = build_run(
+            accelerators=ranks,
+            rates={"fetch": 400 * ranks, "prep": 1e5, "loader": 1e5},
+            measured=400 * ranks,
+            au=0.8,
+            workload={"accelerator": {"kind": "emulated", "name": "h", "step_time": 0.2}},
+        )
+        doc = with_curve(doc, curve_of(100_000.0, points=9), in_flight=8 * ranks)
+        found = conclude(doc).job.verdict.fed
+        assert found.accelerators < ranks
+        could.add(found.potential)
+    assert could == {math.floor(100_000 / (0.9 * 500))}

@@ -20,7 +20,7 @@ from iobench.record.run import TrainingRecord
 from iobench.report.history import sections
 from iobench.report.render_text import render_text
 from tests.processes import printed, refused
-from tests.unit.test_compare import document
+from tests.unit.test_compare import document, keep
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -117,9 +117,7 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for number, each in enumerate([*runs([1.0] * 5 + [0.8] * 5), *runs([1.0] * 2)]):
         if number >= 10:
             each["job"]["workload"]["batch_size"] = 99
-        folder = tmp_path / "results" / f"{number:02d}"
-        folder.mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps(each))
+        keep(f"results/{number:02d}", each)
     (tmp_path / "results" / "half").mkdir()
     (tmp_path / "results" / "half" / "run.json").write_text("{")
     over_time = "compare results --over-time w"
@@ -140,10 +138,7 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert refused(f"{over_time} --metric speed")
     assert "blocked_s" in refused(f"{over_time} --metric blocked_s")
     assert refused("compare nowhere --over-time w")
-    (tmp_path / "none" / "r").mkdir(parents=True)
-    (tmp_path / "none" / "r" / "run.json").write_text(
-        json.dumps(document([], status="interrupted"))
-    )
+    keep("none/r", document([], status="interrupted"))
     told = refused("compare none --over-time w")
     assert ("none/r" in told, "interrupted" in told) == (True, True)
 
@@ -158,9 +153,7 @@ def test_runs_with_other_settings_are_another_history(
         each["job"]["workload"]["loader"] = {"workers": 2 + number % 2}
         each["job"]["workload"]["max_steps"] = 10 + number
         each["job"]["fitted"] = {"asked_max_steps": 178}
-        folder = tmp_path / "results" / str(number)
-        folder.mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps(each))
+        keep(f"results/{number}", each)
     histories = json.loads(printed("compare results --over-time w --json"))["histories"]
     assert [len(each["entries"]) for each in histories] == [5, 5]
     assert not any(each["points"] or each["possible"] for each in histories)
