@@ -15,7 +15,7 @@ import pytest
 from iobench.base.errors import MissingObjectError, StorageError, TargetRefusedError
 from iobench.settings.workload import LocalCacheSpec
 from iobench.storage import open_storage
-from iobench.storage.base import Retries, Storage
+from iobench.storage.base import Storage
 from iobench.storage.local_cache import local_cache
 from iobench.testing.storage import StorageContract, content, put, read
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
@@ -311,22 +311,6 @@ def test_a_missing_object_is_told_from_a_missing_bucket(pair: tuple[S3Server, st
             call(nowhere)
     here.close()
     nowhere.close()
-
-
-def test_it_says_what_it_is(pair: tuple[S3Server, str], s3: Any) -> None:
-    facts = s3.facts()
-    assert facts["page_cache"] is False
-    assert facts["client"] == pair[1]
-    assert pair[1] in facts["client_versions"]
-    expected = {
-        "endpoint": pair[0].endpoint,
-        "region": "us-east-1",
-        "addressing": "path",
-        "part_size_bytes": PART,
-        "timeout_s": 20.0,
-    }
-    assert {name: facts[name] for name in expected} == expected
-    assert s3.retried() == Retries(0, 0)
 
 
 def test_the_environment_names_the_endpoint(

@@ -392,13 +392,11 @@ def test_a_loader_that_is_dropped_is_gone_at_once(make_dataset: MakeDataset) -> 
 def test_what_cannot_be_given_is_refused_in_one_line(make_dataset: MakeDataset, load: Load) -> None:
     _, tar = make_dataset(**TAR)
     _, plain = make_dataset(content="jpeg", format="tar", sample_size={"mean": 3000})
-    _, files = make_dataset(content="jpeg", format="files", sample_size={"mean": 3000})
     _, raw = make_dataset(format="tar", content="raw")
     _, record = make_dataset(format="tfrecord")
     _, table = make_dataset(format="parquet")
     for path, more, why in (
         (plain, {"labels": "auto"}, "--set labels=10"),
-        (files, {"labels": "auto"}, "--set labels=10"),
         (record, {"labels": "auto"}, "format 'tfrecord' has no labels"),
         (table, {"labels": "auto"}, "no column 'label'"),
         (tar, {"labels": "folder"}, "need format files"),
@@ -406,7 +404,6 @@ def test_what_cannot_be_given_is_refused_in_one_line(make_dataset: MakeDataset, 
         (tar, {"labels": [1, 2]}, "2 labels.*60 samples"),
         (tar, {"labels": 5}, "cannot be a int"),
         (tar, {"labels": [0.5] * 60}, "cannot be a list"),
-        (tar, {"labels": [[1], [1, 2]] * 30}, "cannot be a list"),
         (tar, {"labels": [1 << 70] * 60}, "cannot be a list"),
         (tar, {"layout": "WHC"}, "layout 'WHC' is not known"),
         (raw, {"layout": "CHW"}, "content 'raw'"),

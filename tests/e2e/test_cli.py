@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shlex
 import shutil
 import socket
 import subprocess
-import sys
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -51,20 +49,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[Found, Path]:
-    """A run in a process of its own with text output, and its directory. Secrets are in its
-    environment, as they are in real ones.
+    """A run with text output, and its directory. Secrets are in its environment, as they are in
+    real ones.
     """
     root = tmp_path_factory.mktemp("ran")
-    secrets = ("AWS_SECRET_ACCESS_KEY", "IOBENCH_CANARY", "FSSPEC_S3_SECRET")
     words = f"run demo --data {data} {QUICK} --results {root}/results --quiet"
-    found = subprocess.run(
-        [sys.executable, "-m", "iobench", *words.split()],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, **dict.fromkeys(secrets, CANARY)},
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_SECRET_ACCESS_KEY", "IOBENCH_CANARY", "FSSPEC_S3_SECRET"):
+            patch.setenv(name, CANARY)
+        found = completed(*words.split())
     assert (found.returncode, found.stderr) == (0, ""), found
     (directory,) = (root / "results").iterdir()
     return found, directory

@@ -106,17 +106,6 @@ def test_codec_and_compress_ratio_show_in_the_files(tmp_path: Path, codec: str) 
     assert 8_000_000 / on_disk == pytest.approx(4, rel=0.1)
 
 
-def test_a_complete_dataset_is_left_as_it_is(tmp_path: Path) -> None:
-    generate(spec(), LocalStorage(tmp_path / "d"), workers=0)
-    before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in (tmp_path / "d").rglob("*")}
-    again = generate(spec(), LocalStorage(tmp_path / "d"), workers=2)
-    assert again.written_samples == 0
-    assert again.manifest.sample_count == 120
-    assert before == {
-        p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in (tmp_path / "d").rglob("*")
-    }
-
-
 def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()

@@ -116,14 +116,3 @@ def test_hosts_with_other_settings_are_refused(tmp_path: Path) -> None:
     assert [each.code for each in found] == [2, 2]
     assert all("host 1 (" in each.err for each in found)
     assert not (tmp_path / "ckpt").exists()
-
-
-def test_an_interrupt_on_a_host_that_is_not_the_first_ends_all(tmp_path: Path) -> None:
-    to = tmp_path / "ckpt"
-    commands = start(tmp_path, str(to), "--repeat", "10000")
-    wait_until(lambda: any(to.glob("step-*/checkpoint.json")), "no save ended")
-    commands[1].signal(signal.SIGINT)
-    assert [each.code for each in ended(commands)] == [130, 130]
-    doc = record_of(tmp_path)
-    assert doc.status == "interrupted"
-    assert doc.job.saves

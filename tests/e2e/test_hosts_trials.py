@@ -160,20 +160,6 @@ def test_a_check_generates_once_and_measures_on_both_hosts(tmp_path: Path) -> No
     assert "2 hosts" in " ".join(first.split())
 
 
-def test_a_host_that_is_killed_while_data_is_generated_ends_the_check(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    words = ("check", f"throttled+{place}?bandwidth=1MB", "--workload", "demo", "--size", "24MiB")
-    commands = start(tmp_path, *words, "--budget", "10min", *QUICK)
-    wait_until(lambda: any(place.glob("*/data/*")), "no data was generated")
-    commands[1].signal(signal.SIGKILL)
-    first, _ = ended(commands)
-    assert first.code == 1
-    assert "host 1 (" in first.err
-    assert list(place.iterdir()) == []
-    assert not list(tmp_path.glob("r/*"))  # nothing was measured after that
-
-
 @pytest.fixture
 def advised(data: Path, tmp_path: Path) -> Path:
     """A run of both hosts, with planted ceilings by which more reads in flight are advised.

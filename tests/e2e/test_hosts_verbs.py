@@ -258,15 +258,3 @@ def test_hosts_that_would_load_otherwise_are_refused_by_name(model: Path, tmp_pa
     found = ended(job(tmp_path, *words, "--copy-to", tmp_path / "copy"))
     assert [each.code for each in found] == [2, 2]
     assert not (tmp_path / "r").exists()
-
-
-def test_a_host_that_is_killed_while_replicas_load_is_named(model: Path, tmp_path: Path) -> None:
-    words = ("load", f"throttled+{model}?bandwidth=1MB", "--loader", "direct", "--quiet")
-    here, there = job(tmp_path, *words, "--results", tmp_path / "r")
-    wait_until(lambda: bool(here.children() and there.children()), "no replica began")
-    there.signal(signal.SIGKILL)
-    found = ended([here, there])
-    assert [each.code for each in found] == [1, -signal.SIGKILL]
-    assert "host 1 (" in found[0].err
-    doc = loads_of(tmp_path / "r")
-    assert (doc.status, len(doc.job.hosts)) == ("failed", 2)

@@ -100,7 +100,7 @@ def test_a_load_that_was_to_be_cold_and_is_warm_is_invalid(
     assert "load.cold-residency" in {each["rule"] for each in doc["findings"]}
 
 
-@pytest.mark.parametrize("share", ["all", "sliced", "exchange"])
+@pytest.mark.parametrize("share", ["sliced", "exchange"])
 def test_ranks_of_a_replica_read_what_their_share_says(
     load: str, share: Sharing, model: Path
 ) -> None:

@@ -247,13 +247,6 @@ def test_retries_are_used_up(opened: Callable[..., Any], proxy: FaultProxy, clie
     assert storage.retried() == Retries(2, 2)
 
 
-def test_nobody_listens(opened: Callable[..., Any], client: str) -> None:
-    port = free_port()
-    storage = opened(client=client, endpoint=f"http://127.0.0.1:{port}", retries=1)
-    text = one_line(lambda: storage.size("x"), "can't be reached")
-    assert f"127.0.0.1:{port}" in text
-
-
 def test_a_name_that_nobody_knows(opened: Callable[..., Any], client: str) -> None:
     storage = opened(
         client=client, endpoint="http://no-such-host.invalid", timeout="5s", deadline="15s"
