@@ -435,37 +435,16 @@ def test_a_heart_that_beats_is_no_dead_one(storage: Any, monkeypatch: pytest.Mon
     assert holder.token == theirs.token
 
 
-_HOLDS = """
-import os, sys, time
-from iobench.storage import open_storage
-from iobench.storage.locks.lock import exclusive, shared
-hold = exclusive if sys.argv[2] == "alone" else shared
-with hold(open_storage(sys.argv[1]), ".marker", verb="x"):
-    print("held", flush=True)
-    if sys.argv[3] == "worker" and os.fork() == 0:
-        time.sleep(600)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("how", ["alone", "with others"])
+@pytest.mark.parametrize("hold", [exclusive, shared])
 @SOME
 def test_the_keeper_of_a_killed_process_removes_the_lock(
-    storage: Any, how: str, s3_environment: Mapping[str, str]
+    storage: Any, hold: Any, s3_environment: Mapping[str, str]
 ) -> None:
     """So that it keeps out no other host, either."""
-    url = getattr(storage, "url", "")
-    if url.startswith("s3://"):
-        url += f"?endpoint={storage.options.endpoint}"
-    process = subprocess.Popen(
-        [sys.executable, "-c", _HOLDS, url, how, "alone"], stdout=subprocess.PIPE
-    )
-    assert process.stdout.readline() == b"held\n"
-    assert len(names(storage)) == 3
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    wait_until(lambda: names(storage) == [MARKER, "data"], "the lock stayed")
+    with in_a_fork(lambda: hold(storage, MARKER, verb="generate")) as child:
+        assert len(names(storage)) == 3
+        kill(child)
+        wait_until(lambda: names(storage) == [MARKER, "data"], "the lock stayed")
 
 
 def test_who_may_not_write_reads_all_the_same() -> None:

@@ -208,8 +208,6 @@ MISTAKES = {
     "no such scenario": ("nothing-like-this", ()),
     "a scenario of another kind": ("resnet50-server", ()),
     "an unknown model": ("", ("--set", "model=llama9")),
-    "a model without a dimension": ("", ("--set", "model.kv_heads=")),
-    "room for less than a prompt": ("", ("--set", "capacity=10kB")),
     "no rate": ("", ("--set", "arrivals.rate=")),
     "a rate and a search": ("", ("--rate", 1, "--find-max")),
     "a search with fewer layers": ("", ("--find-max", "--set", "layers=1")),

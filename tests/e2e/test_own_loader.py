@@ -145,7 +145,6 @@ def test_watched_workers_that_deliver_the_same_samples(
 @pytest.mark.parametrize(
     ("loader", "flags", "code"),
     [
-        ("raises", (), 2),
         ("exits_in_a_batch", (), 1),
         ("ends_at_once", (), 2),
         ("endless", (), 2),

@@ -64,8 +64,7 @@ def check(doc: TrainingRecord, events: Events) -> None:
     assert rebuild(doc, events).job.repetitions == doc.job.repetitions
 
 
-@pytest.mark.parametrize("saves", [False, True])
-def test_ranks_go_on_together_after_each_step(tmp_path: Path, data: Path, saves: bool) -> None:
+def test_ranks_go_on_together_after_each_step(tmp_path: Path, data: Path) -> None:
     """Ranks whose shares differ also save together in the second and the third epoch.
 
     An epoch has 7 steps, the last of which one rank makes alone; the others would come to their
@@ -73,7 +72,7 @@ def test_ranks_go_on_together_after_each_step(tmp_path: Path, data: Path, saves:
     """
     more = ["--checkpoint", "llama3-8b", "--checkpoint-scale", "1/500000"]
     more += ["--checkpoint-every", "3", "--checkpoint-to", str(tmp_path / "c")]
-    doc, events = measured(tmp_path, data, *(more if saves else []))
+    doc, events = measured(tmp_path, data, *more)
     check(doc, events)
     mine = select(events, "measure", 0)
     openings = openings_ns(mine)
@@ -84,17 +83,16 @@ def test_ranks_go_on_together_after_each_step(tmp_path: Path, data: Path, saves:
     assert doc.job.repetitions[0].sync == "step"
     assert doc.job.workload.accelerator.sync == "step"
     assert (doc.job.repetitions[0].sync_s or 0.0) > 0
-    if saves:
-        saved = {
-            (int(epoch), int(step))
-            for epoch, step, took in zip(
-                mine["epoch"], mine["step"], mine["checkpoint_ns"], strict=True
-            )
-            if took > 0
-        }
-        # After 3, 6 ... 18 of the 21 steps. One rank alone saves nothing after the last one.
-        assert {epoch * STEPS + step + 1 for epoch, step in saved} >= {3, 6, 9, 12, 15, 18}
-        assert len(doc.job.saves.saves) == 6
+    saved = {
+        (int(epoch), int(step))
+        for epoch, step, took in zip(
+            mine["epoch"], mine["step"], mine["checkpoint_ns"], strict=True
+        )
+        if took > 0
+    }
+    # After 3, 6 ... 18 of the 21 steps. One rank alone saves nothing after the last one.
+    assert {epoch * STEPS + step + 1 for epoch, step in saved} >= {3, 6, 9, 12, 15, 18}
+    assert len(doc.job.saves.saves) == 6
 
 
 @pytest.mark.parametrize("sync", ["epoch", "none"])
