@@ -220,7 +220,7 @@ MISTAKES = (
     "ab turns",
     "report turns --fail-on 'samples_per_s<1'",
 )
-"""Command lines of users who made one mistake each, in the folder that ``_workplace`` makes."""
+"""Command lines of users who made one mistake each, in the folder that ``workplace`` makes."""
 
 REPORTS = (
     *(f"report results/{run.name}" for run in sorted((GOLDEN / "runs").iterdir())),
@@ -258,6 +258,8 @@ REPORTS = (
     "plan llama3-8b --hosts 1 --host-memory 512GiB --to /mnt/a --print mlpstorage",
     "plan llama3-8b --hosts 1 --host-memory 256GiB --to /mnt/a --print mlpstorage",
     "advise sweep",
+    "report sweep --details",
+    "report results/calibrated results/failed --details",
     "report turns",
     "report inconclusive",
     "report changed --details",
@@ -469,7 +471,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def _workplace() -> Iterator[Path]:
+def workplace() -> Iterator[Path]:
     """A folder with golden data and runs, and with what a user may point to by mistake."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="iobench-texts-") as folder:
@@ -523,19 +525,19 @@ def _shown(command: str, here: Path) -> str:
 
 def helps() -> str:
     """``--help`` of iobench and of every verb."""
-    with _workplace() as here:
+    with workplace() as here:
         return "\n".join(_shown(f"{verb} --help".lstrip(), here) for verb in ("", *VERBS))
 
 
 def errors() -> str:
     """The one-line errors of MISTAKES."""
-    with _workplace() as here, _missing("webdataset", "iobench.load.libraries.wds"):
+    with workplace() as here, _missing("webdataset", "iobench.load.libraries.wds"):
         return "\n".join(_shown(command, here) for command in MISTAKES)
 
 
 def reports() -> str:
     """The text reports of the runs, the sweep and the dataset of version 0.1.0."""
-    with _workplace() as here:
+    with workplace() as here:
         return "\n".join(_shown(command, here) for command in REPORTS)
 
 
