@@ -259,7 +259,8 @@ BY_GAINS: tuple[Criteria, ...] = (
             Criterion(
                 "leaving the accelerators out brings more than all waiting could",
                 "accelerator",
-                "the low end of that gain over 1 / utilization",
+                "the low end of that gain over 1 / utilization, and no other gain above its square "
+                "root",
                 criteria.accelerator_gains_most,
                 tested=True,
             ),

@@ -377,6 +377,9 @@ def accelerator_gains_most(case: Case) -> bool:
     evidence, busy = case.evidence, case.evidence.utilization
     if busy is None or not _accelerator_gains(evidence):
         return False
+    lost = math.sqrt(1 / busy) if busy else math.inf
+    if any(gain.value > lost for stage, gain in evidence.gains.items() if stage != "accelerator"):
+        return False  # another stage may be what is lost, although its rounds do not tell
     return interval(evidence.gains["accelerator"])[0] * busy > 1
 
 

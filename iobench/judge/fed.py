@@ -330,8 +330,8 @@ def _measured(found: Fed, judged: Judged, supply: StorageSupply, each: float) ->
         today = _number(evidence.measured, each)
     if certain and not (low is None and high is None):
         high = min(most if high is None else high, most)
-    elif not certain and high is None and low is not None:
-        high = number
+    elif not certain and high is None:
+        low, high = low or 0, number
     return found.model_copy(
         update={
             "accelerators": min(number, most),

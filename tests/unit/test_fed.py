@@ -138,6 +138,12 @@ def test_starved_ranks_are_more_than_the_storage_feeds() -> None:
     assert other.accelerators == 5
 
 
+def test_a_storage_that_may_not_be_to_blame_could_feed_what_it_delivers_alone() -> None:
+    """One window has no interval: 4,000 samples/s are 4 accelerators, of which 2 starve."""
+    found = fed(build_run(measured=1400.0, au=0.7), "undecided")
+    assert (found.accelerators, found.low, found.high) == (1, 0, 4)
+
+
 def test_sizes_use_the_plateau_unless_something_was_measured() -> None:
     plain = conclude(with_curve(build_run(), curve_of(5000.0)))
     supply = delivered(judge(plain))
