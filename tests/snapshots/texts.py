@@ -30,9 +30,14 @@ from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER, INCONCLUSIVE
 from tests.unit.test_causes import LATENT, SLOW, curve, run_curve, without
 from tests.unit.test_fed_agrees import with_tail
+from tests.unit.test_submission import put, summary
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "0.1.0"
+REFERENCE = HERE.parents[1] / "results" / "reference"
+ODD = {"train_throughput_samples_per_second": [700.0, 700.0, 1400.0, 700.0, 701.0]}
+"""An epoch that is twice as fast as the others."""
+
 
 MISTAKES = (
     # names and keys
@@ -259,6 +264,8 @@ REPORTS = (
     "plan llama3-8b --hosts 1 --host-memory 256GiB --to /mnt/a --print mlpstorage",
     "advise sweep",
     "report sweep --details",
+    "report tried --details",
+    "report submissions --details",
     "report results/calibrated results/failed --details",
     "report turns",
     "report inconclusive",
@@ -489,6 +496,13 @@ def workplace() -> Iterator[Path]:
         for name, found in {"turns": FASTER, "inconclusive": INCONCLUSIVE}.items():
             (here / name).mkdir()
             save_ab(here / name, found)
+        shutil.copytree(REFERENCE / "storage-bound", here / "tried")
+        results = here / "submissions/box/results"
+        for number in (1, 2):
+            put(results / f"unet3d/run_{number}", summary())
+        put(results / "resnet50/run_1", summary(metric=ODD, data_size_per_host_GB=100.0), config={})
+        put(results / "llama/run_1", summary(metric={"save_checkpoint_io_mean_GB_per_second": 2.0}))
+        put(here / "submissions/box/code/dlio_benchmark/tests", summary())
         study = of_changes(GOLDEN / "runs" / "checkpoint-stream")
         (here / "changed").mkdir()
         (here / "changed" / "run.json").write_text(json.dumps(study))

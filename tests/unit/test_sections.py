@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,24 +19,20 @@ import pytest
 import iobench.report
 from iobench.ask.compare.comparison import compare as compare_runs
 from iobench.ask.compare.runs import Group
-from iobench.ask.submission import read_submissions
 from iobench.ask.tuning.recommend import TuningTarget, recommend, sweep_confirmation
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.text import csv_cell, github, markdown
 from iobench.cli import printing
 from iobench.judge.figures.curve import conclude_curve, spent
-from iobench.judge.rebuild import conclude
 from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.record.curve import Rate, StorageCurve, StorageProbe
 from iobench.record.run import TrainingRecord
 from iobench.record.serving import FoundRate
-from iobench.record.verdict import Confirmation, ConfirmationRound, Estimate
 from iobench.report import (
     advise,
     curve,
     plan,
     record,
-    submission,
     walk,
 )
 from iobench.report.page.whole import page
@@ -72,29 +67,10 @@ from tests.snapshots.texts import REPORTS as shown
 from tests.snapshots.texts import workplace
 from tests.unit.conftest import build_run, build_sweep
 from tests.unit.test_compare import BASE, FAST, document
-from tests.unit.test_submission import put, summary
 from tests.words import long_sentences
 
 REPORT = Path(iobench.report.__path__[0])
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
-
-
-def _tried() -> list[Section]:
-    rounds = [
-        ConfirmationRound(round=number, samples_per_s=rate, base_samples_per_s=100.0, seconds=2.0)
-        for number, rate in enumerate((198.0, 200.0, 203.0))
-    ]
-    kept = Confirmation(
-        id="concurrency",
-        change="keep more reads in flight",
-        settings=["reader.concurrency=8"],
-        promised=Estimate(value=2.1, low=2.0, high=2.2),
-        rounds=rounds,
-    )
-    failed = kept.model_copy(
-        update={"settings": ["loader.workers=8"], "rounds": [], "not_measured": "no memory is left"}
-    )
-    return record.sections(conclude(build_run().with_job(confirmations=[kept, failed])))
 
 
 def _walk() -> list[Section]:
@@ -144,15 +120,6 @@ def _probe(*, large: bool) -> list[Section]:
     return curve.sections(found)
 
 
-def _submission() -> list[Section]:
-    """Of two systems; of one of them the files say little."""
-    with TemporaryDirectory() as place:
-        put(Path(place) / "box/unet3d/run1", summary())
-        put(Path(place) / "b/run1", summary(metric={}), config={})
-        put(Path(place) / "c/run1", [])
-        return submission.sections(read_submissions(Path(place)))
-
-
 def _confirmation() -> list[Section]:
     groups = [
         Group(label, [TrainingRecord.model_validate(document([rate])) for rate in rates])
@@ -168,7 +135,6 @@ COMMANDS = [command for command in shown if "--print" not in command]
 
 BUILT: dict[str, Callable[[], list[Section]]] = {
     "run without fio": lambda: record.sections(build_run(rates={"storage_raw": None})),
-    "run that tried its advice": _tried,
     "serving": lambda: record.sections(
         build_serving(
             [build_trial("find-max", rate=rate) for rate in (200.0, 800.0)]
@@ -199,7 +165,6 @@ BUILT: dict[str, Callable[[], list[Section]]] = {
     "walk": _walk,
     "curve": lambda: _probe(large=True),
     "curve of small files": lambda: _probe(large=False),
-    "submission": _submission,
     "tried": _confirmation,
 }
 REPORTS = [*COMMANDS, *BUILT]

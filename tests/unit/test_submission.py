@@ -11,7 +11,7 @@ import yaml
 
 from iobench.ask.submission import is_submission, read_submissions
 from iobench.base.errors import DatasetError
-from tests.processes import printed, refused
+from tests.processes import refused
 
 # Of a published run of v1.0: 18 hosts with 72 A100, 252,000 files, batches of 7, steps of 0.636 s.
 AU = [92.43413956972451, 91.98460154838743]
@@ -99,34 +99,6 @@ def test_what_a_run_says(tmp_path: Path, place: str, stats: str, configs: str) -
     assert "92.2 %" in fact
 
 
-def test_runs_of_one_system_belong_together(tmp_path: Path) -> None:
-    for number in range(1, 6):
-        put(tmp_path / f"box/results/unet3d/run_{number}", summary())
-    put(tmp_path / "box/results/resnet50/run_1", summary(num_accelerators=8))
-    put(tmp_path / "box/code/dlio_benchmark/tests", summary())
-    found = read_submissions(tmp_path)
-    assert sorted((each.name, len(each.runs)) for each in found.found) == [
-        ("box/resnet50", 1),
-        ("box/unet3d", 5),
-    ]
-
-
-def test_less_data_than_the_rules_demand_and_an_odd_epoch(tmp_path: Path) -> None:
-    metric = {"train_throughput_samples_per_second": [700.0, 700.0, 1400.0, 700.0, 701.0]}
-    put(tmp_path / "run1", summary(data_size_per_host_GB=100.0, metric=metric), config={})
-    (one,) = read_submissions(tmp_path).found
-    assert any("epoch 3 of run1 has 2.00 x" in fact for fact in one.facts)
-    assert any("1.1 x the memory" in fact for fact in one.facts)
-
-
-def test_checkpoints_are_read_too(tmp_path: Path) -> None:
-    metric = {"save_checkpoint_io_mean_GB_per_second": 2.0}
-    put(tmp_path / "run1", summary(metric=metric))
-    (one,) = read_submissions(tmp_path).found
-    assert one.mean("save_bytes_per_s") == 2 * 2**30
-    assert one.mean("samples_per_s") is None
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -162,19 +134,6 @@ def test_a_configuration_that_does_not_help(tmp_path: Path, config: object) -> N
     (one,) = read_submissions(tmp_path).found
     assert one.runs[0].whole == one.runs[0].by_rate == ()
     assert not one.falls_short
-
-
-@pytest.mark.parametrize("form", ["text", "json", "csv"])
-def test_report_shows_them(tmp_path: Path, form: str) -> None:
-    put(tmp_path / "box/run1", summary())
-    shown = printed("report --details --format", form, tmp_path)
-    if form == "json":
-        (one,) = json.loads(shown)["found"]
-        assert one["runs"][0]["whole"][0] == pytest.approx(0.889386, rel=1e-5)
-    elif form == "csv":
-        assert "0.8904" in shown
-    else:
-        assert "89.0 %" in shown
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [x, x]\nb: [*a", "\xff"])
