@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iobench.base.errors import DatasetError, MissingPlaceError, StorageError, UsageError
+from iobench.base.errors import DatasetError, StorageError
 from iobench.data.dataset import ResolvedSpec, cheaper_codecs, load_manifest
 from iobench.record.manifest import (
     MANIFEST,
-    MARKER,
     MAX_HEADER_BYTES,
     SAMPLE_COLUMNS,
     SAMPLES,
@@ -60,28 +59,6 @@ def put_table(root: Path, name: str, content: bytes) -> None:
 
 
 # What is not there
-
-
-@pytest.mark.parametrize(
-    ("made", "asked", "kind", "advised"),
-    [
-        ((), "new", MissingPlaceError, "iobench generate NAME --to"),
-        ((), "s3:/bucket/data", MissingPlaceError, "A URL has two slashes: s3://"),
-        (("mine.yaml",), "mine.yaml", UsageError, "iobench generate"),
-        (("mine.yaml", "mine.manifest/"), "mine.yaml", UsageError, "--origin"),
-        (("folder/",), "folder", DatasetError, "iobench scan"),
-        (("half/", f"half/{MARKER}"), "half", DatasetError, "same iobench generate again"),
-    ],
-)
-def test_no_dataset_and_what_to_do(
-    tmp_path: Path, made: tuple[str, ...], asked: str, kind: type[Exception], advised: str
-) -> None:
-    for name in made:
-        if name.endswith("/"):
-            (tmp_path / name).mkdir()
-        else:
-            (tmp_path / name).write_text("{}")
-    assert advised in refused(tmp_path / asked, kind)
 
 
 def test_a_manifest_that_cannot_be_looked_at_may_be_intact(

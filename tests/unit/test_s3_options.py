@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from iobench.base.errors import UsageError
 from iobench.storage import open_storage
 from iobench.storage.s3.errors import TRANSIENT, Kind, explain, failure_of_answer
 from iobench.storage.s3.options import CHOICES, NAMES, parse_options
@@ -42,52 +41,6 @@ def test_text_becomes_values(tmp_path: Path) -> None:
     assert facts["part_size_bytes"] == 64 << 20
     assert facts["timeout_s"] == 0.5
     assert {name for name in facts if name in CHOICES} == set(CHOICES)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("client", "aws"),
-        ("endpoint", "s3.example.com"),
-        ("endpoint", "http://x:port"),
-        ("region", "eu central"),
-        ("addressing", "none"),
-        ("tls_verify", "no"),
-        ("signing", "v2"),
-        ("checksum", "md5"),
-        ("part_size", "1MiB"),
-        ("timeout", "-1s"),
-        ("deadline", "soon"),
-        ("retries", "-1"),
-    ],
-)
-def test_values_that_are_none(name: str, value: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        open_storage("s3://bucket/x", options={name: value})
-    assert caught.value.remedy
-
-
-def test_a_time_out_above_the_deadline() -> None:
-    with pytest.raises(UsageError, match="deadline"):
-        parse_options({"timeout": "30s", "deadline": "10s"})
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "s3://",
-        "s3:///x",
-        "s3://a/x",
-        "s3://b..c/x",
-        "s3://-b/x",
-        "s3://b_/a//b",
-        "s3://bucket/../x",
-        "s3://bucket/./x",
-    ],
-)
-def test_places_that_are_none(url: str) -> None:
-    with pytest.raises(UsageError):
-        open_storage(url)
 
 
 @pytest.mark.parametrize(

@@ -15,21 +15,6 @@ from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 
 
-def test_mlperf_minimum() -> None:
-    # One host of 23 GiB and 146,600,628-byte samples: 843 by the memory rule (MLPerf Storage
-    # 3.1.2); 3,500 by steps for one B200 (batch 7).
-    by_memory = sizing.mlperf_minimum_samples(
-        batch_size=1, accelerators=1, memory_bytes=23 * 2**30, hosts=1, record_bytes=146_600_628
-    )
-    assert by_memory == 843
-    assert (
-        sizing.mlperf_minimum_samples(
-            batch_size=7, accelerators=1, memory_bytes=1, hosts=1, record_bytes=146_600_628
-        )
-        == 3500
-    )
-
-
 @pytest.mark.parametrize(
     ("cached", "hits"),
     [
