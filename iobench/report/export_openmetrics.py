@@ -15,6 +15,7 @@ from statistics import median
 
 from ..base.text import MAX_SHOWN, printable
 from ..judge.checkpoint import values_of_study
+from ..judge.judged import judge
 from ..record.metrics import METRICS, Metric, Unit
 from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
 from ..record.verdict import Estimate
@@ -181,8 +182,10 @@ def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[Family]:
     ]
     told = "Samples/s if a stage took no time, over samples/s as it is; with its 95 % interval."
     yield Family("iobench_gain_ratio", told, gains, "ratio")
+    # A step time that is given is the demand: its calibration, which may be short, only checks it.
+    demand = {"accelerator": judge(doc).evidence.accelerator}
     ceilings = [
-        ({**run, "stage": stage}, ceiling.samples_per_s)
+        ({**run, "stage": stage}, demand.get(stage) or ceiling.samples_per_s)
         for stage, ceiling in doc.job.ceilings.items()
         if ceiling.samples_per_s is not None
     ]

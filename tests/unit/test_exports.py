@@ -67,6 +67,13 @@ def test_openmetrics_has_the_medians_of_the_record(name: str) -> None:
     assert "Inf" not in text
 
 
+def test_the_demand_is_that_of_the_step_time_as_in_the_report() -> None:
+    """Two accelerators of 1,000 samples/s; in a short window steps seemed shorter than they are."""
+    found = samples(openmetrics(build_run(rates={"accelerator": 2951.0})))
+    assert found["iobench_ceiling_samples_per_second", "stage=accelerator"] == 2000
+    assert found["iobench_ceiling_samples_per_second", "stage=fetch"] == 4000
+
+
 def test_labels_of_openmetrics_are_escaped() -> None:
     doc = build_run().model_copy(update={"run_id": HOSTILE + '"\\'})
     text = openmetrics(doc)
