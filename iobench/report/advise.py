@@ -160,7 +160,10 @@ def _settings(settings: Mapping[str, str]) -> str:
 
 def _recommended(found: Recommendation) -> FirstScreen:
     keep = found.gain == 1.0 and not found.changes
-    what = "keep today's settings" if keep else f"take {_settings(found.changes)}"
+    changes = _settings(found.changes)
+    what = "keep today's settings" if keep else f"take {changes}"
+    if found.gain is not None and found.gain > NO_HELP and (found.gain_low or 0.0) <= 1:
+        what = f"perhaps {changes}, whose gain is not proven"
     kept = {key: value for key, value in found.settings.items() if key not in found.changes}
     best = _settings(found.untested or {})
     return FirstScreen(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,8 @@ from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import UsageError
 from iobench.record.run import TrainingRecord
 from iobench.record.sweep import SweepPoint, save_sweep
+from iobench.report import advise
+from iobench.report.sections import FirstScreen
 from iobench.runner.sweeping.confirm import _trials
 from tests.unit.conftest import build_run, build_sweep
 from tests.unit.test_compare import BASE, FAST, document
@@ -432,6 +435,19 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     assert found.changes == {"loader.workers": "4"}
     assert found.confidence == "low"
     assert any("too few" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize(("low", "state"), [(0.99, "perhaps b=2, whose gain is"), (1.02, "take b")])
+def test_a_gain_that_may_be_none_is_no_advice_to_take_the_settings(low: float, state: str) -> None:
+    found = replace(
+        recommend(read_sweep(Path(__file__).parents[1] / "golden/0.1.0/sweep")),
+        changes={"b": "2"},
+        gain=1.09,
+        gain_low=low,
+        gain_high=1.18,
+    )
+    (first,) = (each for each in advise.sections(found) if isinstance(each, FirstScreen))
+    assert first.state.startswith(state)
 
 
 def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path) -> None:
