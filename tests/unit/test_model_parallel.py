@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from iobench.base.errors import SpecError, UsageError
+from iobench.base.errors import UsageError
 from iobench.runner import barrier
-from iobench.settings.base import build
-from iobench.settings.workload import Workload
 from tests.oracle.plants import ran
 
 RUN: dict[str, Any] = {"loader": {"workers": 1}, "batch_size": 5}
@@ -76,21 +74,6 @@ def test_the_demand_is_that_of_the_readers(tmp_path: Path, make_dataset: Any) ->
     assert doc.job.verdict is not None
     assert doc.job.ceilings["accelerator"].samples_per_s == pytest.approx(1000, rel=0.1)
     assert {each.stage for each in doc.job.ablations if each.gain} >= {"storage"}
-
-
-@pytest.mark.parametrize(
-    "accelerator",
-    [
-        {"step_time": "1ms", "model_parallel": 2, "sync": "epoch"},
-        {"kind": "model", "model": "resnet18", "model_parallel": 2},
-        {"step_time": "1ms", "model_parallel": 0},
-    ],
-    ids=str,
-)
-def test_groups_that_can_not_be(accelerator: dict[str, Any]) -> None:
-    spec = {"name": "x", "dataset": "demo", "accelerator": accelerator, **RUN}
-    with pytest.raises(SpecError):
-        build(Workload, spec, where="test")
 
 
 def test_no_checkpoints_beside_them(tmp_path: Path, make_dataset: Any) -> None:

@@ -53,10 +53,6 @@ def test_a_schema_is_published_as_the_classes_have_it(
     assert set(SCHEMAS) == set(DOCUMENTS)
 
 
-def test_a_schema_and_a_kind_do_not_go_together() -> None:
-    assert main(["list", "codecs", "--schema", "run"]) == 2
-
-
 @pytest.mark.parametrize(
     "path", sorted(GOLDEN.rglob("run.json")), ids=lambda path: str(path.relative_to(GOLDEN))
 )

@@ -11,7 +11,6 @@ import yaml
 
 from iobench.ask.submission import is_submission, read_submissions
 from iobench.base.errors import DatasetError
-from tests.processes import refused
 
 # Of a published run of v1.0: 18 hosts with 72 A100, 252,000 files, batches of 7, steps of 0.636 s.
 AU = [92.43413956972451, 91.98460154838743]
@@ -148,9 +147,3 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     assert not is_submission(tmp_path)
     with pytest.raises(DatasetError, match="no result of MLPerf Storage"):
         read_submissions(tmp_path)
-
-
-@pytest.mark.parametrize("words", ["--rules mlperf", "--format trace"])
-def test_what_it_can_not_show(tmp_path: Path, words: str) -> None:
-    put(tmp_path / "box/run1", summary())
-    assert "results of MLPerf Storage" in refused(f"report {words}", tmp_path)
