@@ -223,10 +223,10 @@ def test_checkpoints_are_left_out_and_those_of_other_ablations_are_not_recorded(
 
     spec = CheckpointSpec(model="llama3-8b", scale="1/65536", ranks=1, restores=0)
     plan = make_study_plan(spec, str(tmp_path / "ckpt"), Training())
-    doc, directory = measure(repetitions=2, mixed=Mixed(plan=plan, every=8))
+    doc, directory = measure(mixed=Mixed(plan=plan, every=8))
     assert rows_of(directory, "without-checkpoint")["checkpoint_ns"].max() == 0
     assert rows_of(directory, "without-storage")["checkpoint_ns"].max() > 0
-    assert len(doc.job.saves.saves) == 2 * 2  # after 8 and 16 of 20 steps, in both repetitions
+    assert len(doc.job.saves.saves) == 2  # after 8 and 16 of 20 steps
     assert of(doc)["checkpoint"].gain is not None
     assert doc.job.quiet.steps == 20
     assert not list((tmp_path / "ckpt").glob("*"))
