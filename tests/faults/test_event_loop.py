@@ -1,9 +1,10 @@
-"""The event loop against a real S3 server, also one that misbehaves: it reads, counts and fails as
-the threads do.
+"""The event loop, and connections of a thread's own, against a real S3 server, also one that
+misbehaves: they read, count and fail as the client library does.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from tests.datasets import generated
 from tests.faults.test_s3 import certificates
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
+from tests.servers.scripted import ScriptedServer, answer
 
 __all__ = ["rclone_s3", "s3_environment", "swift_s3"]
 
@@ -57,10 +59,10 @@ def proxy(rclone_s3: S3Server) -> Iterator[FaultProxy]:
 @pytest.fixture
 def engine() -> Iterator[Callable[..., Any]]:
     """``engine(kind, url, option=value, ...)``."""
-    made: list[ReadEngine] = []
+    made: list[Any] = []
 
     def make(
-        kind: type[ReadEngine],
+        kind: Any,
         url: str,
         *,
         concurrency: int = 4,
@@ -77,7 +79,22 @@ def engine() -> Iterator[Callable[..., Any]]:
         one.storage.close()
 
 
-BOTH = (ThreadEngine, EventLoopEngine)
+class OwnConnections:
+    """Reads as an engine does, one at a time, over a connection of this thread's own."""
+
+    def __init__(self, storage: S3Storage, **_: object) -> None:
+        self.storage, self.reader = storage, storage.own_reader()
+
+    def read(self, extents: list[Extent], memory: memoryview) -> int:
+        return sum(self.reader.read_into(each.key, each.offset, memory) for each in extents)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+OURS = (EventLoopEngine, OwnConnections)
+ALL = (ThreadEngine, *OURS)
+each_of_ours = pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
 
 
 def read(reading: ReadEngine, key: str, offset: int, length: int) -> bytes:
@@ -87,31 +104,35 @@ def read(reading: ReadEngine, key: str, offset: int, length: int) -> bytes:
 
 
 def left(reading: Any) -> int:
-    return int(reading._loop.left_to_storage)
+    """Requests of the event loop that the client library made."""
+    return int(reading._loop.left_to_storage) if isinstance(reading, EventLoopEngine) else 0
 
 
+@each_of_ours
 @pytest.mark.parametrize("server", ["rclone", "swift"])
 def test_a_server_understands_the_signed_requests(
-    request: pytest.FixtureRequest, engine: Callable[..., Any], server: str
+    request: pytest.FixtureRequest, engine: Callable[..., Any], server: str, kind: type
 ) -> None:
     """rclone answers ranges with 200, Swift with 206."""
     running = request.getfixturevalue(f"{server}_s3")
-    reading = engine(EventLoopEngine, stored(running), endpoint=running.endpoint)
+    reading = engine(kind, stored(running), endpoint=running.endpoint)
     for key in ("x", ODD_KEY):
         assert read(reading, key, 0, 400_000) == DATA
         assert read(reading, key, 1234, 100_000) == DATA[1234:][:100_000]
         assert read(reading, key, 299_990, 100) == DATA[299_990:]
     assert left(reading) == 0
     assert read(reading, "x", 400_000, 10) == b""  # 416, which the storage explains
+    assert reading.storage.retried() == Retries(0, 0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_of_ours
+@pytest.mark.parametrize("seed", range(3))
 def test_faults_are_survived_and_counted(
-    written: str, proxy: FaultProxy, engine: Callable[..., Any], seed: int
+    written: str, proxy: FaultProxy, engine: Callable[..., Any], seed: int, kind: type
 ) -> None:
     chance = random.Random(seed)
     reading = engine(
-        EventLoopEngine,
+        kind,
         written,
         endpoint=f"http://127.0.0.1:{proxy.port}",
         concurrency=8,
@@ -163,7 +184,7 @@ def test_both_fail_in_the_same_words(
 ) -> None:
     options, breaks = BAD[name]
     told = []
-    for kind in BOTH:
+    for kind in ALL:
         with FaultProxy(rclone_s3.port) as proxy:
             endpoint = f"http://127.0.0.1:{proxy.port}"
             reading = engine(kind, written, endpoint=endpoint, concurrency=1, **options)
@@ -172,7 +193,21 @@ def test_both_fail_in_the_same_words(
                 read(reading, "none" if name == "missing" else "x", 0, 100)
         text = re.sub(r"in [0-9.]+ s|127\.0\.0\.1:\d+", "", str(caught.value))
         told.append((type(caught.value), text, caught.value.remedy, reading.storage.retried()))
-    assert told[0] == told[1]
+    assert told[0] == told[1] == told[2]
+
+
+def test_a_connection_that_the_server_closed_is_made_again_and_is_no_retry(
+    engine: Callable[..., Any],
+) -> None:
+    """The server says nothing of it, and closes after each answer."""
+    with ScriptedServer(lambda asked: answer(206, b"abcd", "Content-Range: bytes 1-4/9")) as server:
+        endpoint = f"http://127.0.0.1:{server.port}"
+        reading = engine(OwnConnections, "s3://bucket/p", endpoint=endpoint)
+        assert read(reading, "x", 1, 4) == b"abcd"
+        reading.reader._socket.shutdown(2)
+        assert read(reading, "x", 1, 4) == b"abcd"
+    assert len(server.asked) == 2
+    assert reading.storage.retried() == Retries(0, 0)
 
 
 def test_tls_is_verified(
@@ -184,9 +219,9 @@ def test_tls_is_verified(
     ) as server:
         (tmp_path / "server" / "data" / BUCKET / "x").write_bytes(DATA)
         endpoint = server.endpoint.replace("http:", "https:")
-        for verify in (str(authority), "false"):
+        for kind, verify in itertools.product(OURS, (str(authority), "false")):
             reading = engine(
-                EventLoopEngine,
+                kind,
                 f"s3://{BUCKET}",
                 endpoint=endpoint,
                 tls_verify=verify,
@@ -196,12 +231,12 @@ def test_tls_is_verified(
                 assert read(reading, "x", 0, 300_000) == DATA
             assert left(reading) == 0
         told = []
-        for kind in BOTH:
+        for kind in ALL:
             reading = engine(kind, f"s3://{BUCKET}", endpoint=endpoint)
             with pytest.raises(StorageError, match="TLS failed") as caught:
                 read(reading, "x", 0, 100)
             told.append(str(caught.value))
-        assert told[0] == told[1]
+        assert told[0] == told[1] == told[2]
         assert "can't verify the server" in caplog.text
 
 
