@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from iobench.record.run import RunRecord, load_run
 from tests.processes import Command, Ended
+from tests.servers.process import free_port
+
+Record = TypeVar("Record", bound=RunRecord)
 
 
 def as_host(index: int, hosts: int, port: int) -> Callable[[], None]:
@@ -25,12 +28,6 @@ def as_host(index: int, hosts: int, port: int) -> Callable[[], None]:
         }
 
     return set_variables
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 def job(
@@ -62,3 +59,12 @@ def job(
 
 def ended(commands: list[Command]) -> list[Ended]:
     return [command.wait() for command in commands]
+
+
+def record_of(folder: Path, kind: type[Record]) -> Record:
+    """That of the one job, beside which may lie the part of a host of one that ended early."""
+    written = [each.parent for each in folder.glob("r/*/run.json")]
+    (found,) = (each for each in written if "-host-" not in each.name)
+    record = load_run(found)
+    assert isinstance(record, kind)
+    return record

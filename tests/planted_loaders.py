@@ -381,10 +381,6 @@ class Module:
         return of_files(self.data, workers=0)
 
 
-def a_dataset(data: str) -> Files:
-    return Files(data, sleep=0, spin=0, size=100)
-
-
 def raises() -> None:
     raise ValueError("no licence\nfor this")
 

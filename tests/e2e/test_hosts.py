@@ -13,7 +13,7 @@ import pytest
 from iobench.host.timeline import read_events
 from iobench.judge.rebuild import rebuild
 from iobench.record.run import TrainingRecord, load_run
-from tests.hosts import ended, job
+from tests.hosts import ended, job, record_of
 from tests.processes import Command, in_process, read_by_workers, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -39,14 +39,6 @@ def start(tmp_path: Path) -> Start:
     return started
 
 
-def record_of(results: Path) -> tuple[TrainingRecord, Path]:
-    written = [each.parent for each in results.glob("*/run.json")]
-    (folder,) = (each for each in written if "-host-" not in each.name)  # no part of a host
-    doc = load_run(folder)
-    assert isinstance(doc, TrainingRecord)
-    return doc, folder
-
-
 @pytest.mark.slow
 def test_two_hosts_with_unequal_ranks_are_one_run(data: Path, start: Start, tmp_path: Path) -> None:
     words = ("--data", data, "--set", "epochs=2")
@@ -56,7 +48,7 @@ def test_two_hosts_with_unequal_ranks_are_one_run(data: Path, start: Start, tmp_
     }
     found = ended(start(2, *words, of=of))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
-    doc, folder = record_of(tmp_path / "r")
+    doc = record_of(tmp_path, TrainingRecord)
     (repetition,) = doc.job.repetitions
     assert (doc.job.accelerators, len(doc.hosts)) == (3, 2)
     assert [(each.first_rank, each.ranks) for each in doc.job.hosts] == [(0, 1), (1, 2)]
@@ -71,7 +63,7 @@ def test_two_hosts_with_unequal_ranks_are_one_run(data: Path, start: Start, tmp_
     # One clock: the planted offset is 0, and must lie within the error.
     assert abs(doc.job.hosts[1].offset_s or 0.0) <= doc.job.hosts[1].offset_error_s
     assert "hosts.same-machine" in {finding.rule for finding in doc.findings}
-    again = rebuild(doc, read_events(folder / "events.parquet"))
+    again = rebuild(doc, read_events(tmp_path / "r" / doc.run_id / "events.parquet"))
     assert again.job.repetitions[0] == repetition
     assert again.changed == ()
     assert "3 accelerators on 2 hosts" in " ".join(found[0].out.split())
@@ -97,7 +89,7 @@ def test_whoever_is_killed_the_run_fails_by_name_and_nobody_is_left(
     assert first.code == 1
     assert "host 1 (" in first.err
     assert second.code == (1 if victim == "rank" else -signal.SIGKILL)
-    doc, _ = record_of(tmp_path / "r")
+    doc = record_of(tmp_path, TrainingRecord)
     assert doc.status == "failed"
     assert "host 1 (" in doc.error
 
@@ -153,7 +145,7 @@ def test_an_interrupt_on_any_host_ends_all_and_keeps_what_was_measured(
     wait_until(lambda: bool(commands[1].children()), "no rank began")
     commands[where].signal(signal.SIGINT)
     assert [each.code for each in ended(commands)] == [130, 130]
-    doc, _ = record_of(tmp_path / "r")
+    doc = record_of(tmp_path, TrainingRecord)
     assert doc.status == "interrupted"
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.record.run import CheckpointRecord, load_run
-from tests.hosts import ended, job
+from iobench.record.run import CheckpointRecord
+from tests.hosts import ended, job, record_of
 from tests.processes import Command, in_process, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -27,13 +27,6 @@ def start(tmp_path: Path, to: str, *words: object, **others: object) -> list[Com
     return job(tmp_path, *usual, *words, **others)  # type: ignore[arg-type]
 
 
-def record_of(tmp_path: Path) -> CheckpointRecord:
-    (folder,) = (each.parent for each in tmp_path.glob("r/*/run.json"))
-    doc = load_run(folder)
-    assert isinstance(doc, CheckpointRecord)
-    return doc
-
-
 @pytest.mark.parametrize(
     ("writer", "changed"), [("stream", "1"), ("dcp", "1"), ("stream", "20%"), ("dcp", "20%")]
 )
@@ -45,7 +38,7 @@ def test_two_hosts_with_unequal_ranks_save_and_restore_one_checkpoint(
     words = ("--writer", writer, "--changed", changed, "--keep-data", "--details")
     found = ended(start(tmp_path, str(to), *words, of=of))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
-    doc = record_of(tmp_path)
+    doc = record_of(tmp_path, CheckpointRecord)
     assert [(each.first_rank, each.ranks) for each in doc.job.hosts] == [(0, 1), (1, 2)]
     assert len(doc.hosts) == 2
     (save,), (restore,) = doc.job.saves, doc.job.restores
@@ -79,7 +72,7 @@ def test_a_host_that_is_killed_during_a_save_leaves_no_checkpoint_that_looks_who
     root = CheckpointRoot.open(str(to))
     assert root.complete() == []
     if victim == 1:
-        doc = record_of(tmp_path)
+        doc = record_of(tmp_path, CheckpointRecord)
         assert (doc.status, doc.job.saves) == ("failed", [])
         assert "host 1 (" in doc.error
     cleaned = in_process("clean", to)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.record.run import TrainingRecord, load_run
-from tests.hosts import ended, job
+from iobench.record.run import TrainingRecord
+from tests.hosts import ended, job, record_of
 from tests.processes import Command, loader_workers, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -43,16 +43,6 @@ def start(tmp_path: Path, data: Path, *words: object, **others: Any) -> list[Com
     return job(tmp_path, *usual, *words, **others)
 
 
-def record_of(tmp_path: Path) -> TrainingRecord:
-    """That of the run, beside which may lie the part of a host of one that ended early."""
-    (folder,) = (
-        each.parent for each in tmp_path.glob("r/*/run.json") if "-host-" not in each.parent.name
-    )
-    doc = load_run(folder)
-    assert isinstance(doc, TrainingRecord)
-    return doc
-
-
 def test_checkpoints_between_the_steps_of_two_hosts(data: Path, tmp_path: Path) -> None:
     """test_hosts_checkpoint.py has the ranks of dcp, which meet over all hosts."""
     to = tmp_path / "ckpt"
@@ -60,7 +50,7 @@ def test_checkpoints_between_the_steps_of_two_hosts(data: Path, tmp_path: Path) 
     every = ("--checkpoint-every", 5, "--no-ablations")
     found = ended(start(tmp_path, data, *saves, *every, of=UNEQUAL))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
-    doc = record_of(tmp_path)
+    doc = record_of(tmp_path, TrainingRecord)
     study = doc.job.saves
     assert study.ranks == 3
     assert [len(save.ranks) for save in study.saves] == [3] * 8  # 40 steps, a save after each 5
@@ -85,7 +75,7 @@ def test_a_loader_of_the_users_own_on_two_hosts(files: Path, tmp_path: Path) -> 
     loader = ("--loader", "tests.planted_loaders:of_files", "--loader-args", "divide=true")
     found = ended(start(tmp_path, files, *loader, "--set", "batch_size=8", of=UNEQUAL))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
-    doc = record_of(tmp_path)
+    doc = record_of(tmp_path, TrainingRecord)
     (repetition,) = doc.job.repetitions
     assert repetition.samples == 2 * 96  # two epochs
     assert [each.rank for each in repetition.ranks] == [0, 1, 2]
@@ -109,7 +99,7 @@ def test_ranks_of_two_hosts_train_one_model(make_dataset: Any, tmp_path: Path) -
     data = make_dataset(samples=241, format="tar", samples_per_shard=20)[1]
     found = ended(trainers(data, tmp_path, "max_steps=1000", "epochs=2"))
     assert {each.code for each in found} in ({0}, {3}), [each.err for each in found]
-    doc = record_of(tmp_path)
+    doc = record_of(tmp_path, TrainingRecord)
     trained, repetition = doc.job.trained, doc.job.repetitions[0]
     assert trained.gradient_bytes == 4 * 98_600
     assert trained.exchange_s
@@ -135,7 +125,9 @@ def test_one_model_on_two_hosts_ends_with_a_host(
     commands[1].signal(signal.Signals[number])
     found = ended(commands)
     assert [each.code for each in found] == codes, [each.err for each in found]
-    assert record_of(tmp_path).status == ("failed" if number == "SIGKILL" else "interrupted")
+    assert record_of(tmp_path, TrainingRecord).status == (
+        "failed" if number == "SIGKILL" else "interrupted"
+    )
     assert list(tmp_path.glob("r/*-host-1-*")) or number == "SIGKILL"
     if number == "SIGKILL":
         assert "host 1 (" in found[0].err
@@ -152,7 +144,7 @@ def test_what_a_loader_could_bring_on_two_hosts(files: Path, tmp_path: Path) -> 
 def test_a_loader_library_on_two_hosts(data: Path, tmp_path: Path) -> None:
     found = ended(start(tmp_path, data, "--set", "loader.kind=webdataset", of=UNEQUAL))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
-    doc = record_of(tmp_path)
+    doc = record_of(tmp_path, TrainingRecord)
     (repetition,) = doc.job.repetitions
     assert repetition.samples == 2 * 240  # two epochs
     assert [each.ranks for each in doc.job.hosts] == [1, 2]

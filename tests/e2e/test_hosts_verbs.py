@@ -17,9 +17,9 @@ from iobench.data.generator import plan
 from iobench.data.generator.writer import UnitWriter
 from iobench.record.curve import StorageProbe
 from iobench.record.manifest import MANIFEST
-from iobench.record.run import ModelLoadRecord, TrainingRecord, load_run
+from iobench.record.run import ModelLoadRecord, TrainingRecord
 from iobench.serve.loaders.direct import DirectLoader
-from tests.hosts import ended, job
+from tests.hosts import ended, job, record_of
 from tests.processes import in_process, wait_until
 from tests.small_models import small_weights
 
@@ -181,9 +181,7 @@ def test_a_run_of_two_hosts_has_their_joint_curve_and_the_counters_of_each(
     words += ("--no-ablations", "--set", "loader.workers=1", "--set", "batch_size=4")
     found = ended(job(tmp_path, *words))
     assert [each.code for each in found] == [0, 0], found[0].err + found[1].err
-    (folder,) = (each.parent for each in (tmp_path / "r").glob("*/run.json"))
-    doc = load_run(folder)
-    assert isinstance(doc, TrainingRecord)
+    doc = record_of(tmp_path, TrainingRecord)
     curve = doc.job.curve.curve
     assert [point.in_flight % 2 for point in curve.points] == [0] * len(curve.points)
     assert curve.points[0].in_flight == 2
@@ -212,19 +210,12 @@ def slow_assembly() -> None:
     DirectLoader._assemble = slowly  # type: ignore[method-assign]
 
 
-def loads_of(results: Path) -> ModelLoadRecord:
-    (folder,) = (each.parent for each in results.glob("*/run.json"))
-    doc = load_run(folder)
-    assert isinstance(doc, ModelLoadRecord)
-    return doc
-
-
 def test_two_hosts_load_a_model_at_one_instant(model: Path, tmp_path: Path) -> None:
     words = ("load", f"throttled+{model}?bandwidth=200MB", "--loader", "direct", "--quiet")
     words += ("--replicas", "1,2", "--repeat", "1", "--details", "--results", str(tmp_path / "r"))
     first, second = ended(job(tmp_path, *words, before={1: slow_assembly}))
     assert (first.code, second.code) == (0, 0), first.err + second.err
-    doc = loads_of(tmp_path / "r")
+    doc = record_of(tmp_path, ModelLoadRecord)
     work = doc.job
     assert (len(doc.hosts), [each.ranks for each in work.hosts]) == (2, [1, 1])
     together = [each for each in work.trials if not each.alone]

@@ -30,8 +30,9 @@ from iobench.runner.hosts import meeting
 from iobench.runner.hosts.launch import Launch
 from iobench.runner.hosts.meeting import Joined, Store, meet
 from iobench.runner.hosts.wire import Wires
-from tests.hosts import as_host, free_port
+from tests.hosts import as_host
 from tests.processes import Command, descriptors, wait_until
+from tests.servers.process import free_port
 
 
 def launches(hosts: int = 2) -> list[Launch]:
