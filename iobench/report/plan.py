@@ -29,6 +29,7 @@ def sections(plan: PlanFigures) -> list[Section]:
         KeyFigure("dataset", format_bytes(plan.bytes), f"({state}): {samples} in {shards}"),
         KeyFigure("free space", _space(plan)),
         KeyFigure("time", _time(plan)),
+        *(() if plan.probe is None else (_probe(plan.probe, plan),)),
     )
     first = FirstScreen(job=f"{plan.workload}, {many}", state=f"{read} to read", gauges=gauges)
     steps = f"{steps} per repetition and accelerator, {plan.repetitions} repetitions"
@@ -39,7 +40,6 @@ def sections(plan: PlanFigures) -> list[Section]:
         ("cache", _cache(plan)),
         ("steps", steps),
         ("MLPerf size", _minimum(plan)),
-        ("probe", "" if plan.probe is None else _probe(plan.probe, plan)),
     ]
     return [first, facts("plan", "In detail", told)]
 
@@ -63,15 +63,18 @@ def _cache(plan: PlanFigures) -> str:
     return f"{share} of reads would hit the page cache if nothing were evicted"
 
 
-def _probe(probe: ProbeFigures, plan: PlanFigures) -> str:
-    took = f"{format_duration(probe.latency_p50_s)} for one read of "
-    took += f"{format_bytes(probe.request_bytes)} (median of {probe.reads})"
-    if probe.concurrency is None or probe.reads_in_flight is None:
-        return took
-    needs = f"{took}: the demand needs {probe.reads_in_flight} in flight or more"
-    if probe.reads_in_flight <= plan.reads_in_flight:
-        return f"{needs}, {plan.reads_in_flight} are asked for"
-    return f"{needs}: --set reader.concurrency={probe.concurrency}"
+def _probe(probe: ProbeFigures, plan: PlanFigures) -> KeyFigure:
+    """How long a read takes alone, and how many in flight the demand needs at least."""
+    alone = f"of {format_bytes(probe.request_bytes)}, alone (median of {probe.reads})"
+    if probe.concurrency is not None and probe.reads_in_flight is not None:
+        enough = probe.reads_in_flight <= plan.reads_in_flight
+        asked = f"{plan.reads_in_flight} are asked for"
+        alone += (
+            f": the demand needs {probe.reads_in_flight} in flight or more, if they take no longer "
+            "together (iobench probe measures that); "
+            + (asked if enough else f"--set reader.concurrency={probe.concurrency}")
+        )
+    return KeyFigure("one read", format_duration(probe.latency_p50_s), alone)
 
 
 def _space(plan: PlanFigures) -> str:

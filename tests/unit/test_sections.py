@@ -26,6 +26,7 @@ from iobench.cli import printing
 from iobench.judge.figures.curve import conclude_curve, spent
 from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.record.curve import Rate, StorageCurve, StorageProbe
+from iobench.record.plan import ProbeFigures
 from iobench.record.run import TrainingRecord
 from iobench.record.serving import FoundRate
 from iobench.report import (
@@ -448,3 +449,22 @@ def test_the_reason_of_a_missing_figure_stands_in_its_place() -> None:
     assert max(map(len, rest)) <= 60
     assert f"| b | {plain(why)} | |" in plain(render_markdown([table_of(rows)]))
     assert render_csv([table_of(rows)]).endswith("\nb,,\n")
+
+
+@pytest.mark.parametrize(("needed", "told"), [(9, "64 are asked for"), (90, "concurrency=12")])
+def test_the_first_screen_of_a_plan_has_what_its_probe_found(needed: int, told: str) -> None:
+    """A read that is alone does not tell what the bandwidth of the storage allows."""
+    found = describe_plan(load_workload("resnet50-h100"), None, accelerators=2, repetitions=1)
+    found.probe = ProbeFigures(
+        reads=16,
+        request_bytes=4 << 20,
+        latency_p50_s=0.0877,
+        latency_max_s=0.1,
+        reads_in_flight=needed,
+        concurrency=-(-needed // 8),
+    )
+    (screen,) = (each for each in plan.sections(found) if isinstance(each, FirstScreen))
+    (read,) = (each for each in screen.gauges if each.label == "one read")
+    assert read.value == "87.7 ms"
+    assert f"{needed} in flight or more, if they take no longer together" in read.note
+    assert read.note.endswith(told)
