@@ -182,7 +182,7 @@ def held(**more: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
     def wrap(test: Callable[..., None]) -> Callable[..., None]:
         quick = settings(
-            max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
         return quick(given(record=RECORDS, **more)(test))
 
