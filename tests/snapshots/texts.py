@@ -76,6 +76,7 @@ MISTAKES = (
     "plan demo --set name=../w",
     "plan demo --set accelerator={}",
     "plan demo --set accelerator.gradient_sync=ddp",
+    "plan demo --set accelerator.kind=recorded --set accelerator.steps=none.json",
     "plan demo --set accelerator.model_parallel=2 --set accelerator.sync=epoch",
     "plan demo --set accelerator.model_parallel=2 --set accelerator.kind=model"
     " --set accelerator.model=resnet18 --set accelerator.step_time=null",
@@ -307,6 +308,8 @@ NULL = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
 UNMEASURED = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
 SMALL_HOST = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
 
+SPENT = {"rates": {"storage_raw": 650, "fetch": 600}, "measured": 580, "au": 0.29}
+FEW_READS = {"rates": {"storage_raw": 1500, "fetch": 600}, "measured": 590, "au": 0.3}
 PREP = {"rates": {"prep": 1000}, "measured": 980, "au": 0.49}
 
 
@@ -325,12 +328,8 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "measured": 960,
         "au": 0.96,
     },
-    "storage is spent": {"rates": {"storage_raw": 650, "fetch": 600}, "measured": 580, "au": 0.29},
-    "too few reads in flight": {
-        "rates": {"storage_raw": 1500, "fetch": 600},
-        "measured": 590,
-        "au": 0.3,
-    },
+    "storage is spent": SPENT,
+    "too few reads in flight": FEW_READS,
     "storage, mildly": {"rates": {"fetch": 1700}, "measured": 1650, "au": 0.85},
     "storage feeds not even one": {
         "accelerators": 1,
@@ -448,17 +447,13 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "ablations": without(checkpoint=(1.95, 2.05), storage=(0.99, 1.01)),
     },
     "a warm cache": {
-        "rates": {"storage_raw": 650, "fetch": 600},
-        "measured": 580,
-        "au": 0.29,
+        **SPENT,
         "workload": {"cache": "warm"},
         "residency": 1.0,
         "ablations": without(prep=(1.4, 1.5)),
     },
     "a warm cache that holds a part": {
-        "rates": {"storage_raw": 650, "fetch": 600},
-        "measured": 580,
-        "au": 0.29,
+        **SPENT,
         "workload": {"cache": "warm"},
         "residency": 0.44,
         "ablations": without(prep=(1.4, 1.5)),
@@ -479,9 +474,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
     "too short": {"repetition": {"steps": 8}, "measured": 100, "au": 0.05},
     "a ceiling that the run refutes": {"rates": {"prep": 300}, "measured": 900, "au": 0.45},
     "storage that compression would relieve": {
-        "rates": {"storage_raw": 650, "fetch": 600},
-        "measured": 580,
-        "au": 0.29,
+        **SPENT,
         "dataset": {"spec": {"content": "raw", "codec": "none", "compress_ratio": 2.0}},
     },
     "no idle core, and a costly codec": {**PREP, "loader": {"workers": 4}, "dataset": gzip(4.0)},
@@ -493,9 +486,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "loader": {"kind": "webdataset", "direct": False, "workers": 2},
     },
     "a client that has no CPU for its reads": {
-        "rates": {"storage_raw": 1500, "fetch": 600},
-        "measured": 590,
-        "au": 0.3,
+        **FEW_READS,
         "host": {"cores": 1, "affinity_cores": 1, "effective_cores": 0.031},
     },
     "a small host": {

@@ -246,12 +246,6 @@ def test_too_little_is_not_told() -> None:
     assert test.estimate([math.log(3)]) is not None
 
 
-@pytest.mark.parametrize(("rounds", "threshold"), [(3, 0.05), (201, 0.05), (8, 0.0)])
-def test_impossible_tests(rounds: int, threshold: float) -> None:
-    with pytest.raises(ValueError):
-        Sequential(rounds, threshold)
-
-
 def test_ratios_that_do_not_exist() -> None:
     assert log_ratio(None, 1.0) is None
     assert log_ratio(1.0, 0.0) is None

@@ -362,12 +362,6 @@ def test_a_recording_that_does_not_fit_is_refused(
         load_workload("resnet50-h100", settings)
 
 
-def test_a_recording_that_is_missing_is_refused(tmp_path: Path) -> None:
-    settings = ["accelerator.kind=recorded", f"accelerator.steps={tmp_path}/none.json"]
-    with pytest.raises(UsageError, match="Record steps"):
-        load_workload("resnet50-h100", settings)
-
-
 def test_record_writes_what_it_measured(tmp_path: Path) -> None:
     ticks: list[int] = []
     found = record(spec(), 4, steps=12, seconds=0, tick=ticks.append)
