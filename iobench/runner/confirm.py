@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from ..base.errors import IobenchError, SpecError, UsageError
 from ..base.interrupts import defer_interrupts
 from ..base.units import format_duration
-from ..judge.figures.ablations import steady_rate
+from ..judge.figures.ablations import in_step, steady_rate
 from ..judge.figures.metrics import repetition_metrics
 from ..judge.promise import WORTH, told_again
 from ..judge.statistics import ratio_estimate
@@ -45,6 +45,9 @@ MIN_ROUNDS = 3
 """Rounds that are planned at least; intervals of fewer are far too wide (t is 12.7 for two)."""
 
 MAX_ROUNDS = 12
+
+WORKER_ROUNDS = 2
+"""Batches that each worker makes at least in a trial: the first of them fill the pipeline."""
 
 _TODAY = "confirm.0"
 
@@ -112,6 +115,8 @@ class Trying:
     repetition_s: float
     budget: Budget
     saving: SavingAt = nullcontext
+    # The first batches of the workers are left out, as where promises rest on the time after them
+    after_fill: bool = field(default=False, init=False)
 
     def run(self, chosen: Sequence[Advice], by: str = "") -> None:
         """Try the changes. A complete round is in ``into`` at once, so that an interrupt keeps it.
@@ -119,7 +124,10 @@ class Trying:
         A change that fails is left out with its reason. Raises what today's settings raise,
         TargetLostError, and KeyboardInterrupt.
         """
-        variants = [_Variant(_TODAY, self.bench)]
+        longer = self._longer(chosen)
+        self.after_fill = bool(longer)
+        base = self._bench(longer) if longer else self.bench
+        variants = [_Variant(_TODAY, base)]
         for number, advice in enumerate(chosen, start=1):
             tried = Confirmation(
                 id=advice.id,
@@ -133,17 +141,13 @@ class Trying:
             )
             self.into.append(tried)
             try:
-                plan = with_settings(self.bench.plan, advice.settings)
-                hosts = self.bench.hosts.of(plan, self.bench.held)
+                bench = self._bench([*advice.settings, *longer])
             except IobenchError as error:
                 tried.not_measured = str(error)
                 continue
-            if plan.workload == self.bench.plan.workload:
+            if bench.plan.workload == base.plan.workload:
                 tried.not_measured = "the run had these settings already"
                 continue
-            agent = hosts.agent(plan.storage, plans=True)
-            plan = with_local_cache(hosts.whole(plan), self.bench.held)
-            bench = replace(self.bench, plan=plan, hosts=hosts, agent=agent)
             variants.append(_Variant(f"confirm.{number}", bench, tried))
         planned = planned_rounds(self.budget.seconds or 0.0, self.repetition_s * len(variants))
 
@@ -157,6 +161,30 @@ class Trying:
             is_active=lambda variant: variant.tried is None or not variant.tried.not_measured,
             fail=_fail,
         )
+
+    def _bench(self, settings: Sequence[str]) -> Bench:
+        """The run with other settings. Raises as ``with_settings``."""
+        plan = with_settings(self.bench.plan, settings)
+        hosts = self.bench.hosts.of(plan, self.bench.held)
+        agent = hosts.agent(plan.storage, plans=True)
+        plan = with_local_cache(hosts.whole(plan), self.bench.held)
+        return replace(self.bench, plan=plan, hosts=hosts, agent=agent)
+
+    def _longer(self, chosen: Sequence[Advice]) -> list[str]:
+        """The setting by which each variant makes whole rounds of its workers; often none.
+
+        A repetition may have been cut to fewer batches than the advised workers make at once.
+        """
+        plan = self.bench.plan
+        steps, workers = plan.workload.max_steps, [plan.workload.loader.workers]
+        for advice in chosen:
+            with suppress(IobenchError):
+                workers.append(with_settings(plan, advice.settings).workload.loader.workers)
+        least = WORKER_ROUNDS * max(workers)
+        if steps is None or steps >= least:
+            return []
+        self.repetition_s *= least / steps
+        return [f"max_steps={least}"]
 
     def _over(self, active: Sequence[_Variant], number: int) -> bool:
         """Whether the budget leaves no time for this round."""
@@ -201,9 +229,14 @@ class Trying:
             )
             figures = repetition_metrics(outcome.events(), context)
             self.bench.look()
-        if not figures.samples_per_s or not outcome.complete:
+        rate = figures.samples_per_s
+        if self.after_fill:
+            workers, ranks = plan.workload.loader.workers, plan.accelerators
+            together = in_step(plan.workload.accelerator, ranks)
+            rate = steady_rate(outcome.events(), round_steps=workers, together=together) or rate
+        if not rate or not outcome.complete:
             raise IobenchError("the repetition delivered no complete epoch")
-        return figures.samples_per_s
+        return rate
 
 
 def _fail(variant: _Variant, error: IobenchError) -> None:

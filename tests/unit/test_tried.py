@@ -345,3 +345,39 @@ def test_a_change_that_brings_nothing_is_rarely_kept(
         made.add(len(found.rounds))
     assert made == {rounds}
     assert kept / series <= 0.048  # 2.5 % and three standard deviations
+
+
+@pytest.mark.parametrize(("max_steps", "made"), [(3, 8), (10, 10), (None, None)])
+def test_each_trial_has_whole_rounds_of_the_workers_that_are_advised(
+    max_steps: int | None, made: int | None, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget left 3 steps. 4 workers make as many at once as the pipeline fills, and then 4."""
+    seen: list[int | None] = []
+    steady: list[int] = []
+
+    class Watched(Planted):
+        def run(self, phase: Any, **_: Any) -> Planted:
+            seen.append(phase.max_steps)
+            return self
+
+    def left_out(_: Any, *, round_steps: int, **__: Any) -> float:
+        steady.append(round_steps)
+        return 50.0 * round_steps
+
+    monkeypatch.setattr(confirm, "steady_rate", left_out)
+    whole = Repetition(seed=0, accelerators=1, samples_per_s=70.0)
+    monkeypatch.setattr(confirm, "repetition_metrics", lambda *_: whole)
+    plan = plan_for(data, max_steps=max_steps, loader={"workers": 1})
+    into: list[Confirmation] = []
+    trying = confirm.Trying(
+        bench=cast(Any, Watched(plan, Clock(), lambda: 1.0, hosts=Anywhere())),
+        into=into,
+        repetition_s=1.0,
+        budget=Budget(seconds=6.0, end_s=0.0),
+    )
+    trying.run([line("workers", 4.0, "loader.workers=4")])
+    assert set(seen) == {made}
+    assert set(steady) == ({1, 4} if made == 8 else set())
+    assert into[0].settings == ["loader.workers=4"]
+    assert into[0].found is not None
+    assert into[0].found.value == pytest.approx(4.0 if made == 8 else 1.0)
