@@ -139,7 +139,8 @@ def with_figures(doc: ModelLoadRecord) -> ModelLoadRun:
             "figures": figures,
             "best": fewest[0].loader if fewest else "",
             "gain": gain,
-            "significant": is_told(gain, max(map(_unsteady, fewest[:2]), default=0.0)),
+            # A comparison that is shown with its interval: two rounds alone are not enough for it.
+            "significant": gain is not None and (gain.low or 0.0) > 1 + NOISE,
             "copied": job.copied and _break_even(job, job.copied),
         }
     )
@@ -225,11 +226,6 @@ def _ratio(fast: Iterable[LoadTrial], slow: Iterable[LoadTrial]) -> Estimate | N
         if each.ready_s > 0 and base.get(each.round, 0) > 0
     ]
     return ratio_estimate(pairs)
-
-
-def _unsteady(found: LoadFigures) -> float:
-    """By how much the fastest round was faster than the slowest one."""
-    return found.high_s / max(found.low_s, 1e-9) - 1
 
 
 def bottleneck(gains: dict[LoadStage, Estimate], unsteady: float = 0.0) -> list[LoadStage]:

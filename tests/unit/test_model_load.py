@@ -146,7 +146,8 @@ def test_without_a_significant_gain_there_is_no_bottleneck(without: list[dict[st
 
 
 @pytest.mark.parametrize(
-    ("other", "significant"), [((4.0, 4.3, 4.1), True), ((2.1, 1.95, 2.2), False)]
+    ("other", "significant"),
+    [((4.0, 4.3, 4.1), True), ((2.1, 1.95, 2.2), False), ((2.6, 2.3), False)],
 )
 def test_the_fastest_loader_is_best_only_if_that_is_significant(
     other: tuple[float, ...], significant: bool
