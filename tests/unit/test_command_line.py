@@ -200,21 +200,6 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> No
     assert file.stat().st_mode & 0o7777 == mode
 
 
-@pytest.mark.parametrize("word", ["--resume", "--confirm"])
-def test_a_flag_that_would_change_a_sweep_is_named(word: str, tmp_path: Path) -> None:
-    """Before, --accelerators, --seed and --calibration were accepted and had no effect."""
-    changes = (
-        ["--samples", "9"],
-        ["--one-at-a-time"],
-        ["--seed", "42"],
-        ["--calibration", "1s"],
-        *([["--repeat", "5"]] if word == "--resume" else []),
-    )
-    for change in changes:
-        told = refused("sweep", word, tmp_path / "sweep", *change)
-        assert (change[0] in told, word in told) == (True, True), change
-
-
 def test_the_commands_of_a_demo_can_be_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -424,7 +424,7 @@ def test_cost_as_a_user_calls_it(both: list[str]) -> None:
     assert big["figures"]["samples_per_s"] == big["parts"][0]["samples_per_s"]["value"]
 
 
-def test_what_is_wrong_is_said_in_one_line(
+def test_prices_that_can_not_be_compared_are_refused_in_one_line(
     both: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, rows in {
@@ -434,23 +434,10 @@ def test_what_is_wrong_is_said_in_one_line(
     }.items():
         (tmp_path / f"{name}.csv").write_text(rows)
     monkeypatch.chdir(tmp_path)
-    two = ["--instance", "g5.xlarge", "--instance", "g5.2xlarge"]
     for words, told in (
-        (["--instance", "g5.2xlage"], "g5.2xlarge"),
-        *(
-            (["--host-price-per-hour", text], "--host-price-per-hour")
-            for text in ("-1", "1,g5.xlarge=1", "a=1,a=2", "a=", "=", "1,2")
-        ),
-        ([*two, "--host-spot-price-per-hour", "0.5"], "--host-spot-price-per-hour"),
-        (["--host-spot-price-per-hour", "g5.2xlarge=2"], "spot"),
-        (["--instance", "g5.2xlarge"] * 3, "--instance"),
-        (["--region", "eu-west-1"], "g5.2xlarge"),
-        (["--efficiency", "2"], "--efficiency"),
-        (["--deadline", "2020-01-01"], "--deadline"),
         (["--prices", "euro.csv"], "EUR"),
-        ([*two, "--prices", "mixed.csv"], "EUR"),
+        (["--instance", "g5.xlarge", "--instance", "g5.2xlarge", "--prices", "mixed.csv"], "EUR"),
         (["--prices", "regions.csv"], "--region"),
-        (["--checkpoints", "a"], "--checkpoints"),
     ):
         code, out, err = in_process(*both, *words)
         assert (code, out, err.count("\n")) == (2, "", 1), err
