@@ -41,6 +41,12 @@ LENGTH = 1000
 COUNT = 600
 
 
+def crossed(**values: list[Any]) -> pytest.MarkDecorator:
+    """Every two of these values, of ``once`` and of the engines meet in a case."""
+    cases = pairs(*values.values(), [True, False], ENGINES)
+    return pytest.mark.parametrize((*values, "once", "engine"), cases, indirect=["engine"])
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("files")
@@ -351,11 +357,7 @@ def test_a_batch_that_was_given_up_says_so(make: Callable[..., ReadEngine], once
 # Forks
 
 
-@pytest.mark.parametrize(
-    ("when", "once", "engine"),
-    pairs(["before", "after", "in flight", "in flight, and it closes"], [True, False], ENGINES),
-    indirect=["engine"],
-)
+@crossed(when=["before", "after", "in flight", "in flight, and it closes"])
 def test_a_child_and_its_parent_read_on(
     make: Callable[..., ReadEngine], root: Path, when: str, once: bool
 ) -> None:
@@ -403,11 +405,7 @@ def test_a_child_and_its_parent_read_on(
 # Files that change
 
 
-@pytest.mark.parametrize(
-    ("once", "direct", "engine"),
-    pairs([True, False], [True, False], ENGINES),
-    indirect=["engine"],
-)
+@crossed(direct=[True, False])
 def test_a_file_that_changes_its_size(
     make: Callable[..., ReadEngine], tmp_path: Path, once: bool, direct: bool
 ) -> None:
@@ -438,11 +436,7 @@ def limited(what: int, soft: int) -> None:
     resource.setrlimit(what, (soft, resource.getrlimit(what)[1]))
 
 
-@pytest.mark.parametrize(
-    ("concurrency", "once", "engine"),
-    pairs([64, 256], [True, False], ENGINES),
-    indirect=["engine"],
-)
+@crossed(concurrency=[64, 256])
 def test_ten_thousand_files_with_256_descriptors(
     many_files: Path, engine: str, concurrency: int, once: bool
 ) -> None:
@@ -496,11 +490,7 @@ def without_right_to_lock() -> None:
     assert libc.capset(ctypes.byref(header), rights) == 0
 
 
-@pytest.mark.parametrize(
-    ("limit", "once", "engine"),
-    pairs([0, 64 << 10], [True, False], ENGINES),
-    indirect=["engine"],
-)
+@crossed(limit=[0, 64 << 10])
 def test_little_memory_that_may_be_locked(root: Path, engine: str, once: bool, limit: int) -> None:
     def child() -> bool:
         without_right_to_lock()
@@ -577,11 +567,7 @@ def ways_to_read(reads: ReadEngine, memory: npt.NDArray[np.uint8]) -> dict[str, 
     }
 
 
-@pytest.mark.parametrize(
-    ("way", "once", "engine"),
-    pairs(["read", "ahead", "given up"], [True, False], ENGINES),
-    indirect=["engine"],
-)
+@crossed(way=["read", "ahead", "given up"])
 def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool) -> None:
     """Nothing is written afterwards, no descriptor is left, and the engine reads on.
 
