@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from iobench.cli.main import main
 from iobench.cli.terminal import folded
-from tests.emulator import Emulator
 from tests.hostile import HOSTILE
 from tests.processes import in_process, printed
 
@@ -25,9 +30,27 @@ COLOR = re.compile(r"\x1b\[\d+m")
 
 def on_terminal(columns: int, *arguments: object, **environment: str) -> str:
     """What a command prints on a terminal of so many columns."""
-    terminal = Emulator(["-m", "iobench", *arguments], columns=columns, **environment)
-    assert terminal.end() in (0, 1, 2)
-    return terminal.data.decode().replace("\r\n", "\n")
+    command, ours = pty.fork()
+    if not command:
+        code = 99
+        try:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            for name in ("COLUMNS", "NO_COLOR"):
+                os.environ.pop(name, None)
+            os.environ.update({"TERM": "xterm", **environment})
+            sys.stdout, sys.stderr = (os.fdopen(end, "w", closefd=False) for end in (1, 2))
+            code = main([str(word) for word in arguments])
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    told = b""
+    with suppress(OSError):  # the other side is closed
+        while chunk := os.read(ours, 1 << 16):
+            told += chunk
+    os.close(ours)
+    assert os.waitstatus_to_exitcode(os.waitpid(command, 0)[1]) in (0, 1, 2)
+    return told.decode().replace("\r\n", "\n")
 
 
 def test_colours_are_for_terminals_that_want_them() -> None:
