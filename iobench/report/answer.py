@@ -16,7 +16,7 @@ from ..judge.judged import judge
 from ..judge.promise import gain_of, tells_nothing
 from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
-from .fed import number_text
+from .fed import UNKNOWN, number_text
 from .figures import NO_REASON, Format, capital, ends, interval, listed, picture, tone_of
 from .glance import STAGES, UTILIZATION, cold_reads, stage_names
 from .sections import FirstScreen, Item, Items, KeyFigure, Table
@@ -240,6 +240,8 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
         alone = f"the storage alone could feed {fed.low or 0} to {fed.high}"
     if starved and limits:
         alone = f"the storage, as it is read, could feed {number}"
+    if number == UNKNOWN:
+        alone = "how many the storage alone could feed is not known"
     if fed.potential is not None:
         alone += f", and {format_count(fed.potential)} as advised"
     if starved is None:

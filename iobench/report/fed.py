@@ -23,6 +23,9 @@ _BY = {
 }
 
 
+UNKNOWN = "not known"
+
+
 def fed_sections(doc: TrainingRecord, *, of_stored: str = "") -> Iterator[Table]:
     """The search's tries, and what is known of the run's number of ranks and of larger ones.
 
@@ -37,8 +40,8 @@ def fed_sections(doc: TrainingRecord, *, of_stored: str = "") -> Iterator[Table]
 
 def number_text(fed: Fed | FindMax) -> str:
     """``11 [10, 11]``; ``8 or more`` where the storage may feed more than was tried."""
-    if fed.accelerators is None:
-        return "not known"
+    if fed.accelerators is None or (not fed.accelerators and fed.low == 0 and fed.high is None):
+        return UNKNOWN  # any number is 0 or more
     number = format_count(fed.accelerators)
     if fed.low is not None and fed.high is not None:
         return f"{number} {ends(fed.low, fed.high, str)}"

@@ -21,6 +21,7 @@ from iobench.record.curve import StorageCurve
 from iobench.record.run import TrainingRecord
 from iobench.record.training import Ceiling, CeilingDetails, FindMax, FindMaxPoint
 from iobench.record.verdict import Estimate, Fed, FedAt, RunCurve
+from iobench.report.fed import number_text
 from tests import curves
 from tests.curves import point
 from tests.unit.conftest import build_events, build_run
@@ -244,3 +245,8 @@ def test_accelerators_fed_are_a_property_of_the_storage() -> None:
         assert found.accelerators < ranks
         could.add(found.potential)
     assert could == {math.floor(100_000 / (0.9 * 500))}
+
+
+def test_any_number_is_no_answer() -> None:
+    assert number_text(Fed(accelerators=0, low=0)) == "not known"
+    assert number_text(Fed(accelerators=2, low=0)) == "2 or more (at least 0)"
