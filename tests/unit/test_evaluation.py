@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from iobench.base.errors import SpecError
 from iobench.host.timeline import read_events
 from iobench.judge.rebuild import rebuild
 from iobench.record.run import EVENTS_FILE
-from iobench.settings.base import build
-from iobench.settings.workload import Workload, load_workload
+from iobench.settings.workload import load_workload
 from tests.oracle.plants import ran
 
 RUN: dict[str, Any] = {
@@ -74,22 +72,6 @@ def test_the_shards_that_are_held_out_are_not_trained_on(tmp_path: Path, make_da
 
     with pytest.raises(CorruptSampleError, match="sample 16"):
         ran(tmp_path, data, evaluation={"share": 0.2}, **checked)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"accelerator": {"kind": "model", "model": "resnet18"}},
-        {"loader": {"kind": "webdataset"}},
-        {"local_cache": {"directory": "/x", "size": "1GB"}},
-        {"evaluation": {"share": 0.7}},
-    ],
-    ids=str,
-)
-def test_what_can_not_be_evaluated_is_refused(other: dict[str, Any]) -> None:
-    spec = {"name": "x", "dataset": "demo", "evaluation": {"share": 0.1}, **RUN, **other}
-    with pytest.raises(SpecError):
-        build(Workload, spec, where="test")
 
 
 def test_a_key_of_a_workload() -> None:

@@ -254,23 +254,6 @@ def test_requests_of_no_session_share_their_prefix_alone() -> None:
     assert {(each.in_memory, each.loaded) for each in with_memory.requests} == {(1024, 0)}
 
 
-BAD = {
-    "an unknown model": {"model": "llama9"},
-    "a model that lacks a dimension": {"model": {"layers": 3, "heads": 2, "parameters": 1e9}},
-    "more layers than the model": {"layers": 33},
-    "room for less than a prompt": {"capacity": "1GB"},
-    "a spread below the median": {"prompts": {"new_tokens": 10, "new_tokens_p90": 5}},
-    "a prefix that is the prompt": {"prompts": {"shared_tokens": 200_000}},
-    "a key of no meaning": {"tiers": {"dram": 3}},
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_scenario_that_makes_no_sense_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="validation error"):
-        spec(**BAD[name])
-
-
 def trace_of(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
