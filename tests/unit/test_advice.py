@@ -1,5 +1,5 @@
 """What advice promises, in which order it stands, and what it does not blame on the job. The base
-run is that of test_verdict.py: demand 2,000, storage 4,000, prep 6,000, loader 8,000.
+run is that of build_run: demand 2,000, storage 4,000, prep 6,000, loader 8,000.
 """
 
 from __future__ import annotations

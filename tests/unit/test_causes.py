@@ -1,5 +1,5 @@
 """The bottleneck where stages were left out in turns with the repetitions. The base run is that of
-test_verdict.py: demand 2,000, storage 4,000, prep 6,000, loader 8,000.
+build_run: demand 2,000, storage 4,000, prep 6,000, loader 8,000.
 """
 
 from __future__ import annotations
