@@ -145,7 +145,14 @@ def source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-@pytest.mark.parametrize("name", ["run", "curve", "cost"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "report results/calibrated",
+        "curve",
+        "cost results/calibrated --instance g5.xlarge --epochs 90 --deadline 24h",
+    ],
+)
 def test_a_page_asks_for_nothing_and_runs_only_its_own_script(name: str) -> None:
     text, page = made(name)
     policy = next(
