@@ -42,7 +42,7 @@ test: setup gcc  ## each verb, contracts, security and a short oracle for each a
 	$(TOGETHER) -m 'fast and not alone'
 	$(TWO_AT_A_TIME) -m 'fast and alone' tests/oracle
 
-test-all: test test-slow  ## what a change must pass: also real servers, libraries, faults (10 to 15 minutes)
+test-all: test test-slow  ## what a change must pass: also real servers, libraries, faults (about 10 minutes)
 
 test-slow: setup gcc strace ganesha  ## what test-all runs after test
 	$(MORE_TOGETHER) -m 'slow and not nightly and not alone'
