@@ -66,15 +66,17 @@ def sections(record: AbRecord) -> list[Section]:
 def _first(record: AbRecord, claim: Claim) -> FirstScreen:
     """Both variants as bars, and the ratio."""
     metric, answered = BY_NAME[claim.metric], verdict(claim)
-    bars = [
-        (": ".join([variant.name, *variant.settings]), _median(record, claim.metric, at), "")
-        for variant, at in zip(record.variants, ("a", "b"), strict=True)
-    ]
+    places = list(dict.fromkeys(variant.data for variant in record.variants))
+    bars = []
+    for variant, at in zip(record.variants, ("a", "b"), strict=True):
+        place = [variant.data] if len(places) > 1 else []
+        label = ": ".join([variant.name, *place, *variant.settings])
+        bars.append((label, _median(record, claim.metric, at), ""))
     gauges = [KeyFigure("measured", counted(len(record.rounds), "round"), "of A and B")]
     if claim.ratio is not None:
         gauges.insert(0, KeyFigure(f"{metric.short}, B / A", interval(claim.ratio)))
     return FirstScreen(
-        job=f"A/B of {record.a.workload} on {record.a.data}",
+        job=f"A/B of {record.a.workload} on {' and '.join(places)}",
         state=answered if answered in ("equal", "inconclusive") else f"B is {answered}",
         flags=() if record.status == "ok" else (record.status,),
         tone=TONES.get(answered, "plain"),

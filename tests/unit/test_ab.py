@@ -140,7 +140,7 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
 def test_every_record_has_a_report(found: AbRecord, tmp_path: Path) -> None:
     shown = sections(found)
     head = next(each for each in shown if isinstance(each, FirstScreen))
-    assert head.title
+    assert "/a and /b" in head.job
     assert len({section.id for section in shown}) == len(shown)
     rows = render_csv(shown).splitlines()
     if found.rounds:
