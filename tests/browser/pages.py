@@ -144,7 +144,7 @@ def reported(name: str) -> Callable[[], str]:
     return text
 
 
-ALIKE = ("record ", "run with", "curve of")
+ALIKE = ("report results/", "curve of")
 """Reports whose pages have nothing that other pages lack; runs are opened with their steps."""
 
 RECORDED = ("beside-saves", "calibrated", "checkpoint-dcp-async", "failed", "find-max")
@@ -154,7 +154,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **{
         path.name: (lambda name=path.name: with_steps(name))  # type: ignore[misc]
         if (path / EVENTS_FILE).exists()
-        else reported(f"record {path.name}")
+        else reported(f"report results/{path.name}")
         for path in map(RUNS.joinpath, RECORDED)
     },
     "one step": lambda: made(1, 1),

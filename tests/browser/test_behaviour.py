@@ -152,7 +152,7 @@ def test_parts_of_a_bar_differ_in_gray(timeline: Opened) -> None:
 
 
 def test_a_script_that_others_bring_does_not_run(opened: Open) -> None:
-    shown = opened(reported("run")())
+    shown = opened(with_steps("calibrated"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         place = f"http://127.0.0.1:{server.getsockname()[1]}/"
