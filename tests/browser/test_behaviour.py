@@ -19,7 +19,7 @@ from iobench.judge.figures.timeline import MAX_BINS
 from iobench.report.page.whole import page as html_of
 from iobench.report.record import sections
 from iobench.report.timeline import MAX_RANKS
-from tests.browser.pages import RUNS, Opened, recorded, reported, run_of, with_steps
+from tests.browser.pages import RUNS, Opened, recorded, run_of, with_steps
 from tests.processes import in_process
 
 Open = Callable[..., Opened]
