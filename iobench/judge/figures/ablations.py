@@ -306,19 +306,16 @@ def ablations_again(job: TrainingRun, events: Events) -> list[Ablation]:
 def _again(
     stage: AblatedStage, one: AblationRound, job: TrainingRun, events: Events, how: How
 ) -> AblationRound:
-    base = select(events, "measure", one.repetition)
+    base, rows = (select(events, name, one.repetition) for name in ("measure", phase_of(stage)))
     if stage == "fill":
         if one.repetition >= len(job.repetitions) or not len(base["step"]):
             return one
         again = without_fill(one.repetition, base, job.repetitions[one.repetition].epochs, how)
         return again.model_copy(update={"complete": one.complete})
-    rows = select(events, phase_of(stage), one.repetition)
+    if not one.complete or not len(base["step"]) or not len(rows["step"]):
+        return one
     without, with_it, in_flight = round_rates(base, rows, how, how_without(stage, job))
-    update: dict[str, float | None] = {"in_flight": in_flight}
-    if len(base["step"]):
-        update["base_samples_per_s"] = with_it
-    if len(rows["step"]) and one.complete:
-        update["samples_per_s"] = without
+    update = {"samples_per_s": without, "base_samples_per_s": with_it, "in_flight": in_flight}
     return one.model_copy(update=update)
 
 
