@@ -38,6 +38,16 @@ class Judged:
     evidence: Evidence
     decision: Decision
 
+    @property
+    def lasting_share(self) -> float | None:
+        """The rate that lasts, on which the verdict rests, over that of the whole repetitions.
+
+        It is without the start of epochs that a budget cut, and after a fall that lasts. None: one
+        of them is not known.
+        """
+        whole, lasts = self.record.metrics.get("samples_per_s"), self.evidence.measured
+        return lasts / whole.median if lasts and whole is not None and whole.median else None
+
 
 def judge(doc: TrainingRecord) -> Judged:
     """The record with its evidence and the decision on its bottleneck."""

@@ -170,10 +170,11 @@ def pace_of(runs: Sequence[PricedRecord], drift: Drift | None = None) -> Pace | 
     every = [rate for doc in counted for rate in rates[id(doc)]]
     interval = _between(values, drift)
     low, high = interval or (min(every), max(every))
+    trained = [doc for doc in counted if isinstance(doc, TrainingRecord)]
+    shares = [judge(doc).lasting_share or 1.0 for doc in trained]
     used = [
-        min(1.0, used * lasting_share(doc))
-        for doc in counted
-        if isinstance(doc, TrainingRecord)
+        min(1.0, used * share)
+        for doc, share in zip(trained, shares, strict=True)
         for repetition in doc.job.repetitions
         if repetition.complete
         and (used := repetition.accelerator_utilization_sustained) is not None
@@ -186,9 +187,9 @@ def pace_of(runs: Sequence[PricedRecord], drift: Drift | None = None) -> Pace | 
         high=max(high, median(values)),
         basis="repetitions" if interval is None else "drift" if drift else "runs",
         utilization=median(used) if used else None,
-        storage=_storage([doc for doc in counted if isinstance(doc, TrainingRecord)]),
-        preparation_s=_preparation([doc for doc in counted if isinstance(doc, TrainingRecord)]),
-        lasting=any(lasting_share(doc) != 1 for doc in counted),
+        storage=_storage(trained),
+        preparation_s=_preparation(trained),
+        lasting=any(share != 1 for share in shares),
         drift=drift,
     )
 
@@ -207,18 +208,8 @@ def rates_of(doc: RunRecord) -> list[float]:
     if not isinstance(doc, TrainingRecord):
         return []
     done = [without_saves(each) for each in doc.job.repetitions if each.complete]
-    return [rate * lasting_share(doc) for rate in done if rate]
-
-
-def lasting_share(doc: PricedRecord) -> float:
-    """The rate that lasts, on which the verdict rests, over that of the whole repetitions.
-
-    It is without the start of epochs that a budget cut, and after a fall that lasts.
-    """
-    whole = doc.metrics.get(METRIC)
-    if not isinstance(doc, TrainingRecord) or whole is None or not whole.median:
-        return 1.0
-    return (judge(doc).evidence.measured or whole.median) / whole.median
+    share = judge(doc).lasting_share or 1.0
+    return [rate * share for rate in done if rate]
 
 
 def held_in(doc: ServingRecord) -> list[ServedTrial]:

@@ -232,7 +232,11 @@ def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
     if after_fill and metric in AFTER_FILL:
         rates = [(getattr(each, metric), shares_of([each]).fill) for each in done]
-        lasts = _lasts(doc)
+        judged = judge(doc)
+        lasts, share = 1.0, judged.lasting_share
+        if share is not None and not judged.evidence.lasting:
+            # Batches that were made during the fill are a part of the rate after it.
+            lasts = share * (1 - judged.evidence.cut_fill)
         return [
             lasts * value / (1 - fill)
             for value, fill in rates
@@ -240,17 +244,6 @@ def values_of(doc: RunRecord, metric: str, *, after_fill: bool = False) -> list[
         ]
     figures = (figure_of(repetition, metric) for repetition in done)
     return [value for value in figures if value is not None]
-
-
-def _lasts(doc: TrainingRecord) -> float:
-    """The rate on which the verdict rests, over the one after the fill of cut epochs.
-
-    Batches that were made during the fill are a part of the latter.
-    """
-    evidence, whole = judge(doc).evidence, doc.metrics.get("samples_per_s")
-    if not evidence.measured or not evidence.cut_fill or evidence.lasting or whole is None:
-        return 1.0
-    return evidence.measured * (1 - evidence.cut_fill) / (whole.median or evidence.measured)
 
 
 def figure_of(repetition: Repetition, metric: str) -> float | None:
