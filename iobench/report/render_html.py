@@ -255,7 +255,7 @@ def _findings(section: Findings) -> str:
 def _source(section: SourceLines) -> str:
     lines = "\n".join(section.lines)
     shown = (
-        f'<div class="wide" role="region" aria-label="{section.title}" tabindex="0">'
+        f'<div class="wide" role="group" aria-label="{section.title}" tabindex="0">'
         f"<pre>{lines}</pre></div>"
     )
     if not section.folded:
@@ -290,6 +290,6 @@ def _table(table: Table) -> str:
     top = f"<thead><tr>{head}</tr></thead>" if told else ""
     name = table.title or table.id
     return (
-        f'<div class="wide" role="region" aria-label="{name}" tabindex="0">'
+        f'<div class="wide" role="group" aria-label="{name}" tabindex="0">'
         f"<table>{top}<tbody>{''.join(lines)}</tbody></table></div>\n{end}"
     )
