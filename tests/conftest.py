@@ -21,6 +21,7 @@ from hypothesis import settings
 
 from iobench.record.manifest import Manifest
 from iobench.storage.local.uring import refused
+from tests import limits
 from tests.datasets import generated
 from tests.processes import PATIENCE_S
 from tests.servers.process import missing
@@ -48,11 +49,13 @@ def pytest_sessionstart() -> None:
     multiprocessing.util.get_temp_dir()
 
 
-def pytest_configure() -> None:
-    """Parse a module once for the sources of its classes, of which each help asks for a dozen.
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no test run for ever. Parse a module once for the sources of its classes.
 
-    While tests are collected nothing becomes garbage, and looking for it takes half of the time.
+    Each help asks for a dozen of them. While tests are collected nothing becomes garbage, and
+    looking for it takes half of the time.
     """
+    config.pluginmanager.register(limits)
     gc.disable()
     find, of_class = inspect.findsource, cache(inspect.findsource)
     inspect.findsource = lambda of: (of_class if isinstance(of, type) else find)(of)

@@ -583,8 +583,10 @@ def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool)
         wrong: list[tuple[int, str]] = []
         step = 13 if engine == "io_uring" else 4  # lines of code
         at, ended = 1, False
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # it ends this process, and tells where it is
+        faulthandler.register(signal.SIGALRM, sys.__stderr__, chain=True)
         while not ended:
-            faulthandler.dump_traceback_later(PATIENCE_S / 4, exit=True, file=sys.__stderr__)
+            signal.alarm(int(PATIENCE_S / 4))
             if at % 2:
                 reads.read(*batch_of(fresh, range(2)))  # the ring is there already, or not
             with suppress(KeyboardInterrupt), signal_at_line(at, *CODE) as left:
@@ -606,7 +608,7 @@ def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool)
                 wrong.append((at, f"left open: {left_open}"))
                 held |= left_open
             at += step
-        faulthandler.cancel_dump_traceback_later()
+        signal.alarm(0)
         return wrong if at > 5 * step else [(at, "no line was interrupted")]
 
     assert in_child(child).value == []
