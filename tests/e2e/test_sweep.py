@@ -7,15 +7,17 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from iobench.record.sweep import load_sweep, parse_axis, save_sweep
+from iobench.record.sweep import Sweep, load_sweep, parse_axis, save_sweep
 from iobench.report.walk import best_command
+from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import plan_sweep
-from tests.processes import completed, document, printed, refused, running, wait_until
+from tests.processes import PATIENCE_S, completed, document, printed, refused, running, wait_until
 from tests.small_models import small_weights
 from tests.unit.conftest import build_sweep
 
@@ -118,7 +120,18 @@ def test_interrupted_and_resumed(home: Path) -> None:
     def found() -> list[Path]:
         return [path.parent for path in (home / "results").glob("sweep-*/sweep.json")]
 
-    with running(f"{SWEEP} --sweep loader.workers=1,2 --repeat 3", folder=home) as process:
+    def wait_after_a_trial() -> None:
+        waits = iter([PATIENCE_S])
+
+        def saved(directory: Path, sweep: Sweep) -> None:
+            save_sweep(directory, sweep)
+            if any(point.runs for point in sweep.points):
+                time.sleep(next(waits, 0))
+
+        sweeping.save_sweep = saved  # type: ignore[attr-defined]
+
+    asked = f"{SWEEP} --sweep loader.workers=1,2 --repeat 3"
+    with running(asked, folder=home, before=wait_after_a_trial) as process:
         wait_until(begun, "no run of the sweep ended")
         process.signal(signal.SIGINT)
         ended = process.wait()
