@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,11 +127,38 @@ def test_a_second_reader_during_the_epoch_makes_it_invalid(home: Path, setting: 
     assert "cold reads" in printed("report", result, code=3)
 
 
-def test_a_second_reader_does_not_matter_to_direct_reads(home: Path) -> None:
-    with second_reader(home):
-        code, doc = run("reader.direct=true")
+Refill = Callable[[int], list[int]]
+
+
+@pytest.fixture
+def refill(home: Path, monkeypatch: pytest.MonkeyPatch) -> Refill:
+    """``refill(times)``: so many times somebody fills the cache as soon as it was found empty.
+
+    The epochs before which it was emptied are added to the list that is returned.
+    """
+
+    def begin(times: int) -> list[int]:
+        prepare, emptied = cache.prepare_cache, []
+
+        def and_warm(plan: Any, agent: Any, epoch: int) -> Any:
+            context = prepare(plan, agent, epoch)
+            emptied.append(epoch)
+            if len(emptied) <= times:
+                warm(home)
+            return context
+
+        monkeypatch.setattr(cache, "prepare_cache", and_warm)
+        return emptied
+
+    return begin
+
+
+def test_a_second_reader_does_not_matter_to_direct_reads(home: Path, refill: Refill) -> None:
+    emptied = refill(10)
+    code, doc = run("reader.direct=true", "accelerator.step_time=1ms")
     assert (code, doc["validity"]) == (0, "valid")
     assert from_storage(doc)[0] >= 1
+    assert 0 < len(emptied) <= 10
     assert pagecache.residency(shards(home)).ratio > 0.5  # it was there
 
 
@@ -151,22 +178,13 @@ def test_nobody_else_reads(home: Path, settings: list[str]) -> None:
     assert min(shares) >= 1
 
 
-def test_a_ceiling_that_a_cache_served_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only while the fetch ceiling is measured does somebody fill the cache again at once."""
-    prepare, calls = cache.prepare_cache, []
-
-    def and_warm(plan: Any, agent: Any, epoch: int) -> Any:
-        context = prepare(plan, agent, epoch)
-        calls.append(epoch)
-        if len(calls) == 1:
-            warm(home)
-        return context
-
-    monkeypatch.setattr(cache, "prepare_cache", and_warm)
+def test_a_ceiling_that_a_cache_served_is_told(refill: Refill) -> None:
+    """Its reads come first, and only they find the cache full."""
+    emptied = refill(1)
     settings = arguments("reader.direct=false", "accelerator.step_time=1ms")
     code, out, _ = in_process(*settings, "--json", "--calibration", "0.1s", "--no-ablations")
     doc = json.loads(out)
-    assert len(calls) == 2
+    assert len(emptied) == 2
     assert code == 3
     fetch = doc["job"]["ceilings"]["fetch"]
     assert fetch["cold"]["bytes_fetched"] < 0.5 * fetch["cold"]["sample_bytes"]
