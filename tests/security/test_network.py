@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,25 @@ def test_strangers_who_say_nothing_keep_no_host_out() -> None:
         socket.create_connection(("127.0.0.1", port))
 
 
+def test_hosts_that_were_started_wrongly_are_told() -> None:
+    """A second process with the number of a host, and a host that was told of more hosts."""
+    first, second, third = launches(3)
+    counts = r"host 2 .* there are 4 hosts, but host 0 .* there are 3"
+    with ThreadPoolExecutor() as threads:
+        right = [
+            threads.submit(meet, each, accelerators=1, within_s=60) for each in (first, second)
+        ]
+        store = Store(first, timeout_s=30)
+        assert store.get(["host/0", "host/1"], 30)
+        with pytest.raises(UsageError, match="host 1 has joined already"):
+            meet(second, accelerators=1, within_s=60)
+        with pytest.raises(UsageError, match=counts):
+            meet(replace(third, hosts=4), accelerators=1, within_s=60)
+        for each in right:
+            with pytest.raises(UsageError, match=counts):
+                each.result(timeout=60)
+
+
 TOKEN = "s" * 64
 
 
@@ -163,7 +183,7 @@ def test_no_descriptor_left_does_not_keep_the_first_host_busy(
 
 
 WHO = {"index": 1, "name": "b", "machine": "m", "version": __version__, "accelerators": 1}
-WHO |= {"port": 0, "token": ""}
+WHO |= {"hosts": 2, "port": 0, "token": ""}
 SAID = {
     "deep lists": b"[" * 100_000,
     "no UTF-8": b"\xff\xfe{}",

@@ -50,13 +50,18 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """What a host says of itself in the store. ``port`` and ``token`` are those of host 0."""
+    """What a host says of itself in the store. ``port`` is that of host 0.
+
+    ``hosts``: how many it was told there are. ``token``: of host 0, the secret that lets others in;
+    of another one, what tells it from a second process with its number on the same machine.
+    """
 
     index: int
     name: Name
     machine: Name  # the same for two processes on one machine, even in two containers
     version: Name
     accelerators: Count
+    hosts: Count = 1
     port: Port = 0
     token: Name = ""
 
@@ -116,8 +121,9 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
             machine=(read_text(Path("/proc/sys/kernel/random/boot_id")) or "").strip(),
             version=__version__,
             accelerators=accelerators,
+            hosts=launch.hosts,
             port=listener.getsockname()[1] if listener else 0,
-            token=secrets.token_hex(_TOKEN_BYTES) if controls else "",
+            token=secrets.token_hex(_TOKEN_BYTES),
         )
         hosts = _joined(store, launch, me, deadline, within_s)
         check_hosts(hosts)
@@ -138,6 +144,12 @@ def check_hosts(hosts: Sequence[Joined]) -> None:
     """Raises UsageError for hosts that can't measure together."""
     first = hosts[0]
     for host in hosts[1:]:
+        if host.hosts != first.hosts:
+            raise UsageError(
+                f"{host.label} was told that there are {host.hosts} hosts, but {first.label} that "
+                f"there are {first.hosts}",
+                remedy="start the same command with the same number of hosts on all of them",
+            )
         if host.version != first.version:
             raise UsageError(
                 f"{host.label} has iobench {host.version}, but {first.label} has {first.version}",
@@ -156,6 +168,8 @@ def _joined(
             f"host {me.index} has joined already, from {name}",
             remedy="start one process on each host, with a number of its own",
         )
+    if controller := store.get(["host/0"], deadline - time.monotonic()):
+        check_hosts([_parsed(controller[0], 0), me])  # without waiting for those that still lack
     keys = [f"host/{index}" for index in range(launch.hosts)]
     found = store.get(keys, deadline - time.monotonic())
     if found is None:
