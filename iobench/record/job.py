@@ -187,6 +187,7 @@ class UserFacts(OpenRecord):
     out_of_order_s: Figure | None = None  # of it: a later batch was ready, and held back
     hand_over_s: Figure | None = None  # of it: the batch was made, but not here yet
     fetch_s_by_worker: list[Figure] = Field(default_factory=list)  # mean for a batch, of each
+    sample_s_by_worker: list[Figure] = Field(default_factory=list)  # median for a sample, of each
     files_inside: Count | None = None
     files_outside: Count | None = None
     outside: list[str] = Field(default_factory=list)  # names of some of them
@@ -211,7 +212,8 @@ class UserFacts(OpenRecord):
         update["worker_ready_s"] = max(starts, default=None)
         times = [each.worker_starts for each in ranks if each.worker_starts is not None]
         update["worker_starts"] = max(times, default=None)
-        update["fetch_s_by_worker"] = [each for rank in ranks for each in rank.fetch_s_by_worker]
+        for name in ("fetch_s_by_worker", "sample_s_by_worker"):
+            update[name] = [each for rank in ranks for each in getattr(rank, name)]
         for name in ("worker_shared_samples", "worker_compared_samples"):
             counts = [count for each in ranks if (count := getattr(each, name)) is not None]
             update[name] = sum(counts) if counts else None
@@ -254,12 +256,21 @@ class UserFacts(OpenRecord):
 
     @property
     def slow_worker(self) -> tuple[float, float] | None:
-        """Seconds for a batch of the slowest worker and of the others, if it is far slower."""
-        if len(self.fetch_s_by_worker) < 2:
+        """Seconds for a batch of the slowest worker and of the others, if it is far slower.
+
+        A worker that got a few slow samples, or larger batches, is not slow: its usual sample takes
+        as long as those of the others.
+        """
+        means = self.fetch_s_by_worker
+        if len(means) < 2:
             return None
-        *others, slowest = sorted(self.fetch_s_by_worker)
-        usual = median(others)
-        return (slowest, usual) if slowest >= UNEVEN * usual else None
+        place = means.index(max(means))
+        others = 0.0
+        for seconds in (self.sample_s_by_worker or means, means):
+            others = median(seconds[:place] + seconds[place + 1 :])
+            if seconds[place] < UNEVEN * others:
+                return None
+        return means[place], others
 
 
 class LoaderFacts(OpenRecord):

@@ -45,10 +45,10 @@ NAMES_BYTES = 2048
 """The columns of a worker's counts, int64."""
 
 RING = 64
-"""Batches of a worker whose times of completion are kept: more than it may be ahead of its rank."""
+"""Batches of a worker whose times are kept: more than it may be ahead of its rank."""
 
 _COLUMNS = 16
-_NAMES_AT = (_COLUMNS + RING) * 8
+_NAMES_AT = (_COLUMNS + 2 * RING) * 8
 
 Counts = npt.NDArray[np.int64]
 Row = memoryview
@@ -83,6 +83,13 @@ class Board:
 
     def done_ns(self) -> Counts:
         """[workers, RING] int64: when each worker had made its batches, number N at N % RING."""
+        return self._rings()[:, :RING]
+
+    def sample_ns(self) -> Counts:
+        """[workers, RING] int64: what each worker took for a sample of these batches."""
+        return self._rings()[:, RING:]
+
+    def _rings(self) -> Counts:
         return self._bytes()[:, _COLUMNS * 8 : _NAMES_AT].view(np.int64)
 
     def names(self, worker: int) -> list[str]:
@@ -217,6 +224,7 @@ class Gauge:
     def __init__(self, board: Board, number: int, root: str) -> None:
         self.board, self.number, self.place = board, number, root
         self.row, self.done = board.rows()[number]
+        self.sample = memoryview(board.sample_ns()[number])
         self.root = os.path.realpath(root) + os.sep if root else ""
         self.roots = (self.root, os.path.abspath(root) + os.sep)  # most names need no look-up
         self.seen: set[str] = set()
@@ -251,7 +259,8 @@ class Gauge:
                 return fetch(fetcher, indices)
             finally:
                 wall, cpu = monotonic() - began, thread_time() - cpu
-                self.fetched(began, wall, cpu, queued_ns() - queued)
+                samples = len(indices) if isinstance(indices, list) else 1
+                self.fetched(began, wall, cpu, queued_ns() - queued, samples)
                 self._look_at_process(began + wall)
 
         return timed
@@ -261,11 +270,14 @@ class Gauge:
         if not isinstance(fetcher.collate_fn, _Collate):
             fetcher.collate_fn = _Collate(fetcher.collate_fn, self.row)
 
-    def fetched(self, began_ns: int, wall_ns: int, cpu_ns: int, queued_ns: int) -> None:
+    def fetched(
+        self, began_ns: int, wall_ns: int, cpu_ns: int, queued_ns: int, samples: int = 1
+    ) -> None:
         """Add a fetch of a batch to the counts. ``queued_ns``: it waited for a core to be free."""
         row = self.row
         if not row[FIRST_FETCH_NS]:
             row[FIRST_FETCH_NS] = began_ns
+        self.sample[int(row[FETCHES]) % RING] = wall_ns // max(1, samples)
         self.done[int(row[FETCHES]) % RING] = began_ns + wall_ns
         row[FETCHES] += 1
         row[WALL_NS] += wall_ns

@@ -311,6 +311,7 @@ class Meter:
             out_of_order_s=None if self.no_turns else self.held_back_ns / 1e9,
             hand_over_s=None if self.no_turns else self.handed_over_ns / 1e9,
             fetch_s_by_worker=_means(counts) if self.workers else [],
+            sample_s_by_worker=_usual(self.board) if self.workers else [],
             not_measured=self._not_measured(fetches, io_known=io_known),
             files_inside=int(every[:, board.INSIDE].sum()),
             files_outside=int(every[:, board.OUTSIDE].sum()),
@@ -345,4 +346,14 @@ def _means(counts: board.Counts) -> list[float]:
         int(row[board.WALL_NS]) / 1e9 / int(row[board.FETCHES])
         for row in counts
         if row[board.FETCHES]
+    ]
+
+
+def _usual(shared: Board) -> list[float]:
+    """Seconds that each worker usually takes for a sample: the median of its last batches."""
+    made = np.minimum(shared.counts()[:, board.FETCHES], board.RING)
+    return [
+        float(np.median(row[:count])) / 1e9
+        for row, count in zip(shared.sample_ns(), made, strict=True)
+        if count
     ]

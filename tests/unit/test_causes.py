@@ -307,6 +307,11 @@ def test_a_training_whose_loader_has_no_workers_is_advised_to_use_some(
             {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0, "fetch_s_by_worker": [0.9, 0.1, 0.1, 0.1]},
             "in_order=False",
         ),
+        (  # It got larger batches, or some slow samples.
+            {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0}
+            | {"fetch_s_by_worker": [0.9, 0.1], "sample_s_by_worker": [0.01, 0.01]},
+            "more batches at a time",
+        ),
         (
             {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0, "fetch_s_by_worker": [0.1] * 4},
             "more batches at a time",

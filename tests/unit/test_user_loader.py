@@ -21,9 +21,10 @@ from iobench.runner.messages import Tried
 from iobench.runner.user_loader import adopt
 from iobench.settings.workload import LoaderSpec, load_workload
 from iobench.subject.batches import as_bytes, hashes, measure
-from iobench.subject.board import FETCHES, RING, Board, Turns
+from iobench.subject.board import FETCHES, RING, Board, Gauge, Turns
 from iobench.subject.factory import one_line
 from iobench.subject.loader import UserLoader
+from iobench.subject.meter import Meter
 from tests import planted_loaders
 from tests.unit.conftest import build_run
 
@@ -294,6 +295,22 @@ def test_the_wait_for_a_batch_that_comes_in_turn_is_divided() -> None:
     assert turns.arrived(11, 11) == (0, 0)
     assert turns.arrived(11, 15) == (0, 3)
     assert turns.arrived(15, 20) == (0, 0)  # not known when it was made
+
+
+def test_a_worker_is_slow_by_its_usual_sample_and_not_by_a_few_batches() -> None:
+    """Two workers: one gets batches of 40 samples and once a slow file, the other batches of 2."""
+    meter = Meter(planted_loaders.slow_sampler(workers=2), gauge=Gauge(Board(1), 0, ""))
+    for number, size in ((0, 40), (1, 2)):
+        gauge = Gauge(meter.board, number, "")
+        for took_ns in (size * 1_000_000, size * 1_000_000, size * 50_000_000):
+            gauge.fetched(0, took_ns, 0, 0, size)
+        gauge.close()
+    facts = meter.facts()
+    meter.close()
+    assert facts.fetch_s_by_worker[0] == pytest.approx(20 * facts.fetch_s_by_worker[1])
+    assert facts.sample_s_by_worker == [0.001, 0.001]
+    assert facts.slow_worker is None
+    assert facts.model_copy(update={"sample_s_by_worker": [0.002, 0.001]}).slow_worker is not None
 
 
 @pytest.mark.parametrize("workers", [0, 1])
