@@ -183,14 +183,14 @@ def _missed(option: Option) -> str:
 
 
 def cost_charts(one: Ranking) -> Iterator[Chart]:
-    """USD for a million samples of each way to pay, and USD over time.
+    """USD for a million samples of each of several ways to pay, and USD over time.
 
     USD over the time of the job, or over samples/s where no job was stated. A figure that is only a
     bound, since interruptions are not known, beats nothing: it is left out.
     """
     options = [*enumerate(one.options)]
     paid = tuple(at for at, each in options if each.figures.usd_per_million_samples)
-    if not paid:
+    if len(paid) < 2:  # the first screen has the one bar
         return
     usd, names = "usd", ("kind", "machine")
     yield Chart(kind="bars", y=(usd,), label=names, text=(usd, "answer"), title=_TITLE, rows=paid)
