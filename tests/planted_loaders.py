@@ -312,10 +312,18 @@ class SlowSampler(Sampler[int]):
         return slowly_chosen(self.count, self.sleep)
 
 
-def slow_sampler(workers: int = 1, count: int = 64, sleep: float = 0.005) -> DataLoader[Any]:
+def slow_sampler(
+    workers: int = 1, count: int = 64, sleep: float = 0.005, persistent: bool = False
+) -> DataLoader[Any]:
     numbers: Any = torch.arange(count, dtype=torch.float32).reshape(count, 1)
-    sampler = SlowSampler(count, sleep)
-    return DataLoader(numbers, batch_size=4, num_workers=workers, sampler=sampler)
+    lasting = persistent and workers > 0
+    return DataLoader(
+        numbers,
+        batch_size=4,
+        num_workers=workers,
+        sampler=SlowSampler(count, sleep),
+        persistent_workers=lasting,
+    )
 
 
 def of_dicts(count: int = 6) -> Iterator[dict[str, Any]]:

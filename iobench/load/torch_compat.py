@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import DataLoader, _DatasetKind
@@ -92,13 +94,72 @@ def fetcher_of(batches: Iterator[Any]) -> Any | None:
     return getattr(batches, "_dataset_fetcher", None)
 
 
-def wrap_sampler(batches: Iterator[Any], wrap: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
-    """Wrap what a DataLoader's iterator asks which samples are next, if it is one of torch's own.
+class TimedIndices(Iterator[Any]):
+    """What a sampler chooses, where ``count`` gets the nanoseconds that each choice takes."""
+
+    __slots__ = ("count", "indices")
+
+    def __init__(self, indices: Iterator[Any], count: Callable[[int], None]) -> None:
+        self.indices, self.count = indices, count
+
+    def __next__(self) -> Any:
+        began = time.monotonic_ns()
+        try:
+            return next(self.indices)
+        finally:
+            self.count(time.monotonic_ns() - began)
+
+
+class TimedSampler:
+    """A sampler whose iterations are timed, from their beginning on; all else is its own."""
+
+    def __init__(self, sampler: Any, count: Callable[[int], None]) -> None:
+        self.sampler, self.count = sampler, count
+
+    def __iter__(self) -> Iterator[Any]:
+        began = time.monotonic_ns()
+        try:
+            return TimedIndices(iter(self.sampler), self.count)
+        finally:
+            self.count(time.monotonic_ns() - began)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+@contextmanager
+def timed_sampler(loader: DataLoader[Any], count: Callable[[int], None]) -> Iterator[None]:
+    """Time the sampler of the iterator that is made meanwhile.
+
+    torch then asks it for the first batches of all workers. A loader that makes iterators of its
+    own is left as it is, since it may look at its sampler.
+    """
+    kind = type(loader)
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    theirs = vars(loader).get(name)
+    plain = kind.__iter__ is DataLoader.__iter__ and kind._get_iterator is DataLoader._get_iterator
+    if theirs is None or not plain:
+        yield
+        return
+    timed = vars(loader)[name] = TimedSampler(theirs, count)
+    if has_workers(loader):
+        loader._iterator._index_sampler = timed  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        vars(loader)[name] = theirs
+
+
+def time_sampler(batches: Iterator[Any], count: Callable[[int], None]) -> None:
+    """Time what a DataLoader's iterator asks which samples are next, if it is one of torch's own.
 
     One of another library may save the state of its sampler, and is left as it is.
     """
-    if type(batches).__module__ == _BaseDataLoaderIter.__module__:
-        batches._sampler_iter = wrap(batches._sampler_iter)  # type: ignore[attr-defined]
+    if type(batches).__module__ != _BaseDataLoaderIter.__module__:
+        return
+    chosen = batches._sampler_iter  # type: ignore[attr-defined]
+    if not isinstance(chosen, TimedIndices):
+        batches._sampler_iter = TimedIndices(chosen, count)  # type: ignore[attr-defined]
 
 
 def is_map_style(loader: DataLoader[Any]) -> bool:

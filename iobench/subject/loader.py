@@ -136,10 +136,11 @@ class UserLoader:
         self.meter.begin()
         began = time.monotonic_ns()
         try:
-            batches = iter(self.iterable)
+            with self.meter.making():
+                batches = iter(self.iterable)
         except BaseException as error:
             raise failed(error) from error
-        self.meter.made(batches)
+        self.meter.made(batches, waited=False)
         return Stamped(self, batches, began_ns=began)
 
     def _keep(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..base.errors import UsageError
-from ..load.torch_compat import fetcher_of, has_workers, inner_loader, wrap_sampler
+from ..load.torch_compat import (
+    fetcher_of,
+    has_workers,
+    inner_loader,
+    time_sampler,
+    timed_sampler,
+)
 from ..record.job import UserFacts
 from . import board
 from .batches import Repeats, Size, measure
@@ -59,7 +65,7 @@ class Meter:
         self.stated, self.strict, self.compares = stated, strict, compares
         self.batches = self.samples = self.delivered = 0
         self.wait_ns = self.held_back_ns = self.handed_over_ns = self.sampler_ns = 0
-        self._sampled_ns = 0  # of it, before the last batch
+        self._sampled_ns = 0  # of it, until the last batch
         self.ready_s: list[float] = []  # from the beginning of an iteration to its last worker
         self.sizes: dict[int, int] = {}  # samples of a batch -> number of such batches
         self.samples_by = "the first dimension of its first tensor or array"
@@ -123,23 +129,25 @@ class Meter:
         self._wall, self._work = walls_and_work(self._rows)
         self.repeats.begin()
 
-    def made(self, iterator: Iterator[Any]) -> None:
-        """The iteration was made: count the time of what this process does for a batch."""
-        wrap_sampler(iterator, self._timed)
+    def making(self) -> AbstractContextManager[None]:
+        """An iteration is made meanwhile: count the time of its sampler."""
+        return timed_sampler(self.inner, self._sampled) if self.inner is not None else nullcontext()
+
+    def made(self, iterator: Iterator[Any], *, waited: bool = True) -> None:
+        """The iteration was made: count the time of what this process does for a batch.
+
+        ``waited``: the wait for the first batch begins before the iteration was made.
+        """
+        if not waited:
+            self.wait_ns += self.sampler_ns - self._sampled_ns
+            self._sampled_ns = self.sampler_ns
+        time_sampler(iterator, self._sampled)
         if self.alone and (fetcher := fetcher_of(iterator)) is not None:
             self.gauge.watch_collate(fetcher)
 
-    def _timed(self, sampler: Iterator[Any]) -> Iterator[Any]:
-        """The same indices. torch asks for them while a batch is waited for, in this process."""
-        while True:
-            began = time.monotonic_ns()
-            try:
-                chosen = next(sampler)
-            except StopIteration:
-                return
-            finally:
-                self.sampler_ns += time.monotonic_ns() - began
-            yield chosen
+    def _sampled(self, took_ns: int) -> None:
+        """The sampler chose samples. torch asks it while a batch is waited for, in this process."""
+        self.sampler_ns += took_ns
 
     def ended(self, began_ns: int, *, early: bool) -> None:
         """An iteration that began then has ended; ``early``: before the loader had no more batches.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from operator import length_hint
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
@@ -91,6 +91,10 @@ class Book:
             with self.guarded(), self.meter.unheard():
                 self._residency = self.around.prepare(len(self.epochs))
                 self.meter.begin()
+
+    def making(self) -> AbstractContextManager[None]:
+        """An iteration is made meanwhile."""
+        return nullcontext() if self.open or self.lost else self.meter.making()
 
     def made(self, iterator: Iterator[Any]) -> None:
         """The iteration was made, but for the first batch."""
@@ -224,7 +228,9 @@ class Batches(Iterator[Any]):
     def __init__(self, book: Book, iterable: Iterable[Any]) -> None:
         book.prepare()
         began = time.monotonic_ns()
-        self.book, self.iterator = book, iter(iterable)
+        self.book = book
+        with book.making():
+            self.iterator = iter(iterable)
         self.made_ns = time.monotonic_ns() - began
         book.made(self.iterator)
 

@@ -314,15 +314,24 @@ def test_a_worker_is_slow_by_its_usual_sample_and_not_by_a_few_batches() -> None
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_time_of_a_sampler_is_known_and_is_no_handing_over(workers: int) -> None:
-    loader = made("slow_sampler", max_samples=None, workers=workers)
-    assert len(leaves_of(loader)) == 16
+def test_the_time_of_a_sampler_is_known_and_is_no_handing_over(
+    workers: int, tmp_path: Path
+) -> None:
+    """Of all its choices: torch asks for the first ones of workers while the iteration is made."""
+    loader = made("slow_sampler", max_samples=None, workers=workers, persistent=True)
+    theirs = (cast(Any, loader.iterable).batch_sampler, cast(Any, loader.iterable).sampler)
+    for epoch in (0, 1):
+        assert len(leaves_of(loader, epoch)) == 16
     facts = loader.facts()
     loader.shutdown()
-    asked_ahead = 2 * workers  # while the iteration is made
-    assert (16 - asked_ahead) * 4 * 0.005 <= facts.sampler_s <= facts.wait_s
+    assert theirs == (loader.iterable.batch_sampler, loader.iterable.sampler)
+    assert 2 * 16 * 4 * 0.005 <= facts.sampler_s <= facts.wait_s
     if workers:
         assert facts.hand_over_s + facts.sampler_s <= facts.wait_s + 1e-6
+    seen, _ = watched("slow_sampler", {"workers": workers}, "", tmp_path)
+    assert seen.sampler_s is not None
+    assert seen.wait_s is not None
+    assert 16 * 4 * 0.005 <= seen.sampler_s <= seen.wait_s
 
 
 def test_a_factory_needs_its_kind() -> None:
