@@ -32,29 +32,33 @@ MIN_COUNTED_S = 1.0
 """Time over which the kernel's ticks tell how busy cores are."""
 
 
-def other_cores(doc: TrainingRecord, one: Repetition) -> float | None:
-    """How many cores of the host other processes used at least, on average over a repetition.
+def other_cores(doc: TrainingRecord, one: Repetition, host: int = 0) -> float | None:
+    """How many cores of a host other processes used at least, on average over a repetition.
 
     None: not recorded.
     """
-    found = _of_others(doc, one)
+    found = _of_others(doc, one, host)
     return found[0] / found[1] if found is not None else None
 
 
-def _of_others(doc: TrainingRecord, one: Repetition) -> tuple[float, float] | None:
+def _of_others(doc: TrainingRecord, one: Repetition, host: int) -> tuple[float, float] | None:
     """(CPU seconds of other processes, seconds) of a repetition; None: not recorded."""
-    host, cores = one.resources, doc.host.cores
-    if host is None or host.cpu_busy is None or not cores:
+    kernel, cpu_s, cores = one.resources, one.cpu_s or 0.0, (doc.hosts or [doc.host])[host].cores
+    if len(doc.hosts) > 1:
+        mine = next((each for each in one.hosts if each.host == host), None)
+        kernel = mine.resources if mine is not None else None
+        cpu_s *= mine.ranks / one.accelerators if mine is not None else 0.0
+    if kernel is None or kernel.cpu_busy is None or not cores:
         return None
-    if host.own_cpu_s is None or host.children_cpu_s is None:
+    if kernel.own_cpu_s is None or kernel.children_cpu_s is None:
         return None
     # A process that nobody waited for is no child that has ended; what it said of itself counts.
-    own_s = host.own_cpu_s + max(host.children_cpu_s, one.cpu_s or 0.0)
-    return max(0.0, cores * host.cpu_busy * host.wall_s - own_s), host.wall_s
+    own_s = kernel.own_cpu_s + max(kernel.children_cpu_s, cpu_s)
+    return max(0.0, cores * kernel.cpu_busy * kernel.wall_s - own_s), kernel.wall_s
 
 
 def cpu_other_load(doc: TrainingRecord) -> RuleOutcome | None:
-    """Compare how busy the host's cores were with the CPU time of this run's own processes.
+    """Compare how busy the cores of each host were with the CPU time of this run's own processes.
 
     Short repetitions are looked at together. A record without the host's counters says nothing.
     """
@@ -63,23 +67,35 @@ def cpu_other_load(doc: TrainingRecord) -> RuleOutcome | None:
     short = [one for one, wall_s in walls if wall_s < MIN_WALL_S]
     if not long and sum(wall_s for _, wall_s in walls) < MIN_COUNTED_S:
         return None
-    cores = doc.host.cores
-    if len(doc.hosts) != 1 or not cores:
-        return unknown("how busy the cores of all hosts were was not recorded")
-    others = [used for one in long if (used := other_cores(doc, one)) is not None]
-    together = [each for one in short if (each := _of_others(doc, one)) is not None]
-    time_s = sum(seconds for _, seconds in together)
-    if time_s >= MIN_COUNTED_S:
-        others.append(sum(used for used, _ in together) / time_s)
-    if not others:
-        return unknown("how busy the host's cores were was not recorded")
-    if max(others) <= MAX_OTHER_LOAD * cores:
-        return None
+    machines = [each.machine for each in doc.job.hosts]
+    if len(set(machines)) < len(machines):
+        return unknown("hosts of this run are one machine, so each is a load to the others")
+    most = [_most_of_others(doc, number, long, short) for number in range(max(1, len(doc.hosts)))]
+    told = []
+    for number, (host, used) in enumerate(zip(doc.hosts, most, strict=False)):
+        cores = host.cores or 0
+        if used is not None and used > MAX_OTHER_LOAD * cores:
+            of = f"{host_name(doc.job.hosts, number)} has" if len(most) > 1 else "the host has"
+            told.append(f"{used:.1f} of the {counted(cores, 'core')} that {of}")
+    if not told:
+        return unknown("how busy the host's cores were was not recorded") if None in most else None
     return RuleOutcome(
-        f"other processes used {max(others):.1f} of the host's {counted(cores, 'core')} during "
+        f"other processes used {', and '.join(told)}, during "
         + ("a repetition" if long else "the repetitions"),
         "run on a host that does nothing else: a lack of CPU time can look like slow storage",
     )
+
+
+def _most_of_others(
+    doc: TrainingRecord, host: int, long: Sequence[Repetition], short: Sequence[Repetition]
+) -> float | None:
+    """The most cores of a host that others used in a long repetition, or in all short ones."""
+    others = [used for one in long if (used := other_cores(doc, one, host)) is not None]
+    together = [each for one in short if (each := _of_others(doc, one, host)) is not None]
+    time_s = sum(seconds for _, seconds in together)
+    if time_s >= MIN_COUNTED_S:
+        others.append(sum(used for used, _ in together) / time_s)
+    return max(others, default=None)
 
 
 MAX_SKEW = 0.01

@@ -14,6 +14,7 @@ from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.judge.rules_mlperf import REFERENCES
 from iobench.judge.validity import RULES, evaluate, level_of, validity, violations
+from iobench.record.host import JobHost
 from iobench.record.run import CHANGED, Finding, RunRecord
 from iobench.record.training import Ceiling, Epoch, RunLog
 from iobench.settings.dataset import load_dataset_spec
@@ -424,6 +425,24 @@ def test_the_memory_of_all_hosts_counts() -> None:
     doc = build("", {"host": {"memory_bytes": 1_200_000_000}}, rules="mlperf")
     doc.hosts.append(doc.hosts[0])
     assert levels(conclude(doc))["dataset.size"] == "invalid"
+
+
+@pytest.mark.parametrize("machines", [("a", "b"), ("a", "a")])
+def test_a_host_whose_cores_others_use_is_named(machines: tuple[str, str]) -> None:
+    """8 cores each: the run used 0.3 of them on both, and others 4.5 on the second one."""
+    each = {"ranks": 1, "resources": OWN_LOAD | {"cpu_busy": 0.05}}
+    busy = {"host": 1, "ranks": 1, "resources": OWN_LOAD | {"cpu_busy": 0.6}}
+    own = {"cpu_s": 20.0, "resources": OWN_LOAD, "hosts": [{"host": 0, **each}, busy]}
+    doc = build("", {"accelerators": 2, "repetition": own})
+    doc.hosts.append(doc.hosts[0])
+    doc.job.hosts = [JobHost(name=f"h{n}", ranks=1, machine=one) for n, one in enumerate(machines)]
+    (found,) = (each for each in conclude(doc).findings if each.rule == "cpu.other-load")
+    if machines == ("a", "a"):  # each is a load to the other
+        assert found.level == "unknown"
+        return
+    assert found.level == "warning"
+    assert "4.5 of the 8 cores that host 1 (h1) has" in found.evidence
+    assert "host 0" not in found.evidence
 
 
 def test_mlperf_counts_its_own_utilization_in_each_counted_run() -> None:
