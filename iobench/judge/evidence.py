@@ -238,7 +238,8 @@ class LoaderWaits:
     ready. ``collate``: of the time to make batches. ``starting``: of the time, in which workers
     started, ``starts`` times. ``uneven``: seconds for a
     batch of a worker that is far slower than the others, and of these.
-    ``batch_bytes``: of a batch, on average.
+    ``batch_bytes``: of a batch, on average. ``later``: of the later epochs, if the first one waited
+    far longer.
     """
 
     working: float | None = None
@@ -249,6 +250,18 @@ class LoaderWaits:
     starts: int | None = None
     uneven: tuple[float, float] | None = None
     batch_bytes: float | None = None
+    later: LaterEpochs | None = None
+
+
+class LaterEpochs(NamedTuple):
+    """``first``: share of all waits that was in the first of ``epochs`` epochs.
+
+    ``waiting``: share of the time of the other ones in which they waited.
+    """
+
+    epochs: int
+    first: float
+    waiting: float
 
 
 class TooShort(NamedTuple):

@@ -19,12 +19,13 @@ from ..record.verdict import Estimate
 from .again import job_again
 from .bottleneck import decide
 from .cache import relief, served_by_cache
-from .evidence import NOISE_OF_FILL, Decision, Evidence, LoaderWaits
+from .evidence import NOISE_OF_FILL, Decision, Evidence, LaterEpochs, LoaderWaits
 from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
 from .figures.ranktime import shares_of
 from .figures.rates import Lasting, lasting
 from .statistics import NOISE
 from .user_loader import repeated
+from .watched import CLEAR, MOST
 
 CHECKED = "iobench-check-"
 """In the names of the data that a check generates."""
@@ -339,7 +340,26 @@ def loader_waits(doc: TrainingRecord) -> LoaderWaits | None:
         starts=starts,
         uneven=facts.slow_worker,
         batch_bytes=facts.batch_bytes,
+        later=_later_epochs(done[-1]) if done else None,
     )
+
+
+def _later_epochs(done: Repetition) -> LaterEpochs | None:
+    """The epochs after the first one, if that had most of the waits, and far longer ones."""
+    waits, steps, walls = [], [], []
+    for each in done.epochs:
+        if each.wait_s is None or not each.steps or not each.samples_per_s:
+            return None
+        waits.append(each.wait_s)
+        steps.append(each.steps)
+        walls.append(each.steps * done.samples / done.steps / each.samples_per_s)
+    if len(waits) < 2:
+        return None
+    of_steps = [wait / count for wait, count in zip(waits, steps, strict=True)]
+    if of_steps[0] <= CLEAR * median(of_steps[1:]) or waits[0] < MOST * sum(waits):
+        return None
+    waiting = sum(waits[1:]) / done.accelerators / sum(walls[1:])
+    return LaterEpochs(len(waits), waits[0] / sum(waits), min(1.0, waiting))
 
 
 def _busiest_working(done: Sequence[Repetition], facts: UserFacts) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..base.units import counted, format_count, format_duration, percent_beside
+from ..base.units import counted, format_count, format_duration, format_percent, percent_beside
 from ..record.verdict import Fed, Verdict
 from .changes_storage import enough_in_flight, stragglers, told
 from .evidence import DRAINED, NOISE_OF_FILL, Decision, Evidence
@@ -38,7 +38,8 @@ def degree(utilization: float) -> str:
 
 def sentence(evidence: Evidence, decision: Decision, found: Verdict) -> str:
     """The verdict: starved or not, by what, how many can be fed, and what to do."""
-    parts = [*_state(evidence, decision, found), *_feeds(evidence, decision, found.fed)]
+    parts = [*_state(evidence, decision, found), *_later_epochs(evidence)]
+    parts += _feeds(evidence, decision, found.fed)
     saves = evidence.job.saves
     if saves is not None and not saves.saves:
         parts.append("no checkpoint was measured, since none was due in the time")
@@ -82,6 +83,21 @@ def _state(evidence: Evidence, decision: Decision, found: Verdict) -> list[str]:
         return [f"{accelerators} {busy} {is_are} the bottleneck all the same: {why}"]
     what = _subject(evidence, decision, found)
     return [f"{what} {_starves(evidence, decision)} {accelerators} {busy}"]
+
+
+def _later_epochs(evidence: Evidence) -> list[str]:
+    """That a training which was watched waited in its first epoch, and not as much in the others.
+
+    Something filled in the first one, such as a cache. A job of many epochs has that once.
+    """
+    later = evidence.watched.later if evidence.watched else None
+    if later is None or evidence.fed:
+        return []
+    busy = percent_beside(1 - later.waiting, evidence.required)
+    return [
+        f"the first of {later.epochs} epochs has {format_percent(later.first)} of the waits: "
+        f"without it, the training is {busy} busy"
+    ]
 
 
 def _who(evidence: Evidence) -> str:

@@ -126,6 +126,29 @@ def test_planted_times_and_the_verdict(
     assert (user.batches, user.samples, user.delivered_bytes) == (60, 240, 60 * 160)
 
 
+@pytest.mark.parametrize(
+    ("later_ms", "says"),
+    [
+        (0, "The first of 3 epochs has 100.0 % of the waits: without it, the training is 100.0 %"),
+        (20, ""),
+    ],
+)
+def test_a_first_epoch_that_fills_a_cache_is_not_taken_for_all_epochs(
+    later_ms: float, says: str, clock: Clock, tmp_path: Path
+) -> None:
+    epochs: list[int] = []
+    loader = Planted(lambda: clock.sleep(later_ms if len(epochs) > 1 else 30))
+    with (watch := iobench.watch(loader, results=tmp_path)) as batches:
+        for epoch in range(3):
+            epochs.append(epoch)
+            for _ in batches:
+                clock.spin(10)
+    verdict = leaves_record(watch.directory).job.verdict
+    assert verdict.starved
+    assert ("The first of" in verdict.sentence) == bool(says)
+    assert says in verdict.sentence
+
+
 def test_a_cached_dataset_is_not_blamed_on_the_storage(clock: Clock, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
