@@ -263,11 +263,12 @@ def _do(request: VerbRequest) -> int:
     with logging_to(request.log_level, request.log_file), output_to(request.output), tagged:
         if request.keeps:
             interrupt_on_sigterm()
-        if isinstance(request, HostsRequest) and (request.print_lines or request.hosts):
-            from .hosts import printed_lines
+        if isinstance(request, HostsRequest):
+            from .hosts import launched, printed_lines
 
             if printed_lines(request):
                 return 0
+            launched(request)  # sets what torch reads when it is imported, by the verb
         code: int = import_module(f"{__package__}.{request.verb}").run(request)
         sys.stdout.flush()
         return code

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import kubernetes_validate
 import pytest
@@ -15,6 +16,7 @@ import yaml
 from iobench.base.errors import UsageError
 from iobench.cli.start_lines import manifest, parse_hosts, start_lines
 from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, node_names
+from tests.processes import in_process
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -102,6 +104,26 @@ def test_a_process_that_was_started_alone(env: dict[str, str]) -> None:
 def test_variables_that_do_not_fit_are_refused_in_one_line(env: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         find_launch(env)
+
+
+@pytest.mark.parametrize("here", [(), ("--hosts", "here")])
+def test_torch_says_nothing_of_how_hosts_meet(
+    here: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the variable when it is imported, which some verbs do at once."""
+    seen = []
+
+    def imported(name: str) -> object:
+        seen.append(os.environ.get("TORCH_CPP_LOG_LEVEL"))
+        return SimpleNamespace(run=lambda request: 0)
+
+    for name, value in OPEN_MPI.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "")
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")  # in two steps, so that it is restored
+    monkeypatch.setattr("iobench.cli.main.import_module", imported)
+    assert in_process("probe", "/data", *here)[0] == 0
+    assert seen == [None if here else "FATAL"]
 
 
 @pytest.mark.parametrize(
