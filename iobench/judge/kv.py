@@ -186,10 +186,10 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
         [(one.recomputed_quantile_s or 0.0, one.quantile_s or 0.0) for one in tried]
     )
     worth, whole = over(factor), doc.job.scenario.share == 1
-    beyond = _beyond(doc)
+    beyond = _beyond(doc) if worth else ""
     if whole and worth is not True and over(sooner):
         worth = True
-    elif beyond and worth:
+    elif beyond:
         worth = None
     holds = known.pop() if len(known) == 1 else None
     return KvVerdict(
@@ -278,6 +278,8 @@ def _sentence(
     if factor is None:
         return "Whether it is worth it is not known: nothing was loaded from this storage."
     answer = {True: "yes", False: "no", None: "inconclusive"}[worth]
+    if worth is None and factor.low is None:
+        beyond = "One repetition does not tell how much that varies."
     if worth and not over(factor) and sooner is not None:
         why = f"the first token comes {sooner.value:.3g} x as soon, though a load is"
         answer = f"Worth it: yes: {why} {factor.value:.2f} x as fast as computing again."

@@ -107,6 +107,10 @@ def window_client_bound(trials: Sequence[RequestWindow], limit_s: float) -> str:
     return ""
 
 
+COMPUTED = {"accelerator", "prefill"}
+"""Stages without which nothing is measured: what the requests take then is computed."""
+
+
 def leading(gains: dict[str, Estimate]) -> tuple[str, str]:
     """The stage whose absence helps most, or ``inconclusive`` and why."""
     significant = {
@@ -115,6 +119,8 @@ def leading(gains: dict[str, Estimate]) -> tuple[str, str]:
         if gain.low is not None and gain.low > 1 + NOISE
     }
     ranked = sorted(significant, key=lambda stage: -significant[stage].value)
+    if not ranked and not gains.keys() - COMPUTED:
+        return "inconclusive", "no stage was left out"
     if not ranked:
         return "inconclusive", "no stage that was left out made a significant difference"
     if len(ranked) > 1 and (gains[ranked[0]].low or 0.0) <= gains[ranked[1]].value:

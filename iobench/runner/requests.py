@@ -184,20 +184,27 @@ class RequestsRun(Generic[R]):
         return max(DRAIN_S, DRAIN * self.doc.job.limit_s)
 
     def repeat(self, rate: float) -> None:
-        """Measure all repetitions, or as many as the budget allows, but at least one."""
-        total, kinds = self.plan.repetitions, self.plan.kinds
+        """Measure all repetitions, or as many as the budget allows, but at least one.
+
+        One repetition has no interval, so two come before the windows without one stage each.
+        """
+        total, kinds = self.plan.repetitions, [*self.plan.kinds]
 
         def measure(kind: str, turn: int) -> None:
             what = self.whole if kind == "repetition" else kind.replace("-", " ")
             self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
             self.window(kind, rate, self.seed(turn))
+            done = kinds.index(kind) + 1
+            while turn == 0 and total > 1 and len(kinds) > done and not fits(2 * len(kinds) - done):
+                kinds.pop()
+
+        def fits(windows: int) -> bool:
+            return self.budget.fits(windows * (self.budget.mean_s(PART) or 0.0))
 
         def stop(turn: int, active: Sequence[str]) -> bool:
-            each = self.budget.mean_s(PART)
-            full = each is not None and turn > 0 and not self.budget.fits(len(kinds) * each)
-            return turn >= total or full
+            return turn >= total or (turn > 0 and not fits(len(active)))
 
-        take_turns(kinds, measure, stop)
+        take_turns(self.plan.kinds, measure, stop, is_active=lambda kind: kind in kinds)
 
     def seed(self, repetition: int) -> int:
         """Of all windows of a repetition."""

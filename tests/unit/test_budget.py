@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,9 +36,10 @@ from iobench.runner.calibration import bench as benching
 from iobench.runner.calibration import curve as curving
 from iobench.runner.experiment import Options
 from iobench.runner.fit import MAX_REPETITIONS, MIN_REPETITIONS
-from iobench.runner.options import Confirm
+from iobench.runner.options import Confirm, Observer
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
+from iobench.runner.requests import PART, RequestsRun
 from iobench.settings.base import known_specs
 from iobench.settings.dataset import share_of_columns
 from iobench.settings.workload import load_workload
@@ -292,6 +295,36 @@ def test_windows_of_requests_are_as_short_as_the_budget_needs() -> None:
     assert Budget(seconds=100.0, given=frozenset({"duration"})).window_s(30.0, 10, least=2) == 30
     with pytest.raises(UsageError, match="too short"):
         spent.window_s(30.0, 10, least=40)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kinds", "repetitions"),
+    [
+        (1000.0, 4, 3),
+        (95.0, 4, 2),  # of three rounds with 4 windows of 10 s, the third has no time
+        (70.0, 3, 2),
+        (45.0, 2, 2),
+        (25.0, 1, 2),
+        (15.0, 1, 1),
+    ],
+)
+def test_two_repetitions_come_before_what_a_stage_costs(
+    seconds: float, kinds: int, repetitions: int
+) -> None:
+    budget, names = Budget(seconds=seconds), ["repetition", "reads", "writes", "lookups"]
+    taken: list[str] = []
+
+    def window(kind: str, rate: float, seed: int) -> None:
+        taken.append(kind)
+        budget.took(PART, 10.0)
+        budget.began_s -= 10.0
+
+    plan = SimpleNamespace(repetitions=3, kinds=names)
+    run: Any = SimpleNamespace(
+        plan=plan, budget=budget, observer=Observer(), window=window, seed=int, whole=""
+    )
+    RequestsRun.repeat(run, 1.0)
+    assert Counter(taken) == dict.fromkeys(names[:kinds], repetitions)
 
 
 @pytest.mark.parametrize(("name", "place"), EACH)
