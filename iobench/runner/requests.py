@@ -43,6 +43,10 @@ SEARCHED = 8
 PART = "window"
 """The name of a window in the budget."""
 
+ROUNDS = 3
+"""So many repetitions decide: one has no interval, and that of two is three times as wide as that
+of three (Student's t)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RequestsPlan:
@@ -186,16 +190,17 @@ class RequestsRun(Generic[R]):
     def repeat(self, rate: float) -> None:
         """Measure all repetitions, or as many as the budget allows, but at least one.
 
-        One repetition has no interval, so two come before the windows without one stage each.
+        ``ROUNDS`` repetitions come before the windows without one stage each.
         """
         total, kinds = self.plan.repetitions, [*self.plan.kinds]
+        rounds = min(ROUNDS, total)
 
         def measure(kind: str, turn: int) -> None:
             what = self.whole if kind == "repetition" else kind.replace("-", " ")
             self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
             self.window(kind, rate, self.seed(turn))
             done = kinds.index(kind) + 1
-            while turn == 0 and total > 1 and len(kinds) > done and not fits(2 * len(kinds) - done):
+            while turn == 0 and len(kinds) > done and not fits(rounds * len(kinds) - done):
                 kinds.pop()
 
         def fits(windows: int) -> bool:

@@ -301,14 +301,15 @@ def test_windows_of_requests_are_as_short_as_the_budget_needs() -> None:
     ("seconds", "kinds", "repetitions"),
     [
         (1000.0, 4, 3),
-        (95.0, 4, 2),  # of three rounds with 4 windows of 10 s, the third has no time
-        (70.0, 3, 2),
-        (45.0, 2, 2),
+        (125.0, 4, 3),
+        (115.0, 3, 3),
+        (75.0, 2, 3),
+        (45.0, 1, 3),
         (25.0, 1, 2),
         (15.0, 1, 1),
     ],
 )
-def test_two_repetitions_come_before_what_a_stage_costs(
+def test_three_repetitions_come_before_what_a_stage_costs(
     seconds: float, kinds: int, repetitions: int
 ) -> None:
     budget, names = Budget(seconds=seconds), ["repetition", "reads", "writes", "lookups"]
