@@ -110,8 +110,7 @@ def host_name(known: Sequence[JobHost], host: int) -> str:
 
 def slow_host(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no host is slower than the others by 10 %, by fetching alone or in the run."""
-    fetched = _by_fetch(doc)
-    ran = [each for each in _by_run(doc) if each.host not in {one.host for one in fetched}]
+    fetched, ran = _slow_hosts(doc)
     told = [
         f"{host_name(doc.job.hosts, each.host)} {did} at {format_percent(each.ratio)} "
         f"[{format_percent(each.low)}, {format_percent(each.high)}] of the rate of the others"
@@ -121,6 +120,19 @@ def slow_host(doc: TrainingRecord) -> RuleOutcome | None:
     if not told:
         return None
     return RuleOutcome("; ".join(told), SLOW_REMEDY)
+
+
+def slow_host_names(doc: TrainingRecord) -> list[str]:
+    """The hosts that ``slow_host`` tells, in their order."""
+    fetched, ran = _slow_hosts(doc)
+    return [host_name(doc.job.hosts, host) for host in sorted({x.host for x in (*fetched, *ran)})]
+
+
+def _slow_hosts(doc: TrainingRecord) -> tuple[list[SlowHost], list[SlowHost]]:
+    """Those that read slowly, and others that were slow in the run."""
+    fetched = _by_fetch(doc)
+    known = {each.host for each in fetched}
+    return fetched, [each for each in _by_run(doc) if each.host not in known]
 
 
 SLOW_REMEDY = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..base.units import counted, format_count, format_duration, format_percent, percent_beside
 from ..record.verdict import Fed, Verdict
@@ -36,9 +36,17 @@ def degree(utilization: float) -> str:
     return "fed" if wait < MILD else "mildly starved" if wait < SEVERE else "starved"
 
 
-def sentence(evidence: Evidence, decision: Decision, found: Verdict) -> str:
-    """The verdict: starved or not, by what, how many can be fed, and what to do."""
+def sentence(
+    evidence: Evidence, decision: Decision, found: Verdict, slow: Sequence[str] = ()
+) -> str:
+    """The verdict: starved or not, by what, how many can be fed, and what to do.
+
+    ``slow``: the hosts, of several, that are slower than the others.
+    """
     parts = [*_state(evidence, decision, found), *_later_epochs(evidence)]
+    if slow and not evidence.fed:
+        is_are = "is" if len(slow) == 1 else "are"
+        parts.append(f"{' and '.join(slow)} {is_are} slower than the others")
     parts += _feeds(evidence, decision, found.fed)
     saves = evidence.job.saves
     if saves is not None and not saves.saves:

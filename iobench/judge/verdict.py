@@ -48,6 +48,7 @@ from .promise import (
     shown,
     with_found,
 )
+from .rules_ranks import slow_host_names
 from .rules_speed import contention
 from .sentence import explanation, sentence
 from .watched import CAUSES, watched_advice, watched_nothing
@@ -104,7 +105,7 @@ def verdict(judged: Judged, bounds: Mapping[str, Estimate] | None = None) -> Ver
     answer = answer.model_copy(update={"fed": can_feed})
     return answer.model_copy(
         update={
-            "sentence": sentence(evidence, decision, answer),
+            "sentence": sentence(evidence, decision, answer, slow_host_names(doc)),
             "explanation": explanation(evidence, decision, answer),
         }
     )

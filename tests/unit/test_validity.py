@@ -427,6 +427,14 @@ def test_the_memory_of_all_hosts_counts() -> None:
     assert levels(conclude(doc))["dataset.size"] == "invalid"
 
 
+@pytest.mark.parametrize("starved", [STARVED, {}])
+def test_the_verdict_names_a_slow_host_where_accelerators_starve(starved: dict[str, Any]) -> None:
+    doc = build("host.slow", merged(starved, CASES["host.slow"][0]))
+    assert "host.slow" in levels(doc)
+    told = "Host 1 is slower than the others." in doc.job.verdict.sentence
+    assert told == bool(starved), doc.job.verdict.sentence
+
+
 @pytest.mark.parametrize("machines", [("a", "b"), ("a", "a")])
 def test_a_host_whose_cores_others_use_is_named(machines: tuple[str, str]) -> None:
     """8 cores each: the run used 0.3 of them on both, and others 4.5 on the second one."""
