@@ -239,7 +239,8 @@ class LoaderWaits:
     started, ``starts`` times. ``uneven``: seconds for a
     batch of a worker that is far slower than the others, and of these.
     ``batch_bytes``: of a batch, on average. ``later``: of the later epochs, if the first one waited
-    far longer.
+    far longer. ``pace``: seconds in which the workers make a batch, and the training takes one, on
+    average; ``prefetch``: batches that each worker makes ahead.
     """
 
     working: float | None = None
@@ -251,6 +252,8 @@ class LoaderWaits:
     uneven: tuple[float, float] | None = None
     batch_bytes: float | None = None
     later: LaterEpochs | None = None
+    pace: tuple[float, float] | None = None
+    prefetch: int = 0
 
 
 class LaterEpochs(NamedTuple):

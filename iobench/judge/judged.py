@@ -341,7 +341,17 @@ def loader_waits(doc: TrainingRecord) -> LoaderWaits | None:
         uneven=facts.slow_worker,
         batch_bytes=facts.batch_bytes,
         later=_later_epochs(done[-1]) if done else None,
+        pace=_pace(done[-1], facts) if done else None,
+        prefetch=doc.job.workload.loader.prefetch_factor,
     )
+
+
+def _pace(done: Repetition, facts: UserFacts) -> tuple[float, float] | None:
+    """Seconds in which the workers make a batch, by the slowest, and the training takes one."""
+    if not facts.fetch_s_by_worker or not facts.workers or not done.busy_s or not done.steps:
+        return None
+    made = max(facts.fetch_s_by_worker) / facts.workers
+    return made, done.busy_s * done.accelerators / done.steps
 
 
 def _later_epochs(done: Repetition) -> LaterEpochs | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..base.units import counted, format_bytes, format_percent
+from ..base.units import counted, format_bytes, format_duration, format_percent
 from ..record.run import Finding, TrainingRecord
 from ..record.verdict import Advice
 from .evidence import Case, Decision, Evidence, LoaderWaits
@@ -227,8 +227,15 @@ def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
         )
     if seen.uneven is not None and (seen.held_back or 0.0) >= MIN_HELD_BACK:
         return (
-            f"find out why {slow_worker(seen.uneven)}, or set in_order=False in the DataLoader if "
+            f"find out why {slow_worker(seen.uneven)}. Or set in_order=False in the DataLoader if "
             "the order of batches does not matter"
+        )
+    if seen.pace and seen.later is None and seen.pace[0] < evidence.required * seen.pace[1]:
+        made, taken = map(format_duration, seen.pace)
+        return (
+            "keep more batches ready, by a larger prefetch_factor in the DataLoader (now "
+            f"{seen.prefetch}). On average the workers make a batch in {made}, and your training "
+            f"takes one in {taken}. But some batches, or some steps, take far longer than others"
         )
     if seen.held_back is not None and seen.held_back >= MOST:
         return (

@@ -296,6 +296,30 @@ def test_a_training_whose_loader_has_no_workers_is_advised_to_use_some(
 
 
 @pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        # Two workers make a batch in 0.4 s, and each of two ranks takes one in 2 s.
+        ([0.8, 0.8], "a larger prefetch_factor in the DataLoader (now 4)"),
+        ([3.9, 3.9], "more workers"),
+        ([0.1, 1.2], "find out why one worker"),
+    ],
+)
+def test_workers_that_are_fast_enough_on_average_are_advised_to_make_more_batches_ahead(
+    seconds: list[float], says: str
+) -> None:
+    facts = MADE | {"fetch_cpu_s": 1.0, "out_of_order_s": 4.0, "fetch_s_by_worker": seconds}
+    found = verdict_on(
+        measured=200,
+        au=0.5,
+        workload={"loader": {"prefetch_factor": 4}},
+        loader={"kind": "user", "workers": 2, "user": facts | {"workers": 2}},
+        watched={"world": 1, "ranks": []},
+        repetition={"ranks": [RANK | READS], "busy_s": 10.0, "steps": 10},
+    )
+    assert says in found.advice[0].change
+
+
+@pytest.mark.parametrize(
     ("facts", "says"),
     [
         ({"fetch_cpu_s": 9.5}, "use more workers"),
