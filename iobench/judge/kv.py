@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..base.units import counted, format_bytes, format_duration, format_rate
 from ..record.run import KvCacheRecord
-from ..record.serving import KvStage, KvTraffic, KvTrial, KvVerdict
+from ..record.serving import KvStage, KvTraffic, KvTrial, KvTrialKind, KvVerdict
 from ..record.verdict import Estimate
 from ..settings.kv_cache import MAX_CONTEXT, KvScenario
 from .figures.requests import Answered, Rows, answers, of_answers, quantile
@@ -163,6 +163,12 @@ def crossover(spec: KvScenario, chunks: Sequence[float] | Array, load: Array) ->
     return found
 
 
+LEFT_OUT: dict[str, KvTrialKind] = {
+    "reads": "without-reads",
+    "writes": "without-writes",
+    "lookups": "without-lookups",
+}
+
 KV_SUMMARISED = (
     *("latency_p50_s", "latency_p99_s", "latency_p999_s", "latency_max_s", "requests_per_s"),
     *("hit_rate", "load_p99_s", "load_bytes_per_s", "break_even_bytes_per_s"),
@@ -178,7 +184,10 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     known = {each.holds for each in tried}
     factor = ratio_estimate([(one.recomputing_s or 0.0, one.loading_s or 0.0) for one in tried])
     gains = _gains(doc)
-    found, why = ("client", bound) if (bound := why_client_bound(doc)) else leading(gains)
+    looked = doc.job.scenario.looks_up
+    missing = [name for name in LEFT_OUT if name not in gains and (looked or name != "lookups")]
+    bound = why_client_bound(doc)
+    found, why = ("client", bound) if bound else leading(gains, missing)
     stage: KvStage = next(each for each in get_args(KvStage) if each == found)
     lengths = [one.crossover_tokens for one in tried if one.crossover_tokens is not None]
     crossover = (min(lengths), max(lengths)) if all(lengths) and lengths else None
@@ -258,9 +267,7 @@ def _gains(doc: KvCacheRecord) -> dict[str, Estimate]:
         return ratio_estimate([(one.quantile_s or 0.0, it.quantile_s or 0.0) for one, it in both])
 
     found = {
-        "reads": pairs(doc.job.of("without-reads")),
-        "writes": pairs(doc.job.of("without-writes")),
-        "lookups": pairs(doc.job.of("without-lookups")),
+        **{name: pairs(doc.job.of(kind)) for name, kind in LEFT_OUT.items()},
         "prefill": ratio_estimate(
             [(one.quantile_s or 0.0, one.without_accelerator_s or 0.0) for one in tried]
         ),

@@ -37,7 +37,11 @@ def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
     known = {each.holds for each in tried}
     holds = known.pop() if len(known) == 1 else None
     gains = gains_of(doc)
-    found, why = ("client", bound) if (bound := why_client_bound(doc)) else leading(gains)
+    tried_log, of = any(one.logged for one in tried), doc.job.of
+    missing = ["storage"] * (not of("without-storage"))
+    missing += ["log"] * (tried_log and not of("without-log"))
+    bound = why_client_bound(doc)
+    found, why = ("client", bound) if bound else leading(gains, missing)
     stage: ServedBottleneck = next(each for each in get_args(ServedBottleneck) if each == found)
     return ServingVerdict(
         holds=holds,
@@ -107,20 +111,22 @@ def window_client_bound(trials: Sequence[RequestWindow], limit_s: float) -> str:
     return ""
 
 
-COMPUTED = {"accelerator", "prefill"}
-"""Stages without which nothing is measured: what the requests take then is computed."""
+HALF = 2.0
+"""What makes requests so many times as fast takes half of their time: nothing else takes more."""
 
 
-def leading(gains: dict[str, Estimate]) -> tuple[str, str]:
-    """The stage whose absence helps most, or ``inconclusive`` and why."""
+def leading(gains: dict[str, Estimate], not_left_out: Sequence[str] = ()) -> tuple[str, str]:
+    """The stage whose absence helps most, or ``inconclusive`` and why.
+
+    ``not_left_out``: stages of which nothing is known, since time was short.
+    """
+    least = HALF if not_left_out else 1 + NOISE
     significant = {
-        stage: gain
-        for stage, gain in gains.items()
-        if gain.low is not None and gain.low > 1 + NOISE
+        stage: gain for stage, gain in gains.items() if gain.low is not None and gain.low > least
     }
     ranked = sorted(significant, key=lambda stage: -significant[stage].value)
-    if not ranked and not gains.keys() - COMPUTED:
-        return "inconclusive", "no stage was left out"
+    if not ranked and not_left_out:
+        return "inconclusive", f"there was no time to leave out {', '.join(not_left_out)}"
     if not ranked:
         return "inconclusive", "no stage that was left out made a significant difference"
     if len(ranked) > 1 and (gains[ranked[0]].low or 0.0) <= gains[ranked[1]].value:

@@ -13,7 +13,7 @@ import pytest
 from iobench.judge.kv import crossover, factor_text, prefill_begins, with_kv_figures
 from iobench.judge.validity import KV_RULES, REQUEST_RULES
 from iobench.record.run import CHANGED, KvCacheRecord
-from iobench.record.serving import FoundRate, KvTrial
+from iobench.record.serving import FoundRate, KvTrial, KvTrialKind
 from iobench.record.verdict import Estimate
 from iobench.report.record import sections
 from iobench.report.render_csv import render_csv
@@ -258,6 +258,23 @@ def test_the_bottleneck_is_the_prefill_or_the_client() -> None:
     assert few.bottleneck == "prefill"
     assert late is not None
     assert late.bottleneck == "client"
+
+
+def test_a_stage_that_was_not_left_out_may_be_the_bottleneck() -> None:
+    def found(kinds: list[KvTrialKind], **window: Any) -> tuple[str, str]:
+        trials = [build_kv_trial(kind, seed=seed, **window) for seed in range(3) for kind in kinds]
+        verdict = build_kv(trials).job.verdict
+        assert verdict is not None
+        return verdict.bottleneck, verdict.why
+
+    why = "there was no time to leave out"
+    all_three = ("inconclusive", f"{why} reads, writes, lookups")
+    assert found(["repetition"], chunks=6, factor=0.5) == all_three
+    assert found(["repetition"], chunks=1, factor=100.0) == ("prefill", "")  # most of the time
+    some: list[KvTrialKind] = ["repetition", "without-reads"]
+    assert found(some, chunks=6, factor=2.0) == ("prefill", "")
+    assert found(some, factor=2.0) == ("inconclusive", f"{why} writes, lookups")
+    assert found(some, factor=0.1) == ("reads", "")
 
 
 def test_the_report_shows_what_was_found() -> None:
