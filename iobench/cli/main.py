@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import Literal
@@ -34,6 +34,7 @@ from .flags import WHOLE_HELP, HostsRequest, VerbRequest, name_of
 from .terminal import (
     COMMAND,
     logging_to,
+    note,
     output_to,
     prepare_streams,
     show_data,
@@ -269,9 +270,24 @@ def _do(request: VerbRequest) -> int:
             if printed_lines(request):
                 return 0
             launched(request)  # sets what torch reads when it is imported, by the verb
+        elif request.keeps:
+            _say_alone(request)
         code: int = import_module(f"{__package__}.{request.verb}").run(request)
         sys.stdout.flush()
         return code
+
+
+def _say_alone(request: VerbRequest) -> None:
+    """Say so where a launcher started this command on several hosts, each of which is alone."""
+    from ..runner.hosts.launch import find_launch
+
+    with suppress(UsageError):  # variables that fit no job are of another program
+        if launch := find_launch(os.environ):
+            note(
+                f"{request.verb} is of one host: this is host {launch.index} of {launch.hosts}, "
+                "and each measures alone, beside the others",
+                quiet=request.quiet,
+            )
 
 
 def _age_s() -> float:

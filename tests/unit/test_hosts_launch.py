@@ -106,14 +106,12 @@ def test_variables_that_do_not_fit_are_refused_in_one_line(env: dict[str, str]) 
         find_launch(env)
 
 
-@pytest.mark.parametrize("here", [(), ("--hosts", "here")])
-def test_torch_says_nothing_of_how_hosts_meet(
-    here: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It reads the variable when it is imported, which some verbs do at once."""
-    seen = []
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """What torch would read whenever a verb is imported, by a command that Open MPI has started."""
+    seen: list[str | None] = []
 
-    def imported(name: str) -> object:
+    def verb(name: str) -> object:
         seen.append(os.environ.get("TORCH_CPP_LOG_LEVEL"))
         return SimpleNamespace(run=lambda request: 0)
 
@@ -121,9 +119,24 @@ def test_torch_says_nothing_of_how_hosts_meet(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "")
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")  # in two steps, so that it is restored
-    monkeypatch.setattr("iobench.cli.main.import_module", imported)
-    assert in_process("probe", "/data", *here)[0] == 0
-    assert seen == [None if here else "FATAL"]
+    monkeypatch.setattr("iobench.cli.main.import_module", verb)
+    return seen
+
+
+@pytest.mark.parametrize("here", [(), ("--hosts", "here")])
+def test_torch_says_nothing_of_how_hosts_meet(
+    here: tuple[str, ...], imported: list[str | None]
+) -> None:
+    """It reads the variable when it is imported, which some verbs do at once."""
+    assert in_process("probe", "/data", *here) == (0, "", "")
+    assert imported == [None if here else "FATAL"]
+
+
+def test_a_verb_of_one_host_says_that_each_is_alone(imported: list[str | None]) -> None:
+    code, _, err = in_process("serve", "resnet50-server", "--data", "/data")
+    assert code == len(imported) - 1 == 0
+    assert err.startswith("serve is of one host: this is host ")
+    assert in_process("report", "/data") == (0, "", "")
 
 
 @pytest.mark.parametrize(
