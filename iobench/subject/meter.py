@@ -136,11 +136,10 @@ class Meter:
     def made(self, iterator: Iterator[Any], *, waited: bool = True) -> None:
         """The iteration was made: count the time of what this process does for a batch.
 
-        ``waited``: the wait for the first batch begins before the iteration was made.
+        ``waited``: that is part of the wait for the first batch. Otherwise it is in no rate either.
         """
         if not waited:
-            self.wait_ns += self.sampler_ns - self._sampled_ns
-            self._sampled_ns = self.sampler_ns
+            self.sampler_ns = self._sampled_ns
         time_sampler(iterator, self._sampled)
         if self.alone and (fetcher := fetcher_of(iterator)) is not None:
             self.gauge.watch_collate(fetcher)
