@@ -108,6 +108,14 @@ def host_name(known: Sequence[JobHost], host: int) -> str:
     return f"host {host} ({name})" if name else f"host {host}"
 
 
+def rank_name(known: Sequence[JobHost], rank: int) -> str:
+    """``rank 3``, and of several hosts its own: ``rank 3 on host 1 (node7)``."""
+    own = [n for n, each in enumerate(known) if 0 <= rank - each.first_rank < each.ranks]
+    return (
+        f"rank {rank} on {host_name(known, own[0])}" if own and len(known) > 1 else f"rank {rank}"
+    )
+
+
 def slow_host(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no host is slower than the others by 10 %, by fetching alone or in the run."""
     fetched, ran = _slow_hosts(doc)
@@ -230,7 +238,7 @@ def _still(doc: TrainingRecord, repetition: Repetition) -> list[tuple[str, float
         ranks = range(host.first_rank, host.first_rank + host.ranks)
         if len(doc.job.hosts) > 1 and ranks and all(rank in still for rank in ranks):
             found.append((host_name(doc.job.hosts, number), max(still.pop(rank) for rank in ranks)))
-    return found + [(f"rank {rank}", still_s) for rank, still_s in still.items()]
+    return found + [(rank_name(doc.job.hosts, rank), still_s) for rank, still_s in still.items()]
 
 
 def uneven(doc: TrainingRecord) -> RuleOutcome | None:
@@ -245,9 +253,9 @@ def uneven(doc: TrainingRecord) -> RuleOutcome | None:
     if slow is None:
         return None
     return RuleOutcome(
-        f"rank {slow.rank} waited {format_duration(slow.wait_s)} for its batches, and the others "
-        f"{format_duration(slow.others_wait_s)} on average. They wait for it, which costs "
-        f"{format_percent(slow.share)} of the time",
+        f"{rank_name(doc.job.hosts, slow.rank)} waited {format_duration(slow.wait_s)} for its "
+        f"batches, and the others {format_duration(slow.others_wait_s)} on average. They "
+        f"wait for it, which costs {format_percent(slow.share)} of the time",
         "find out what this rank does differently: the shards that it reads, its path to the "
         "storage, or what its workers use. With accelerator.sync=none no rank waits for another",
     )

@@ -9,6 +9,7 @@ from ..record.verdict import Fed, Verdict
 from .changes_storage import enough_in_flight, stragglers, told
 from .evidence import DRAINED, NOISE_OF_FILL, Decision, Evidence
 from .promise import in_headline
+from .rules_ranks import rank_name
 from .statistics import NOISE
 
 SUBJECTS = {
@@ -268,7 +269,7 @@ def explained(evidence: Evidence, decision: Decision, found: Verdict) -> Iterato
     elif refuted := _refuted(evidence, decision):
         yield refuted
     if found.slowest_rank is not None:
-        yield f"The others wait for rank {found.slowest_rank}."
+        yield f"The others wait for {rank_name(evidence.job.hosts, found.slowest_rank)}."
 
 
 def _rates(evidence: Evidence, found: Verdict) -> str:

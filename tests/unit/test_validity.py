@@ -435,6 +435,18 @@ def test_the_verdict_names_a_slow_host_where_accelerators_starve(starved: dict[s
     assert told == bool(starved), doc.job.verdict.sentence
 
 
+def test_a_slow_rank_is_named_with_its_host() -> None:
+    doc = build("ranks.uneven", {"accelerators": 3, "repetition.ranks": UNEVEN})
+    doc.job.hosts = [
+        JobHost(name="h0", first_rank=0, ranks=1),
+        JobHost(name="h1", first_rank=1, ranks=2),
+    ]
+    doc = conclude(doc)
+    (found,) = (each for each in doc.findings if each.rule == "ranks.uneven")
+    assert found.evidence.startswith("rank 1 on host 1 (h1) waited ")
+    assert "The others wait for rank 1 on host 1 (h1)." in doc.job.verdict.explanation
+
+
 @pytest.mark.parametrize("machines", [("a", "b"), ("a", "a")])
 def test_a_host_whose_cores_others_use_is_named(machines: tuple[str, str]) -> None:
     """8 cores each: the run used 0.3 of them on both, and others 4.5 on the second one."""
