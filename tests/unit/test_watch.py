@@ -149,6 +149,23 @@ def test_a_first_epoch_that_fills_a_cache_is_not_taken_for_all_epochs(
     assert says in verdict.sentence
 
 
+def test_findings_say_starved_as_the_verdict_does(clock: Clock, tmp_path: Path) -> None:
+    """It waits for 9.9 % of its time, and for 10.2 % of that without the first step."""
+    batches_made: list[int] = []
+
+    def load() -> None:
+        clock.sleep(10.2 if batches_made else 0)
+        batches_made.append(1)
+
+    with (watch := iobench.watch(Planted(load), results=tmp_path)) as batches:
+        for _ in batches:
+            clock.spin(90)
+    doc = leaves_record(watch.directory)
+    assert doc.metrics["accelerator_utilization"].median < 0.9
+    assert doc.job.verdict.starved is False
+    assert "au.threshold" not in {each.rule for each in doc.findings}
+
+
 def test_a_cached_dataset_is_not_blamed_on_the_storage(clock: Clock, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
