@@ -283,11 +283,11 @@ def effective_cores(doc: TrainingRecord) -> float | None:
 
     On each host they are the smallest of the host's, the affinity's and the quota's.
     """
-    known = [_cores(host) for host in doc.hosts]
+    known = [usable_cores(host) for host in doc.hosts]
     return sum(filter(None, known)) if known and all(known) else None
 
 
-def _cores(host: Host) -> float | None:
+def usable_cores(host: Host) -> float | None:
     limits = (host.cores, host.affinity_cores, host.cpu_quota_cores, host.effective_cores)
     return min((float(limit) for limit in limits if limit), default=None)
 

@@ -18,10 +18,10 @@ from ..record.run import TrainingRecord
 from ..record.training import Ceiling
 from .bottleneck import by_inference
 from .evidence import DRAINED, LONGER, cut_epochs
-from .judged import Judged, effective_cores, is_null_accelerator, step_time_s
+from .judged import Judged, effective_cores, is_null_accelerator, step_time_s, usable_cores
 from .promise import shown
 from .rules_data import RuleOutcome, complete, unknown
-from .rules_ranks import stood_still
+from .rules_ranks import host_name, stood_still
 from .statistics import NOISE
 
 MAX_THROTTLED = 0.01  # share of the time of a repetition
@@ -80,12 +80,25 @@ def cpu_throttled(judged: Judged) -> RuleOutcome | None:
     if not shares:
         return unknown("CPU throttling was not recorded")
     if max(shares) > MAX_THROTTLED:
+        who = " and ".join(_throttled_hosts(doc)) or "this run"
         return RuleOutcome(
-            f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
+            f"the CPU quota throttled {who} for {format_percent(max(shares))} of a repetition",
             f"raise the cgroup's {_cpu_limit(doc)}: a lack of CPU time can look like slow storage",
             refuses=not judged.evidence.fed,
         )
     return None
+
+
+def _throttled_hosts(doc: TrainingRecord) -> list[str]:
+    """Those of several hosts that their quota throttled too much in some repetition."""
+    found = {
+        each.host
+        for one in doc.job.repetitions
+        for each in one.hosts
+        if one.wall_s and each.resources and each.resources.throttled_s is not None
+        if each.resources.throttled_s > MAX_THROTTLED * one.wall_s
+    }
+    return [host_name(doc.job.hosts, host) for host in sorted(found)]
 
 
 def _cpu_limit(doc: TrainingRecord) -> str:
@@ -98,8 +111,14 @@ def cpu_affinity(judged: Judged) -> RuleOutcome | None:
     if not total or usable is None or not all(host.affinity_cores for host in doc.hosts):
         return unknown("the host's cores or this process's affinity are not recorded")
     if usable < float(total):
+        less = [
+            f"{mine:g} of the {counted(each.cores or 0, 'core')} of {host_name(doc.job.hosts, at)}"
+            for at, each in enumerate(doc.hosts)
+            if (mine := usable_cores(each) or 0.0) < (each.cores or 0)
+        ]
+        alone = f"{usable:g} of the host's {counted(total, 'core')}"
         return RuleOutcome(
-            f"this run may use {usable:g} of the host's {counted(total, 'core')}",
+            f"this run may use {', and '.join(less) if len(doc.hosts) > 1 else alone}",
             f"allow more cores (taskset, or the cgroup's {_cpu_limit(doc)}): a lack of CPU time "
             "can look like slow storage",
             refuses=not judged.evidence.fed,

@@ -48,6 +48,8 @@ def sentence(
     if slow and not evidence.fed:
         is_are = "is" if len(slow) == 1 else "are"
         parts.append(f"{' and '.join(slow)} {is_are} slower than the others")
+    elif found.slowest_rank is not None and len(evidence.job.hosts) > 1 and not evidence.fed:
+        parts.append(f"the others wait for {rank_name(evidence.job.hosts, found.slowest_rank)}")
     parts += _feeds(evidence, decision, found.fed)
     saves = evidence.job.saves
     if saves is not None and not saves.saves:

@@ -436,15 +436,27 @@ def test_the_verdict_names_a_slow_host_where_accelerators_starve(starved: dict[s
 
 
 def test_a_slow_rank_is_named_with_its_host() -> None:
-    doc = build("ranks.uneven", {"accelerators": 3, "repetition.ranks": UNEVEN})
+    changes = {**STARVED, "accelerators": 3, "repetition.ranks": UNEVEN}
+    doc = build("ranks.uneven", changes)
     doc.job.hosts = [
         JobHost(name="h0", first_rank=0, ranks=1),
         JobHost(name="h1", first_rank=1, ranks=2),
     ]
     doc = conclude(doc)
+    assert "The others wait for rank 1 on host 1 (h1)." in doc.job.verdict.sentence
     (found,) = (each for each in doc.findings if each.rule == "ranks.uneven")
     assert found.evidence.startswith("rank 1 on host 1 (h1) waited ")
     assert "The others wait for rank 1 on host 1 (h1)." in doc.job.verdict.explanation
+
+
+def test_the_host_with_too_small_a_quota_is_named() -> None:
+    times = [{"host": at, "resources": OWN_LOAD | {"throttled_s": 6.5 * at}} for at in range(2)]
+    doc = build("", {**STARVED, "repetition": {"throttled_s": 6.5, "hosts": times}})
+    doc.hosts.append(doc.hosts[0].model_copy(update={"cpu_quota_cores": 0.5}))
+    doc.job.hosts = [JobHost(name="h0", ranks=1), JobHost(name="h1", ranks=1)]
+    found = {each.rule: each.evidence for each in conclude(doc).findings}
+    assert "quota throttled host 1 (h1) for " in found["cpu.throttled"]
+    assert found["cpu.affinity"] == "this run may use 0.5 of the 8 cores of host 1 (h1)"
 
 
 @pytest.mark.parametrize("machines", [("a", "b"), ("a", "a")])
