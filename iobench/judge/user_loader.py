@@ -50,7 +50,13 @@ def user_findings(doc: TrainingRecord) -> list[Finding]:
     facts = doc.job.loader.user
     if not doc.job.subject.users or facts is None:
         return []
-    return [*_time(doc, facts), *_spawn(doc, facts), *_memory(facts), *_data(doc, facts)]
+    return [
+        *_time(doc, facts),
+        *_spawn(doc, facts),
+        *_start(doc, facts),
+        *_memory(facts),
+        *_data(doc, facts),
+    ]
 
 
 def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
@@ -181,6 +187,25 @@ def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
             f"{format_duration(ready)}, {format_percent(min(1.0, share))} of the time in all",
             remedy="set persistent_workers=True, or make the dataset object cheaper to send",
         )
+
+
+def _start(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
+    """What each epoch takes before its first read, which the time of a run leaves out."""
+    for each in doc.job.repetitions[-1:]:
+        starts = [epoch.startup_s for epoch in each.epochs if epoch.startup_s is not None]
+        if not starts or not each.wall_s:
+            return
+        before = median(starts) - (facts.worker_ready_s or 0.0)
+        if before > MIN_SPAWN * (before + each.wall_s / len(each.epochs)):
+            yield Finding(
+                rule="user.epoch_start",
+                level="warning",
+                evidence=f"an epoch takes {format_duration(before)} before its first read, beside "
+                "the start of workers: no rate of this run has that time, and a training waits for "
+                "it in each epoch",
+                remedy="look at what the sampler and the loader do when an iteration begins, such "
+                "as sorting; iobench.watch counts that time as a wait",
+            )
 
 
 def _memory(facts: UserFacts) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from iobench.host.timeline import read_events
 from iobench.judge.user_loader import user_findings
 from iobench.record.job import LoaderFacts, UserFacts
 from iobench.record.run import EVENTS_FILE, load_training
-from iobench.record.training import Repetition
+from iobench.record.training import Epoch, Repetition
 from iobench.runner.messages import Tried
 from iobench.runner.user_loader import adopt
 from iobench.settings.workload import LoaderSpec, load_workload
@@ -255,6 +255,7 @@ CPU = {"fetches": 10, "fetch_wall_s": 10.0, "workers": 2}
         ({"out_of_order_s": 0.5, "wait_s": 5.0}, []),
         (CPU | {"fetch_cpu_s": 6.0, "collate_s": 4.0}, ["user.collate_share"]),
         ({"workers": 2, "worker_ready_s": 3.0}, ["user.spawn_cost"]),
+        ({"workers": 2, "worker_ready_s": 0.1}, ["user.epoch_start"]),
         ({"workers": 2, "private_growth_bytes": 512 << 20}, ["user.dataset_copied"]),
         (  # each worker holds batches of 128 MB while it makes them
             {"workers": 2, "private_growth_bytes": 512 << 20}
@@ -266,7 +267,9 @@ CPU = {"fetches": 10, "fetch_wall_s": 10.0, "workers": 2}
     ],
 )
 def test_findings_by_name(facts: dict[str, Any], rules: list[str]) -> None:
-    repetition = Repetition(seed=1, accelerators=1, wall_s=10.0, wait_s=5.0)
+    started = 2.0 if rules == ["user.epoch_start"] else 0.1
+    epochs = [Epoch(epoch=0, startup_s=started)]
+    repetition = Repetition(seed=1, accelerators=1, wall_s=10.0, wait_s=5.0, epochs=epochs)
 
     def found(kind: str, user: UserFacts | None) -> list[str]:
         loader = LoaderFacts(kind=kind, user=user)
