@@ -26,7 +26,7 @@ from iobench.judge.figures.ranktime import slow_hosts
 from iobench.record.typed import ArrayText, to_text
 from iobench.runner.hosts import wire
 from iobench.runner.hosts.barrier import HostsBarrier, HostsSteps, lead_steps
-from iobench.runner.hosts.control import Control, Peer
+from iobench.runner.hosts.control import Control, Peer, check_same
 from iobench.runner.hosts.launch import Launch, share_of
 from iobench.runner.hosts.meeting import Joined
 from iobench.runner.hosts.member import FromRank, Member
@@ -243,6 +243,20 @@ def test_the_answer_of_a_call_that_was_given_up_is_not_taken_for_another(
     there.send(Message("answer", code=2, body=b"2"))
     assert peer.answer(int) == 2
     assert [each.kind for each in peer.inbox] == ["report"]
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [("dataset", "see the same data"), ("objects", "see the same data"), ("data", "command")],
+)
+def test_hosts_that_see_other_data_are_not_told_to_use_one_command(key: str, remedy: str) -> None:
+    hosts = [Joined(index=n, name="a", machine="m", version="1", accelerators=1) for n in (0, 1)]
+    control: Any = SimpleNamespace(
+        meeting=SimpleNamespace(hosts=hosts), peers=[SimpleNamespace(host=hosts[1])]
+    )
+    with pytest.raises(UsageError, match=r"host 1 \(a\)") as refused:
+        check_same(control, {key: "1"}, [{key: "2"}])
+    assert remedy in str(refused.value.remedy)
 
 
 class Stopped:

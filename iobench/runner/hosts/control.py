@@ -291,6 +291,8 @@ _WHAT = {
 }
 """What must be the same on all hosts, and what is said of a host where it is not."""
 
+_SAME_DATA = "let all hosts see the same data there: a storage that they share, or equal copies"
+
 
 def say_same(meeting: Meeting, make: Callable[[], T], same: Callable[[T], Same]) -> T:
     """Make this host's plan, and tell the controller of it. Raises what ``make`` raises."""
@@ -312,5 +314,8 @@ def check_same(control: Control, mine: Same, others: Iterable[Same]) -> None:
             if here != (there := theirs.get(key)):
                 told = _WHAT[key].format(first=first, here=here, there=there)
                 raise UsageError(
-                    f"{peer.host.label} {told}", remedy="start the same command on all hosts"
+                    f"{peer.host.label} {told}",
+                    remedy=_SAME_DATA
+                    if key in ("dataset", "objects")
+                    else "start the same command on all hosts",
                 )
