@@ -16,6 +16,7 @@ import torch
 import xxhash
 from torch.utils.data import DataLoader
 
+from ..accelerate.base import Samples
 from ..load.torch_compat import is_map_style
 
 Array = torch.Tensor | npt.NDArray[np.generic]
@@ -73,8 +74,11 @@ def measure(value: object) -> Size:
     """The size of a batch.
 
     Without an array that has a leading dimension, its samples are those of its first list: of byte
-    strings, texts, tensors without dimensions, or dicts. Texts count as UTF-8.
+    strings, texts, tensors without dimensions, or dicts. Texts count as UTF-8. A batch of iobench's
+    own loader knows its samples.
     """
+    if isinstance(value, Samples):
+        return Size(int(value.lengths.sum()), len(value), ())
     nbytes = 0
     leading: list[int] = []
     for leaf in leaves(value):

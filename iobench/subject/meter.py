@@ -331,14 +331,15 @@ class Meter:
 
     def _not_measured(self, fetches: int, *, io_known: bool) -> dict[str, str]:
         found = {}
+        no_fetch = self.unseen or ("" if fetches else "no fetch of a batch was seen")
         if not fetches:
-            found["fetch_wall_s"] = self.unseen or "no batch was fetched"
+            found["fetch_wall_s"] = no_fetch
         if self.no_turns:
             found["out_of_order_s"] = found["hand_over_s"] = self.no_turns
         if why := self.repeats.why:
             found["worker_shared_samples"] = why
         if not io_known:
-            found["process_bytes"] = self.unseen or "the kernel does not tell /proc/PID/io"
+            found["process_bytes"] = no_fetch or "the kernel does not tell /proc/PID/io"
             found["device_bytes"] = found["process_bytes"]
         if not self.workers:
             found["private_growth_bytes"] = "the loader has no worker processes"

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import iobench
+from iobench.accelerate.base import Samples
 from iobench.base.errors import UsageError
 from iobench.host.timeline import read_events
 from iobench.judge.rebuild import rebuild
@@ -353,6 +354,8 @@ def test_samples_of_a_batch(tmp_path: Path) -> None:
     assert samples(ragged, batch_size=9) == (9, 18)
     assert samples(ragged) == (4, 8)
     assert samples([object()] * 2) == (1, 2)
+    own = Samples(torch.ones(8, dtype=torch.uint8), np.arange(0, 8, 2), np.full(4, 2))
+    assert samples([own] * 2) == (4, 8)
     lists = TensorDataset(torch.ones(6, 2))
     boxes = DataLoader(lists, batch_size=3, collate_fn=lambda batch: ragged[0])
     assert samples(boxes) == (3, 6)
