@@ -284,7 +284,24 @@ def effective_cores(doc: TrainingRecord) -> float | None:
     On each host they are the smallest of the host's, the affinity's and the quota's.
     """
     known = [usable_cores(host) for host in doc.hosts]
-    return sum(filter(None, known)) if known and all(known) else None
+    if not known or not all(known):
+        return None
+    return _over_machines(doc, [each or 0.0 for each in known])
+
+
+def all_cores(doc: TrainingRecord) -> float:
+    """The cores of all hosts."""
+    return _over_machines(doc, [float(host.cores or 0) for host in doc.hosts])
+
+
+def _over_machines(doc: TrainingRecord, cores: Sequence[float]) -> float:
+    """Their sum, for each host; hosts that are one machine have no more than it has."""
+    found: dict[str, float] = {}
+    for number, (host, mine) in enumerate(zip(doc.hosts, cores, strict=True)):
+        known = doc.job.hosts[number].machine if number < len(doc.job.hosts) else None
+        machine = known or f"host {number}"
+        found[machine] = min(found.get(machine, 0.0) + mine, float(host.cores or mine))
+    return sum(found.values())
 
 
 def usable_cores(host: Host) -> float | None:

@@ -18,7 +18,14 @@ from ..record.run import TrainingRecord
 from ..record.training import Ceiling
 from .bottleneck import by_inference
 from .evidence import DRAINED, LONGER, cut_epochs
-from .judged import Judged, effective_cores, is_null_accelerator, step_time_s, usable_cores
+from .judged import (
+    Judged,
+    all_cores,
+    effective_cores,
+    is_null_accelerator,
+    step_time_s,
+    usable_cores,
+)
 from .promise import shown
 from .rules_data import RuleOutcome, complete, unknown
 from .rules_ranks import host_name, stood_still
@@ -107,7 +114,7 @@ def _cpu_limit(doc: TrainingRecord) -> str:
 
 def cpu_affinity(judged: Judged) -> RuleOutcome | None:
     doc = judged.record
-    total, usable = sum(host.cores or 0 for host in doc.hosts), effective_cores(doc)
+    total, usable = round(all_cores(doc)), effective_cores(doc)
     if not total or usable is None or not all(host.affinity_cores for host in doc.hosts):
         return unknown("the host's cores or this process's affinity are not recorded")
     if usable < float(total):

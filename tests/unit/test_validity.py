@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iobench.base.errors import UsageError
-from iobench.judge.judged import judge
+from iobench.judge.judged import effective_cores, judge
 from iobench.judge.rebuild import conclude
 from iobench.judge.rules_mlperf import REFERENCES
 from iobench.judge.validity import RULES, evaluate, level_of, validity, violations
@@ -468,7 +468,10 @@ def test_a_host_whose_cores_others_use_is_named(machines: tuple[str, str]) -> No
     doc = build("", {"accelerators": 2, "repetition": own})
     doc.hosts.append(doc.hosts[0])
     doc.job.hosts = [JobHost(name=f"h{n}", ranks=1, machine=one) for n, one in enumerate(machines)]
-    (found,) = (each for each in conclude(doc).findings if each.rule == "cpu.other-load")
+    done = conclude(doc)
+    (found,) = (each for each in done.findings if each.rule == "cpu.other-load")
+    assert effective_cores(doc) == 8.0 * len({*machines})
+    assert "cpu.affinity" not in levels(done)
     if machines == ("a", "a"):  # each is a load to the other
         assert found.level == "unknown"
         return
