@@ -266,6 +266,8 @@ def _size(seen: LoaderWaits) -> str:
 
 def _fill(evidence: Evidence, seen: LoaderWaits) -> str:
     anew = bool(evidence.workers) and (seen.starts or 0) > 1
+    if seen.later is not None and not anew:
+        return "train for longer: most of these waits are in the first epoch, and come only once"
     if not starting_workers(evidence):
         keep = f"{KEEP_WORKERS} (they were started {seen.starts} times), and " if anew else ""
         return f"{keep}make each batch cheaper, so that the first ones of an epoch are there sooner"

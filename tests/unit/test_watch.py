@@ -150,6 +150,24 @@ def test_a_first_epoch_that_fills_a_cache_is_not_taken_for_all_epochs(
     assert says in verdict.sentence
 
 
+def test_what_only_the_first_epoch_begins_with_is_no_fault_of_its_batches(
+    clock: Clock, tmp_path: Path
+) -> None:
+    made: list[int] = []
+
+    def load() -> None:
+        clock.sleep(1 if made else 2000)
+        made.append(1)
+
+    with (watch := iobench.watch(Planted(load), results=tmp_path)) as batches:
+        for _ in range(2):
+            for _ in batches:
+                clock.spin(10)
+    verdict = leaves_record(watch.directory).job.verdict
+    assert verdict.bottleneck == "fill"
+    assert "train for longer" in verdict.advice[0].change
+
+
 def test_findings_say_starved_as_the_verdict_does(clock: Clock, tmp_path: Path) -> None:
     """It waits for 9.9 % of its time, and for 10.2 % of that without the first step."""
     batches_made: list[int] = []
