@@ -405,9 +405,9 @@ def _busiest_working(done: Sequence[Repetition], facts: UserFacts) -> float | No
 def _starting(done: Sequence[Repetition], facts: UserFacts) -> float | None:
     """Share of a rank's time in which its workers started."""
     walls = [rank.wall_s for each in done for rank in each.ranks]
-    if facts.worker_ready_s is None or facts.worker_starts is None or not walls:
+    if facts.usual_start_s is None or facts.worker_starts is None or not walls:
         return None
-    return _share(facts.worker_ready_s * facts.worker_starts, median(walls))
+    return _share(facts.usual_start_s * facts.worker_starts, median(walls))
 
 
 def _share(part: float | None, whole: float) -> float | None:

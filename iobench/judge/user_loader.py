@@ -171,7 +171,7 @@ def _tested(doc: TrainingRecord) -> str:
 
 def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
     walls = [each.wall_s for each in doc.job.repetitions if each.wall_s]
-    ready = facts.worker_ready_s
+    ready = facts.usual_start_s
     if not walls or ready is None:
         return
     starts = max(1, doc.job.workload.epochs)

@@ -193,6 +193,7 @@ class UserFacts(OpenRecord):
     outside: list[str] = Field(default_factory=list)  # names of some of them
     worker_ready_s: Figure | None = None  # longest start of all workers of an epoch
     worker_starts: Few | None = None  # how often they were started
+    worker_ready_mean_s: Figure | None = None  # of these
     private_growth_bytes: Count | None = None  # memory that workers wrote, and no longer share
     shared_samples: Count | None = None  # delivered to more than one rank, of ``compared_samples``
     compared_samples: Count | None = None
@@ -210,6 +211,8 @@ class UserFacts(OpenRecord):
             update[name] = None if any(value is None for value in known) else sum(known)
         starts = [each.worker_ready_s for each in ranks if each.worker_ready_s is not None]
         update["worker_ready_s"] = max(starts, default=None)
+        means = [one for each in ranks if (one := each.worker_ready_mean_s) is not None]
+        update["worker_ready_mean_s"] = max(means, default=None)
         times = [each.worker_starts for each in ranks if each.worker_starts is not None]
         update["worker_starts"] = max(times, default=None)
         for name in ("fetch_s_by_worker", "sample_s_by_worker"):
@@ -227,6 +230,12 @@ class UserFacts(OpenRecord):
             return None
         had = max(self.fetch_cpu_s, self.fetch_wall_s - (self.fetch_queued_s or 0.0))
         return min(1.0, self.fetch_cpu_s / had) if had else None
+
+    @property
+    def usual_start_s(self) -> float | None:
+        """Seconds of a start of all workers: the mean, or the longest where that is not known."""
+        mean = self.worker_ready_mean_s
+        return mean if mean is not None else self.worker_ready_s
 
     @property
     def sampling(self) -> float | None:

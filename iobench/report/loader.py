@@ -86,7 +86,7 @@ def user_section(doc: TrainingRecord) -> Facts | None:
     user = doc.job.loader.user
     if user is None:
         return None
-    watched, ready_s = doc.job.subject.watched, user.worker_ready_s
+    watched, ready_s = doc.job.subject.watched, user.usual_start_s
     ranks = _shared(user.shared_samples, user.compared_samples)
     of_workers = (user.worker_shared_samples, user.worker_compared_samples)
     told = (

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -324,6 +325,7 @@ class Meter:
             files_outside=int(every[:, board.OUTSIDE].sum()),
             outside=self.names()[:10],
             worker_ready_s=max(self.ready_s) if self.ready_s else None,
+            worker_ready_mean_s=fmean(self.ready_s) if self.ready_s else None,
             worker_starts=len(self.ready_s) if self.workers and not self.unseen else None,
             private_growth_bytes=int(total[board.PRIVATE_GROWN]) or None,
             **self.repeats.facts(),

@@ -255,6 +255,7 @@ CPU = {"fetches": 10, "fetch_wall_s": 10.0, "workers": 2}
         ({"out_of_order_s": 0.5, "wait_s": 5.0}, []),
         (CPU | {"fetch_cpu_s": 6.0, "collate_s": 4.0}, ["user.collate_share"]),
         ({"workers": 2, "worker_ready_s": 3.0}, ["user.spawn_cost"]),
+        ({"workers": 2, "worker_ready_s": 3.0, "worker_ready_mean_s": 0.2}, []),
         ({"workers": 2, "worker_ready_s": 0.1}, ["user.epoch_start"]),
         ({"workers": 2, "private_growth_bytes": 512 << 20}, ["user.dataset_copied"]),
         (  # each worker holds batches of 128 MB while it makes them
