@@ -119,6 +119,21 @@ def test_hosts_that_were_started_wrongly_are_told() -> None:
                 each.result(timeout=60)
 
 
+def test_a_port_of_something_else_that_says_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch waits there for ever, in code that no signal ends."""
+    monkeypatch.setattr(meeting, "_AT_LEAST_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (launch,) = launches(1)
+        launch = replace(launch, index=1, hosts=2, port=server.getsockname()[1])
+        with pytest.raises(UsageError, match="does not answer as a store of torch"):
+            meet(launch, accelerators=1, within_s=0.1)
+    for each in threading.enumerate():  # what torch prints now is captured
+        if each.name == "iobench-store":
+            each.join(60)
+
+
 TOKEN = "s" * 64
 
 

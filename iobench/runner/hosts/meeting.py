@@ -12,13 +12,17 @@ import hmac
 import os
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -30,6 +34,8 @@ from ...base.units import counted, format_duration
 from ...record.typed import Count, Name, Port, of_text, to_text
 from .launch import ADDRESS, Launch
 from .wire import Wire, Wires, watch_silence
+
+T = TypeVar("T")
 
 JOIN_S = 120.0
 """How long the hosts wait for each other, if the user says nothing else."""
@@ -341,17 +347,20 @@ class Store:
 
         self.launch = launch
         self._errors: tuple[type[Exception], ...] = (DistError, RuntimeError)
+        opened = partial(
+            TCPStore,
+            launch.address,
+            launch.port,
+            is_master=serve,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+        )
         try:
-            self._store = TCPStore(
-                launch.address,
-                launch.port,
-                is_master=serve,
-                timeout=timedelta(seconds=timeout_s),
-                wait_for_workers=False,
-            )
-        except self._errors as error:
+            self._store = _within(timeout_s + _AT_LEAST_S, opened)
+        except (*self._errors, TimeoutError) as error:
+            why = _line(error) or "what listens there does not answer as a store of torch"
             raise UsageError(
-                f"the hosts can't meet at {launch.address}:{launch.port}: {_line(error)}",
+                f"the hosts can't meet at {launch.address}:{launch.port}: {why}",
                 remedy=f"check that {ADDRESS} is the name of host 0, that it does not resolve to a "
                 "loopback address there, and that its port is free and reachable",
             ) from None
@@ -392,6 +401,24 @@ class Store:
                 f"{_line(error)}",
                 remedy="see the output of iobench on host 0",
             ) from None
+
+
+def _within(seconds: float, make: Callable[[], T]) -> T:
+    """What ``make`` returns or raises; TimeoutError if it takes longer.
+
+    torch's client waits for the first answer of a store in code that neither its own limit nor a
+    signal ends. Such a call stays in its thread, with which the process may end.
+    """
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(make())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="iobench-store", daemon=True).start()
+    return answer.result(seconds)
 
 
 def _watch_silence_at(port: int) -> None:
