@@ -45,11 +45,7 @@ def sentence(
     ``slow``: the hosts, of several, that are slower than the others.
     """
     parts = [*_state(evidence, decision, found), *_later_epochs(evidence)]
-    if slow and not evidence.fed:
-        is_are = "is" if len(slow) == 1 else "are"
-        parts.append(f"{' and '.join(slow)} {is_are} slower than the others")
-    elif found.slowest_rank is not None and len(evidence.job.hosts) > 1 and not evidence.fed:
-        parts.append(f"the others wait for {rank_name(evidence.job.hosts, found.slowest_rank)}")
+    parts += awaited(evidence, found, slow)
     parts += _feeds(evidence, decision, found.fed)
     saves = evidence.job.saves
     if saves is not None and not saves.saves:
@@ -58,6 +54,19 @@ def sentence(
     if decision.basis == "inferred" and decision.bottleneck != "undecided":
         parts.append("this is inferred, not tested")
     return " ".join(f"{_capital(part)}." for part in parts)
+
+
+def awaited(evidence: Evidence, found: Verdict, slow: Sequence[str]) -> list[str]:
+    """For which of several hosts the others wait, where accelerators starve."""
+    hosts = evidence.job.hosts
+    if evidence.fed:
+        return []
+    if slow:
+        is_are = "is" if len(slow) == 1 else "are"
+        return [f"{' and '.join(slow)} {is_are} slower than the others"]
+    if found.slowest_rank is not None and len(hosts) > 1:
+        return [f"the others wait for {rank_name(hosts, found.slowest_rank)}"]
+    return []
 
 
 def explanation(evidence: Evidence, decision: Decision, found: Verdict) -> str:

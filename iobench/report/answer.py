@@ -14,6 +14,8 @@ from ..judge.evidence import Evidence
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.judged import judge
 from ..judge.promise import gain_of, tells_nothing
+from ..judge.rules_ranks import slow_host_names
+from ..judge.sentence import awaited
 from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import UNKNOWN, number_text
@@ -86,7 +88,12 @@ def _state(verdict: Verdict, *, watched: bool) -> str:
 
 def _sentences(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> Iterator[str]:
     """What the bottleneck is, and why."""
-    yield _what(doc, verdict, evidence) or verdict.sentence
+    if what := _what(doc, verdict, evidence):
+        yield what
+        slow = slow_host_names(doc)
+        yield from (f"{capital(each)}." for each in awaited(evidence, verdict, slow))
+    else:
+        yield verdict.sentence
     if "storage" in (verdict.bottleneck, *verdict.also) and verdict.storage_bound in WHY:
         yield WHY[verdict.storage_bound]
     yield from _log(doc, verdict)
