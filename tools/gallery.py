@@ -98,8 +98,20 @@ GALLERY = (
     Shown(
         name="checkpoint",
         what="What it costs a training on 1,024 accelerators to save its state.",
-        measure="checkpoint llama3-8b --to saved --scale 1/5000 --repeat 6 --accelerators 1024 "
+        measure="checkpoint llama3-8b --to saved --scale 1/500 --repeat 6 --accelerators 1024 "
         "--accelerator-price-per-hour 2.5 --mtbf 3h",
+    ),
+    Shown(
+        name="serve",
+        what="Whether requests have their answer within 15 ms where each read takes 5 ms.",
+        measure="serve resnet50-server --data 'throttled+files?latency=5ms' --set dataset=demo "
+        "--rate 200 --duration 10s --repeat 3",
+    ),
+    Shown(
+        name="kv",
+        what="Whether a KV cache behind a link of 400 MB/s is worth it.",
+        measure="kv kv-chat-llama3-8b --to 'throttled+cached?bandwidth=400MB' --set layers=2 "
+        "--budget 2m",
     ),
     Shown(
         name="sweep",
@@ -130,6 +142,11 @@ GALLERY = (
         name="cost",
         what="What samples cost on a host of one type, on demand and as a spot instance.",
         report="cost {run} --instance g5.xlarge --epochs 90",
+    ),
+    Shown(
+        name="size",
+        what="What storage to buy for 64 accelerators; nothing is measured.",
+        report="size unet3d-h100 --accelerators 64 --hosts 8",
     ),
     Shown(
         name="history",
@@ -243,7 +260,7 @@ def main() -> None:
         args.work.mkdir(exist_ok=True)
         make(args.work, args)
         return
-    with tempfile.TemporaryDirectory(prefix="iobench-gallery-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gallery-") as folder:
         make(Path(folder), args)
 
 

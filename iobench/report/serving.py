@@ -132,7 +132,8 @@ def requests_screen(
     if not told and job.found is not None and job.found.low is None:
         told = [sentence(job.found.bound or "no rate was tried")]
     name = job.scenario.name
-    slow = [(label, _mean(job.repetitions, key, slow=True), "") for key, label in parts.items()]
+    took = {label: _mean(job.repetitions, key, slow=True) for key, label in parts.items()}
+    slow = [(label, seconds, "") for label, seconds in took.items() if seconds]
     title = f"Where the slowest {format_percent(SLOW)} of the requests spend their time"
     return FirstScreen(
         job=f"{name} at {format_count(job.rate)} requests/s" if job.rate else name,
