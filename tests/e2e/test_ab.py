@@ -189,10 +189,12 @@ def test_requests_take_turns_and_their_latency_decides(data: Path, tmp_path: Pat
     assert json.loads(out) == record.model_dump(mode="json")
     assert (record.metric, record.a.workload) == ("latency_p99_s", "asked")
     claim = record.claims[0]
-    # On a busy machine four rounds may be too few.
+    # A busy machine may delay the one request of 30 that p99 is, and hardly half of them.
     assert (claim.answer, claim.better) in {("different", False), ("inconclusive", None)}
     assert claim.ratio.value > 4
-    assert {"latency_p50_s", "requests_per_s"} < {each.metric for each in record.claims}
+    claims = {each.metric: (each.answer, each.better) for each in record.claims}
+    assert claims["latency_p50_s"] == ("different", False)
+    assert "requests_per_s" in claims
     for each, commit in zip(record.variants, ("record", "group"), strict=True):
         run = load_run(directory / each.run)
         assert isinstance(run, ServingRecord)
