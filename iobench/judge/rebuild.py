@@ -179,6 +179,7 @@ def _find_max(found: FindMax, events: Events, workers: int) -> FindMax:
             startup_s=point.startup_s,
             round_steps=max(1, workers),
             trial=point.trial,
+            in_flight=point.in_flight_batches,
         )
         points.append(again)
     return with_answer(found.model_copy(update={"points": points}))

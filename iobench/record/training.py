@@ -364,6 +364,7 @@ class FindMaxPoint(Record):
     startup_s: float | None = None  # from the common start to the first read, as in Epoch
     trial: Annotated[int, Field(ge=0)] = 0  # numbers near the edge are tried several times
     steps: int | None = None  # of each rank, in the steady window
+    in_flight_batches: Few | None = None  # of each rank; some were read before that window
     not_measured: dict[str, str] = {}
 
 

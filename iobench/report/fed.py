@@ -99,7 +99,7 @@ def _search(found: FindMax, of_stored: str) -> Table:
     rows.add("accelerators", "accelerators", "count")
     rows.add(UTILIZATION, "utilization", "share", lambda each: _utilization(each, beside))
     rows.add("read_bytes_per_s", "bandwidth", of=_bandwidth, missing="")
-    rows.add("fed", of=_passed, missing="")
+    rows.add("fed", of=partial(_passed, found.required_accelerator_utilization), missing="")
     rows.add("trial", "", "count", lambda each: each.trial + 1, where="pages")
     rows.add("steps", "", "count", missing="", where="pages")
     notes = [f"bandwidths are {of_stored}"] if of_stored else []
@@ -109,7 +109,8 @@ def _search(found: FindMax, of_stored: str) -> Table:
     if wanted and few and min(few) < wanted:
         notes.append(
             f"tries had {counted(min(few), 'step')} or more in the steady window, fewer than the "
-            f"{wanted} that a try should have: the data or the time of a try was too small"
+            f"{wanted} that a try should have: the data or the time of a try was too small. "
+            "'inconclusive': what was read before the window may have fed the accelerators in it"
         )
     return rows.made(
         "find-max",
@@ -131,7 +132,8 @@ def _bandwidth(point: FindMaxPoint) -> float | None:
     return None if utilization_of(point) is None else point.read_bytes_per_s
 
 
-def _passed(point: FindMaxPoint) -> str | None:
-    if utilization_of(point) is None:
+def _passed(required: float, point: FindMaxPoint) -> str | None:
+    most = utilization_of(point)
+    if most is None:
         return None
-    return "fed" if point.passed else "starved"
+    return "fed" if point.passed else "inconclusive" if most >= required else "starved"

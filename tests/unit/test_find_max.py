@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from iobench.base.errors import NoRoomError
 from iobench.cli.main import main
 from iobench.host.timeline import Recorder, StepEvent
-from iobench.judge.figures.search import steady, with_answer
+from iobench.judge.figures.search import find_max_point, steady, with_answer
 from iobench.judge.rebuild import rebuild
+from iobench.record.job import LoaderFacts
 from iobench.record.training import Epoch, FindMax, FindMaxPoint
 from iobench.runner.budget import Budget
 from iobench.runner.calibration.findmax import TRIALS, begin_search, find_max, search
@@ -70,6 +71,33 @@ def test_the_window_leaves_out_the_first_round_and_the_end_of_a_single_rank() ->
     assert found.steps == 6  # from step 2 to 8 are seven, of which three rounds are whole
     assert found.samples_per_s == pytest.approx(10.0)  # of both ranks
     assert found.stored_bytes_per_s == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "fill_s", "passed"), [(12, 12.0, False), (12, 0.5, True), (4, 12.0, True)]
+)
+def test_what_was_read_before_the_window_may_have_fed_it(
+    in_flight: int, fill_s: float, passed: bool
+) -> None:
+    """97 steps of 1 s, 8 % of them waits: 12 batches that took 12 s to read may have fed 12 %.
+
+    Where reading them took half a second, the storage is fast enough; 4 batches are too few.
+    """
+    rows = [
+        {"phase": "find-max.1", "step": step, "start": fill_s * (step > 0) + 1.087 * (step - 1),
+         "wait": 0.087 if step else fill_s, "busy": 1.0, "samples": 1}
+        for step in range(97)
+    ]  # fmt: skip
+    rows[0]["start"] = 0.0
+    tried = find_max_point(
+        build_events(rows), accelerators=1, required=0.9, round_steps=1, in_flight=in_flight,
+        startup_s=0.0,
+    )  # fmt: skip
+    assert tried.accelerator_utilization_steady == pytest.approx(0.92, abs=0.005)
+    assert tried.passed == passed
+    found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[tried])
+    answer = with_answer(found)
+    assert (answer.accelerators, answer.low, answer.high) == ((1, 1, 1) if passed else (None, 0, 1))
 
 
 def test_one_disturbed_try_does_not_decide() -> None:
@@ -188,7 +216,12 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
         )
 
     bench: Any = SimpleNamespace(
-        plan=plan, ceilings={}, run=run, keep=lambda *given: None, observer=Observer()
+        plan=plan,
+        ceilings={},
+        run=run,
+        keep=lambda *given: None,
+        observer=Observer(),
+        loader=LoaderFacts(),
     )
     found = begin_search(bench)
     find_max(bench, found, Budget())

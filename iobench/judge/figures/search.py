@@ -19,6 +19,10 @@ from .metrics import repetition_metrics
 
 STEADY = "accelerator_utilization_steady"
 
+IN_FLIGHT = 20
+"""Where a steady window has so many times the steps that a rank has batches in flight, those that
+were read before it are 5 % of what it counts at most, and are left out of account."""
+
 
 class Steady(NamedTuple):
     """The steady window of a try. ``steps``: of the rank with the fewest."""
@@ -91,11 +95,12 @@ def find_max_point(
     round_steps: int,
     startup_s: float | None = None,
     trial: int = 0,
+    in_flight: int | None = None,
 ) -> FindMaxPoint:
     """One try of a number of accelerators.
 
     ``events`` holds the rows of phase ``find-max.<accelerators>``, with the trial as repetition.
-    ``round_steps``: that of ``steady``.
+    ``round_steps``: that of ``steady``. ``in_flight``: batches that each rank reads ahead.
     """
     context = Repetition(
         seed=0, accelerators=accelerators, epochs=[Epoch(epoch=0, startup_s=startup_s)]
@@ -111,6 +116,7 @@ def find_max_point(
         passed=False,
         startup_s=startup_s,
         trial=trial,
+        in_flight_batches=in_flight,
         not_measured={
             key: figures.not_measured[key]
             for key in ("accelerator_utilization_sustained",)
@@ -125,9 +131,10 @@ def find_max_point(
         }
     elif sustained is not None:  # a null accelerator has no utilization
         update[STEADY] = window.accelerator_utilization
-        update["passed"] = window.accelerator_utilization >= required
         update["samples_per_s"] = window.samples_per_s
-    return found.model_copy(update=update)
+    found = found.model_copy(update=update)
+    certain = certain_utilization(found) if STEADY in update else None
+    return found.model_copy(update={"passed": certain is not None and certain >= required})
 
 
 def utilization_of(point: FindMaxPoint) -> float | None:
@@ -135,6 +142,21 @@ def utilization_of(point: FindMaxPoint) -> float | None:
     if point.steps is None:
         return point.accelerator_utilization_sustained
     return point.accelerator_utilization_steady
+
+
+def certain_utilization(point: FindMaxPoint) -> float | None:
+    """The utilization that the storage gave for certain; None if it was not measured.
+
+    In a short window, what was read before it began may have fed the accelerator. The truth is then
+    at least the utilization that counts the time of the fill too, and at least that of the window
+    without as many steps as batches were in flight.
+    """
+    most = utilization_of(point)
+    steps, in_flight = point.steps or 0, point.in_flight_batches or 0
+    if most is None or steps >= IN_FLIGHT * in_flight:
+        return most
+    drained = most * max(0.0, 1.0 - in_flight / steps) if steps else 0.0
+    return min(most, max(drained, point.accelerator_utilization_sustained or 0.0))
 
 
 def trials_of(points: Sequence[FindMaxPoint]) -> Mapping[int, list[FindMaxPoint]]:
@@ -147,7 +169,7 @@ def trials_of(points: Sequence[FindMaxPoint]) -> Mapping[int, list[FindMaxPoint]
 
 def passes(trials: Sequence[FindMaxPoint], required: float) -> bool:
     """Whether the median of the tries of one number passes. One without utilization counts as 0."""
-    known = [utilization_of(point) or 0.0 for point in trials]
+    known = [certain_utilization(point) or 0.0 for point in trials]
     return bool(known) and median(known) >= required
 
 
@@ -155,7 +177,7 @@ def with_answer(found: FindMax) -> FindMax:
     """The answer of all tries: the largest number whose median passes, and its interval.
 
     The interval is [the largest number up to that whose tries passed always, the largest number of
-    which one passed ever]. Tries of older versions have no interval.
+    which one passed ever, or may have passed]. Tries of older versions have no interval.
     """
     required = found.required_accelerator_utilization
     trials = trials_of(found.points)
@@ -168,7 +190,11 @@ def with_answer(found: FindMax) -> FindMax:
             for number, tries in trials.items()
             if number <= (answer or 0) and all(point.passed for point in tries)
         ]
-        ever = [number for number, tries in trials.items() if any(one.passed for one in tries)]
+        ever = [
+            number
+            for number, tries in trials.items()
+            if any((utilization_of(one) or 0.0) >= required for one in tries)
+        ]
         low, high = max(always, default=0), max(ever, default=0)
     return found.model_copy(update={"accelerators": answer, "low": low, "high": high})
 

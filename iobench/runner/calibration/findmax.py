@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...base.errors import IobenchError, NoMemoryError, NoRoomError, UsageError
 from ...base.units import counted, format_duration
-from ...judge.figures.search import find_max_point, passes, trials_of, with_answer
+from ...judge.figures.search import IN_FLIGHT, find_max_point, passes, trials_of, with_answer
 from ...record.training import FindMax, FindMaxPoint
 from ...settings.workload import Workload
 from ..budget import Budget
@@ -27,11 +27,10 @@ MAX_ACCELERATORS = 256
 TRIALS = 3
 """Tries of each number at the edge."""
 
-MIN_STEPS, IN_FLIGHT = 500, 20
-"""Steps of a try after the pipeline was filled: at least so many, and so many times the batches
-that a rank has in flight. What is in flight when the steps begin is then 5 % of them at most, and
-accelerators that are fed from it alone are no more than that. So there are never fewer than these,
-whatever the time; only what goes beyond them is limited by MAX_POINT_S."""
+MIN_STEPS = 500
+"""Steps of a try after the pipeline was filled: at least so many, and IN_FLIGHT times the batches
+that a rank has in flight. Where the dataset or the time is too small for these, there are fewer,
+but never fewer than ``least_steps``; what was read ahead then makes the interval wider."""
 
 MAX_POINT_S = 60.0
 
@@ -72,17 +71,20 @@ def begin_search(bench: Bench) -> FindMax:
         accelerators=None,
         points=[],
         bound=_UNFINISHED,
-        wanted_steps=wanted_steps(workload),
+        wanted_steps=wanted_steps(workload, bench.loader.in_flight_batches),
     )
 
 
-def wanted_steps(workload: Workload) -> int:
-    """The steps of a rank that a try should have in its steady window."""
-    return max(MIN_STEPS, least_steps(workload))
+def wanted_steps(workload: Workload, in_flight: int | None = None) -> int:
+    """The steps of a rank that a try should have in its steady window.
+
+    ``in_flight``: batches of a rank, if it is known how many each worker reads ahead.
+    """
+    return max(MIN_STEPS, least_steps(workload), IN_FLIGHT * (in_flight or 0))
 
 
 def least_steps(workload: Workload) -> int:
-    """The fewest steps that tell what the storage feeds, and not what was in flight."""
+    """The fewest steps of a try: IN_FLIGHT times the batches that the workers were asked for."""
     loader = workload.loader
     return IN_FLIGHT * max(1, loader.workers) * max(1, loader.prefetch_factor)
 
@@ -104,7 +106,7 @@ def find_max(bench: Bench, found: FindMax, budget: Budget) -> None:
     """
     workload = bench.plan.workload
     step_s = workload.accelerator.step_time or 0.0
-    steps = wanted_steps(workload)
+    steps = found.wanted_steps or wanted_steps(workload)
     if budget.limited and step_s:
         fitting = int(budget.left_s / USUAL_TRIES / step_s)
         steps = min(steps, max(fitting, least_steps(workload)))
@@ -254,4 +256,5 @@ def _try(
         startup_s=startup,
         round_steps=round_steps,
         trial=trial,
+        in_flight=outcome.loader.in_flight_batches,
     )
