@@ -278,5 +278,8 @@ def test_a_page_cache_serves_nothing_without_a_new_order(
     assert rates(found)["fetch"] == pytest.approx(
         1 / (hits / memory + (1 - hits) / before), rel=0.01
     )
+    verdict = found.what_if.job.verdict
+    assert verdict.bottleneck == "storage"  # it delivers what the cache does not hold
+    assert "cache" not in verdict.sentence
     pinned = what_if([(doc, {})], Change(cache_bytes=3_000_000_000, pinned=True))
     assert rates(pinned)["fetch"] == pytest.approx(1 / (0.5 / memory + 0.5 / before), rel=0.01)

@@ -98,7 +98,8 @@ def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> S
             "reader": asked.reader.model_copy(update={"concurrency": concurrency}),
         }
     )
-    if change.cache_bytes is not None:  # reads that a cache serves are not cold
+    if change.cache_bytes is not None and change.cache_bytes >= _bytes_read(doc, before):
+        # From the second epoch on the cache serves all reads; a smaller one leaves some to storage.
         workload = workload.model_copy(update={"cache": "warm"})
     if change.workers is not None:
         why.changes.append(
@@ -322,10 +323,7 @@ def _fetch(
     why.models.append(_why_fetch(parts))
     if change.cache_bytes is None:
         return rate
-    samples = doc.job.dataset.samples
-    read = float(
-        size * samples if size and samples else doc.job.dataset.stored_bytes or 0
-    )  # of the columns that are read, which may be less than what is stored
+    read = _bytes_read(doc, before)
     if not read:
         raise UsageError(
             f"run {doc.run_id} does not record the size of its dataset, so the effect of a cache "
@@ -359,6 +357,12 @@ def _fetch(
             "for reader.direct=false"
         )
     return kept
+
+
+def _bytes_read(doc: TrainingRecord, before: Evidence) -> float:
+    """The bytes of an epoch, of the columns that are read alone; 0 if they are not known."""
+    size, samples = before.bytes_per_sample, doc.job.dataset.samples
+    return float(size * samples if size and samples else doc.job.dataset.stored_bytes or 0)
 
 
 def _raw_at_limit(doc: TrainingRecord, before: Evidence) -> bool:
