@@ -272,9 +272,11 @@ def _more_reads(evidence: Evidence) -> MoreReads | None:
         return None
     useful = at_most(useful, evidence.gains.get("storage"))
     # The storage need not deliver more than the other stages can use, with room for jitter.
-    target = reads_for(evidence, ROOM * max(1.0, useful.value))
+    needed = ROOM * max(1.0, useful.value)
+    target = reads_for(evidence, needed)
+    if target is None:
+        target = evidence.in_flight * min(most.value, needed)
     more = gain_of_more_reads(evidence, target) or most
-    target = target or evidence.in_flight * most.value
     gain = _moved(evidence, more)
     if gain is None:
         return None

@@ -150,6 +150,14 @@ def test_a_cache_of_some_columns_holds_more_of_them() -> None:
     )  # half from memory, as fast as the loader
 
 
+def test_no_more_reads_are_advised_than_the_other_stages_can_use() -> None:
+    """4 workers with 4 reads in flight get 600 of 2,000 samples/s from a storage of 60,000."""
+    doc = cheap(build_run(rates={"storage_raw": 60_000, "fetch": 600}, measured=590, **SHARDS))
+    found = what_if([(doc, {})], Change(concurrency=Quantity(4)))
+    settings = [each.settings for each in found.what_if.job.verdict.advice]
+    assert ["reader.concurrency=20"] in settings  # 4 x 2,000 / 600 x 1.5
+
+
 @pytest.mark.parametrize(
     ("workers", "stage", "rate"),
     [
