@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..base.errors import StorageError
+from ..record.typed import ArrayText
 from .fio import replay_job, run_fio
 from .host import effective_cores
 
@@ -38,7 +39,8 @@ class Depth:
     """Reads with ``in_flight`` in flight. Rates per second, times in seconds.
 
     ``used``: how many of the places that were given, from the first on, may have been read.
-    ``client_cpu_share``: CPU time over what the measuring program can use.
+    ``client_cpu_share``: CPU time over what the measuring program can use. ``cycles``: those of
+    ``of_readers``, where each read is known.
     """
 
     in_flight: int
@@ -57,6 +59,7 @@ class Depth:
     used: int
     throttled: int = 0
     latency_max_s: float | None = None
+    cycles: Annotated[Times, ArrayText()] | None = field(default=None, compare=False, repr=False)
 
 
 def of_cycles(
@@ -84,6 +87,23 @@ def of_cycles(
     edges = np.linspace(begin, end, count + 1).tolist()
     found = [rates(low, high) for low, high in itertools.pairwise(edges)]
     return reads, there, [each[0] for each in found], [each[1] for each in found]
+
+
+def of_readers(cycles: Times, in_flight: int) -> tuple[float, float, list[float], list[float]]:
+    """The rates of ``of_cycles`` in the time in which all readers were busy.
+
+    ``cycles``: of each read the number of its reader, when it ended, its cycle, and its length, in
+    the order of readers and ends. That time begins after the first read of each, where the readers
+    have done enough others, and ends with the first reader that has no more.
+    """
+    reader, ended, lasted, lengths = cycles.T
+    first, last = np.ones(len(ended), dtype=bool), np.ones(len(ended), dtype=bool)
+    first[1:] = last[:-1] = reader[1:] != reader[:-1]
+    begin = float((ended - lasted)[first].max())
+    end = float(ended[last].min())
+    filled = float(ended[first].max()) if (~first).sum() >= in_flight else begin
+    # Some reader may have had one read alone.
+    return of_cycles(ended, lasted, lengths, filled if filled < end else begin, end)
 
 
 def percentile(took: Times, share: float, least: int = 1) -> float | None:

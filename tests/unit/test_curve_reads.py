@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,13 +20,21 @@ from hypothesis import strategies as st
 from iobench.base.errors import StorageError
 from iobench.host import fio
 from iobench.host.fio import parse
-from iobench.host.fio_depth import WINDOWS, Depth, of_cycles, read_at_depth, window_rates
+from iobench.host.fio_depth import (
+    WINDOWS,
+    Depth,
+    of_cycles,
+    of_readers,
+    read_at_depth,
+    window_rates,
+)
 from iobench.record.curve import StorageCurve
 from iobench.runner.budget import Budget
 from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Place, Places, blocks, samples
 from iobench.runner.curve.reader import ThreadReader
 from iobench.runner.curve.story import second_requests
+from iobench.runner.hosts.reads import summed
 from iobench.storage.base import Buffer, Entry, Retries, Storage, StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
@@ -345,6 +355,38 @@ class Limited:
             client_cpu_share=None,
             used=0,
         )
+
+
+def test_a_host_that_reads_on_alone_adds_no_rate() -> None:
+    """A link of 12 MB/s: one host gets 9 of it for 1 s, and the other 3, then all for 0.5 s.
+
+    By their own times they had 9 and 12 MB/s.
+    """
+    ends = {"fast": [1 / 3, 2 / 3, 1.0], "slow": [1.0, 1.25, 1.5]}
+
+    def read(ended: Sequence[float]) -> Depth:
+        rows = [
+            (thread, end, end - before, 1.5e6)
+            for thread in range(2)
+            for before, end in itertools.pairwise([0.0, *ended])
+        ]
+        cycles = np.array(rows)
+        reads_per_s, bytes_per_s, windows, there = of_readers(cycles, 2)
+        return replace(
+            Limited(2.0).read([], in_flight=2, seconds=1.0, most=6),
+            reads=6,
+            reads_per_s=reads_per_s,
+            bytes_per_s=bytes_per_s,
+            window_reads_per_s=windows,
+            window_bytes_per_s=there,
+            cycles=cycles,
+        )
+
+    hosts = [read(ended) for ended in ends.values()]
+    assert [each.bytes_per_s for each in hosts] == pytest.approx([9e6, 12e6])
+    together = summed(hosts, in_flight=4, given=12)
+    assert together.bytes_per_s == pytest.approx(12e6)
+    assert together.reads_per_s == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from ...host.fio_depth import (
     Depth,
     Engine,
     engines,
-    of_cycles,
+    of_readers,
     percentile,
     read_at_depth,
 )
@@ -361,18 +361,14 @@ class _Work:
         done = done[np.lexsort((ended[done], reader[done]))]
         places, total = self.places, len(self.places)
         lengths = np.array([places[at % total].length for at in done.tolist()], dtype=np.float64)
-        first, last = np.ones(len(done), dtype=bool), np.ones(len(done), dtype=bool)
-        first[1:] = last[:-1] = reader[done][1:] != reader[done][:-1]
+        first = np.ones(len(done), dtype=bool)
+        first[1:] = reader[done][1:] != reader[done][:-1]
         ends = ended[done]
         cycles = ends - np.where(first, self.start_s, np.roll(ends, 1))
-        enough = (~first).sum() >= in_flight
-        counted = ~first if enough else np.ones(len(done), dtype=bool)
+        counted = ~first if (~first).sum() >= in_flight else np.ones(len(done), dtype=bool)
         took = (ended - began)[done][counted]
-        until = float(ends[last].min())
-        since = float(ends[first].max()) if enough else self.start_s
-        if since >= until:  # some thread had one read alone
-            since = self.start_s
-        reads_per_s, bytes_per_s, windows, there = of_cycles(ends, cycles, lengths, since, until)
+        table = np.column_stack((reader[done], ends, cycles, lengths)).astype(np.float64)
+        reads_per_s, bytes_per_s, windows, there = of_readers(table, in_flight)
         seconds = float(ends.max()) - self.start_s
         return Depth(
             in_flight=in_flight,
@@ -392,6 +388,7 @@ class _Work:
             used=min(int(done.max()) + 1, len(self.places)),
             throttled=throttled,
             latency_max_s=float(took.max()),
+            cycles=table,
         )
 
 

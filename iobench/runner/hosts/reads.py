@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import WorkerError
-from ...host.fio_depth import Depth
+from ...host.fio_depth import Depth, of_readers
 from ...record.curve import MeasuredWith
 from ...record.typed import ArrayText
 from ...storage.base import Storage
@@ -87,14 +87,20 @@ class LocalReads:
         depth = reader.read(
             order.places, in_flight=order.in_flight, seconds=order.seconds, most=order.most
         )
+        if depth.cycles is not None:  # by the clock of all hosts, whose zero is the instant
+            depth = replace(
+                depth, cycles=depth.cycles - np.array((0.0, order.at_ns / 1e9, 0.0, 0.0))
+            )
         return HaveRead(depth, reader.by, reader.program, tuple(reader.notes))
 
 
 def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:
     """What several hosts read at the same time, as one. ``given``: places of all of them.
 
-    Rates are sums, also in each window. Percentiles can't be put together: each is the largest of
-    the hosts'. Raises WorkerError without any host.
+    Where each read is known, rates are those of the time in which all readers of all hosts were
+    busy: a host that reads on alone gets what the others no longer take. Else they are sums, also
+    in each window. Percentiles can't be put together: each is the largest of the hosts'. Raises
+    WorkerError without any host.
     """
     if not depths:
         raise WorkerError("no host has read anything")
@@ -102,19 +108,29 @@ def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:
     means = [each.latency_mean_s for each in depths]
     known = [mean * each.reads for mean, each in zip(means, depths, strict=True) if mean]
     windows = min(len(each.window_reads_per_s) for each in depths)
+    rates = (
+        sum(each.reads_per_s for each in depths),
+        sum(each.bytes_per_s for each in depths),
+        [sum(each.window_reads_per_s[at] for each in depths) for at in range(windows)],
+        [sum(each.window_bytes_per_s[at] for each in depths) for at in range(windows)],
+    )
+    tables = [
+        each.cycles + np.array((number * in_flight, 0.0, 0.0, 0.0))
+        for number, each in enumerate(depths)
+        if each.cycles is not None
+    ]
+    if len(tables) == len(depths):
+        rates = of_readers(np.concatenate(tables), in_flight)
+    reads_per_s, bytes_per_s, window_reads_per_s, window_bytes_per_s = rates
     return Depth(
         in_flight=in_flight,
         reads=reads,
         bytes=sum(each.bytes for each in depths),
         seconds=max(each.seconds for each in depths),
-        reads_per_s=sum(each.reads_per_s for each in depths),
-        bytes_per_s=sum(each.bytes_per_s for each in depths),
-        window_reads_per_s=[
-            sum(each.window_reads_per_s[at] for each in depths) for at in range(windows)
-        ],
-        window_bytes_per_s=[
-            sum(each.window_bytes_per_s[at] for each in depths) for at in range(windows)
-        ],
+        reads_per_s=reads_per_s,
+        bytes_per_s=bytes_per_s,
+        window_reads_per_s=window_reads_per_s,
+        window_bytes_per_s=window_bytes_per_s,
         latency_mean_s=sum(known) / reads if len(known) == len(depths) and reads else None,
         latency_p50_s=_largest([each.latency_p50_s for each in depths]),
         latency_p99_s=_largest([each.latency_p99_s for each in depths]),
