@@ -11,7 +11,7 @@ from ..record.metrics import check_compared
 from ..report.compare import NOTHING, sections
 from ..report.history import sections as sections_over_time
 from .printing import print_report, status_of
-from .terminal import warn
+from .terminal import warn, warn_of_left_out
 from .verbs import CompareRequest
 
 
@@ -37,6 +37,7 @@ def run(request: CompareRequest) -> int:
     gated = gate(compared, metrics) if request.fail_on is not None else []
     document = {"comparisons": compared, "left_out": found.left_out, "gate": gated}
     print_report(request, document, sections(compared, found.left_out, gated))
+    warn_of_left_out(found.left_out)
     if all(each.obstacles for each in compared):
         first = compared[0]
         warn(f"not comparable: {first.obstacles[0]}. If this key may differ, name it with --across")
@@ -62,4 +63,5 @@ def _show_over_time(request: CompareRequest, workload: str) -> int:
     shown, left_out = histories(request.results[0], workload, next(iter(request.metric), None))
     document = {"histories": shown, "left_out": left_out}
     print_report(request, document, sections_over_time(shown, left_out))
+    warn_of_left_out(left_out)
     return 0

@@ -10,13 +10,12 @@ from ..ask.compare.pace import Schedule, saving_of
 from ..ask.compare.ranking import Machine, rankings, runs_on
 from ..ask.compare.runs import earlier_runs
 from ..base.errors import UsageError
-from ..base.units import counted
 from ..record.run import ModelLoadRecord, PricedRecord, RunRecord, load_run
 from ..report.cost import sections
 from ..report.size_loads import load_cost_sections
 from ..settings.instances import instances_of, read_prices
 from .printing import print_report
-from .terminal import warn
+from .terminal import warn_of_left_out
 from .verbs import CostRequest
 
 
@@ -51,8 +50,7 @@ def run(request: CostRequest) -> int:
         )
     document = {"rankings": ranked, "loads": loads, "left_out": left_out}
     print_report(request, document, [*load_cost_sections(loads), *sections(ranked, left_out)])
-    if left_out:
-        warn(f"{counted(len(left_out), 'run')} left out (--details has all): {left_out[0]}")
+    warn_of_left_out(left_out)
     return 0
 
 

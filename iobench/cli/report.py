@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..ask.compare.runs import collect
 from ..ask.compare.sequential import claims_of
 from ..ask.submission import is_submission, read_submissions
-from ..base.errors import UsageError
+from ..base.errors import IobenchError, UsageError
 from ..host.requests import read_requests
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, kv_again, rebuild, served_again
@@ -33,8 +34,7 @@ from .verbs import ReportRequest
 def run(request: ReportRequest) -> int:
     places = [each for name in request.directories for each in _runs(Path(name))]
     if len(places) > 1:
-        runs = [_computed(each, request.rules) for each in places]
-        return finish_all(request, runs, fail_on=request.fail_on)
+        return finish_all(request, _all_computed(places, request), fail_on=request.fail_on)
     (named,) = places
     if named.is_dir() and not _is_own(named) and is_submission(named):
         return _submissions(request, named)
@@ -86,6 +86,22 @@ def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
     elif isinstance(doc, ServingRecord):
         doc = served_again(doc, read_requests(events))
     return conclude(doc), directory
+
+
+def _all_computed(places: Sequence[Path], request: ReportRequest) -> list[tuple[RunRecord, Path]]:
+    """All runs, but for those below a directory that can't be computed again: these are named.
+
+    Raises what one raises that was named by the user, or the last one if none is left.
+    """
+    runs = list[tuple[RunRecord, Path]]()
+    for place in places:
+        try:
+            runs.append(_computed(place, request.rules))
+        except IobenchError as error:
+            if str(place) in request.directories or (place == places[-1] and not runs):
+                raise
+            warn(f"left out: {error}")
+    return runs
 
 
 def _comparison(request: ReportRequest, directory: Path) -> int:

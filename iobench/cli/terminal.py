@@ -20,7 +20,7 @@ import stat
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -149,6 +149,13 @@ def show_pieces(pieces: Iterable[str]) -> None:
 def warn(message: str) -> None:
     """Print one line on standard error that begins with the program's name."""
     _write(sys.stderr, f"iobench: {printable(message)}")
+
+
+def warn_of_left_out(lines: Sequence[str]) -> None:
+    """Say that records do not count, in one line: the first, and how many there are."""
+    if lines:
+        others = f" (the first of {len(lines)}; --details has all)" if len(lines) > 1 else ""
+        warn(f"left out{others}: {lines[0]}")
 
 
 def note(line: str, *, quiet: bool = False) -> None:

@@ -456,6 +456,9 @@ def test_what_does_not_count_is_named() -> None:
         assert any(words in line for line in found["left_out"]), words
     (each,) = compared("r", "s", "--include-invalid")["comparisons"]
     assert len(each["baseline_runs"]) == 2
+    _, _, said = in_process("compare", "r", "s")
+    assert said.count("\n") == 1
+    assert f"left out (the first of {len(found['left_out'])};" in said
     assert "INVALID" in told("r/invalid", other)
     assert "r/empty" in told(good, "r/empty")
     assert "r/newer" in told("r/newer", other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from iobench.report.media import MEDIA, RECORDS, refusal
 from iobench.report.record import sections
 from iobench.report.render_markdown import render_github
 from tests.hostile import HOSTILE, RAW
-from tests.processes import document, printed, refused
+from tests.processes import document, in_process, printed, refused
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
 
@@ -283,3 +284,17 @@ def test_a_rate_has_what_it_counts_as_its_unit() -> None:
     names = [family_name(metric) for metric in METRICS if metric.unit == "requests/s"]
     assert "iobench_request_log_records_per_second" in names
     assert all(name.count("_per_") == 1 for name in names)
+
+
+def test_a_run_below_a_directory_with_damaged_events_is_left_out(tmp_path: Path) -> None:
+    for name in ("calibrated", "throttled"):
+        shutil.copytree(ROOT / "tests/golden/0.1.0/runs" / name, tmp_path / name)
+    (damaged := tmp_path / "throttled/events.parquet").write_bytes(b"PAR1")
+    code, out, err = in_process("report", tmp_path, "--json")
+    assert [each["run_id"] for each in json.loads(out)] == [
+        load_run(tmp_path / "calibrated").run_id
+    ]
+    assert (code, err.count("\n")) == (0, 1)
+    assert f"left out: cannot read the step events {damaged}" in err
+    code, _, err = in_process("report", tmp_path, damaged.parent)  # it is asked for by its name
+    assert (code, err.splitlines()[-1].startswith("iobench: cannot read")) == (1, True)
