@@ -396,6 +396,12 @@ BY_CEILINGS: tuple[Criteria, ...] = (
         (
             Criterion("no ceiling was measured", "undecided", "", criteria.nothing_is_known),
             Criterion(
+                "a cache served the reads, and reading is slower than every other stage",
+                "undecided",
+                f"{NOISE:.0%} slower: noise",
+                criteria.cached_reads_are_slowest,
+            ),
+            Criterion(
                 "all cores are busy, the CPU ceiling is the lowest, and no stage has most of it",
                 "cpu",
                 f"{criteria.MIN_EXPLAINED:.0%} of that ceiling, less than "

@@ -168,9 +168,11 @@ def served_by_cache(doc: TrainingRecord) -> str:
     """Why the reads of a run say nothing about its storage; empty if they do.
 
     Either the run asked for a warm page cache, and it was, or more than ``MAX_SERVED`` of what it
-    read was there, or its loader read nothing.
+    read was there, or its loader read nothing. A simulated storage keeps its limits whatever serves
+    the bytes below it.
     """
-    if uncached(doc):
+    storage = doc.storage
+    if uncached(doc) or storage.bandwidth_bytes_per_s or storage.iops or storage.latency_s:
         return ""
     if doc.job.subject.watched:
         return _waits_were_cached(doc)

@@ -32,6 +32,8 @@ MIN_EXPLAINED = 0.8
 FED = 0.95
 """Accelerators that are as busy as this wait for nothing that is significant."""
 
+_READ_FROM_A_CACHE = "reading limits the run, but a cache served the reads"
+
 DOMINANT = 0.8
 """A stage that needs this part of the CPU time is named itself, and not the CPU."""
 
@@ -69,6 +71,13 @@ def nothing_is_known(case: Case) -> str:
     if case.ceilings:
         return ""
     return case.evidence.cached or "no ceiling of storage, prep or loader was measured"
+
+
+def cached_reads_are_slowest(case: Case) -> str:
+    evidence = case.evidence
+    rates = [*case.ceilings.values(), evidence.accelerator or math.inf]
+    slowest = evidence.storage is not None and evidence.storage * (1 + NOISE) < min(rates)
+    return _READ_FROM_A_CACHE if evidence.cached and slowest else ""
 
 
 def cores_are_shared(case: Case) -> str:
@@ -221,7 +230,7 @@ UNEVEN = 0.5
 
 
 def only_reading_gains(case: Case) -> str:
-    return "" if case.gaining else "reading limits the run, but a cache served the reads"
+    return "" if case.gaining else _READ_FROM_A_CACHE
 
 
 def sampler_takes_most(case: Case) -> str:
@@ -337,6 +346,8 @@ def _behind_the_fill(case: Case) -> Decision | None:
     demand, measured = evidence.accelerator, evidence.measured
     if not known.ceilings or not demand or not measured:
         return None
+    if cached := cached_reads_are_slowest(known):
+        return Decision(bottleneck="undecided", reason=cached)
     lowest = known.ceilings[known.lowest]
     fill, rest = lowest / measured, demand / lowest
     enough = lowest >= evidence.required * demand

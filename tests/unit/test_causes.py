@@ -496,3 +496,26 @@ def test_ceilings_that_cannot_be_told_apart_name_no_single_stage() -> None:
         )
     found = verdict(judge(doc))
     assert found.bottleneck == "undecided" or {found.bottleneck, *found.also} >= {"storage", "prep"}
+
+
+@pytest.mark.parametrize(
+    ("storage", "bottleneck"),
+    [({"scheme": "file"}, "undecided"), ({"bandwidth_bytes_per_s": 5e7}, "storage")],
+)
+@pytest.mark.parametrize("gains", [{}, {"fill": (1.08, 1.12)}])
+def test_reads_from_a_cache_that_are_slowest_blame_no_other_stage(
+    storage: dict[str, Any], bottleneck: str, gains: dict[str, Any]
+) -> None:
+    """Reads of 500 samples/s, preparation of 1,000, and a demand of 2,000. A simulated storage has
+    its limits whatever serves the bytes below it.
+    """
+    found = verdict_on(
+        rates={"storage_raw": None, "fetch": 500.0, "prep": 1000.0},
+        measured=450,
+        au=0.22,
+        residency=1.0,
+        workload={"cache": "any"},
+        storage=storage,
+        ablations=without(**gains),
+    )
+    assert found.bottleneck == bottleneck
