@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..base.errors import IobenchError
+from ..checkpoint import WRITERS
 from ..checkpoint.catalog import CheckpointRoot
 from ..checkpoint.manifest import BaseCheckpoint
 from ..record.checkpoint import CheckpointRun, Study
@@ -182,7 +183,11 @@ def saving_to(mixed: Mixed | None, hosts: Hosts, *, break_lock: bool) -> Iterato
 
 
 class Saver:
-    """The checkpoints of one run, in a target that the run holds (see ``saving_to``)."""
+    """The checkpoints of one run, in a target that the run holds (see ``saving_to``).
+
+    ``telling_saves``: how many in a row tell what they cost. The first one of an asynchronous
+    writer waits for none before it, and looks free.
+    """
 
     def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease, hosts: Hosts) -> None:
         self.plan, self.every = mixed.plan, mixed.every
@@ -191,6 +196,7 @@ class Saver:
         self._phases = 0
         self._base: BaseCheckpoint | None = None
         self.save_s = 0.0  # of the longest save alone
+        self.telling_saves = 3 if WRITERS.load(mixed.plan.spec.writer).asynchronous else 1
         self.study: Study = begin_study(mixed.plan, Study)
         self.study.every = mixed.every
         self.study.storage = storage_facts(root.storage)

@@ -38,7 +38,8 @@ class Pilot:
     workers make at the same time; None: as many as it has workers. ``loads_per_s``: samples that
     they make, which the accelerators need not take as fast; None: as many as all together.
     ``told``: the storage's curve explains that rate, which is far below the demand. ``save_s``: of
-    a checkpoint, and ``every``: steps between two of them; 0: there are none.
+    a checkpoint, and ``every``: steps between two of them; 0: there are none. ``saves``: of a
+    repetition that can tell what they cost.
     """
 
     samples_per_s: float | None = None
@@ -48,6 +49,7 @@ class Pilot:
     told: bool = False
     save_s: float = 0.0
     every: int = 0
+    saves: int = 1
 
 
 def demand(plan: Plan) -> float | None:

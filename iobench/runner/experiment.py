@@ -299,7 +299,9 @@ class _Run(RunBegun):
                 found = measure_pilot(bench, budget.seconds or 0.0, saving)
         found = with_curve(found, bench.plan, bench.ceilings)
         if saver:
-            found = replace(found, every=saver.every, save_s=saver.save_s)
+            found = replace(
+                found, every=saver.every, save_s=saver.save_s, saves=saver.telling_saves
+            )
         log.info("pilot: %s", found)
         return found
 

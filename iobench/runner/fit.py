@@ -247,8 +247,12 @@ def choose(
     if "steps" not in given:
         plan = with_enough_epochs(plan, pilot)
     work = Work.of(plan, pilot, steps_given="steps" in given)
-    if 2 * work.repetition_s(work.every) <= seconds:  # then a repetition has a checkpoint
-        work = replace(work, needed=max(work.needed, work.every))
+    if work.every:  # as many saves for each step as in a long training
+        for saves in (pilot.saves, 1):
+            steps = work.every * max(saves, math.ceil(work.needed / work.every))
+            if steps <= work.whole and 2 * work.repetition_s(steps) <= seconds:
+                work = replace(work, needed=steps)
+                break
     division = _Division(
         plan=plan,
         told=pilot.told,
@@ -272,6 +276,8 @@ def choose(
     repetitions, steps = division.repetitions(left, left / (1 + others))
     workload = plan.workload
     if steps < work.whole:
+        if work.every and steps - steps % work.every >= work.needed:
+            steps -= steps % work.every
         workload = workload.model_copy(update={"max_steps": steps})
     rest_s = max(0.0, left - repetitions * work.repetition_s(steps))
     ablations_s = rest_s * ABLATIONS / (ABLATIONS + options.later) * options.ablations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,22 @@ def test_what_is_given_stays(make: Any) -> None:
     more = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given - {"steps"})
     assert more.plan.repetitions == 2
     assert fitted.least_s > 0.8 * (5.0 + 2 * 7 * BATCH / 50.0)
+
+
+@pytest.mark.parametrize("seconds_left", [30.0, 41.0, 60.0, 77.0])
+def test_a_repetition_has_a_save_for_each_interval(make: Any, seconds_left: float) -> None:
+    """One save in 26 steps would look cheaper than one in 20, and the first of an asynchronous
+    writer, which waits for none before it, free.
+    """
+    plan = make(epochs=100_000)
+    pilot = Pilot(samples_per_s=50.0, start_s=0.1, every=20, save_s=0.5)
+    steps = choose(plan, pilot, seconds_left, ASKED).plan.workload.max_steps
+    assert steps
+    assert steps % 20 == 0
+    several = choose(plan, replace(pilot, saves=3), seconds_left, ASKED).plan.workload.max_steps
+    assert several
+    assert several >= 60
+    assert several % 20 == 0
 
 
 def test_a_budget_that_is_too_short_names_the_least(make: Any) -> None:
