@@ -135,9 +135,9 @@ def test_merging_rows_changes_no_sum(steps: list[tuple[int, int, int]], cut: int
 
 
 def test_a_ceiling_is_rated_over_whole_rounds_of_workers() -> None:
-    # Two workers finish together: batches come in pairs, at 4 s, 5 s and 6 s. The first pair paid
-    # for a slow start.
-    ends = [4, 4, 5, 5, 6, 6]
+    # Two workers finish together: batches come in pairs, at 4 s, 5 s, 6 s and 7 s. The first pair
+    # paid for a slow start.
+    ends = [4, 4, 5, 5, 6, 6, 7, 7]
     starts = [0, *ends[:-1]]
     rows = [
         {"step": n, "start": a, "wait": b - a, "samples": 10, "sample_bytes": 50}
@@ -147,10 +147,10 @@ def test_a_ceiling_is_rated_over_whole_rounds_of_workers() -> None:
         pytest.approx(20.0),
         pytest.approx(100.0),
     )
-    # One pair alone can only be rated from the first read on.
-    assert ceiling_from_events(build_events(rows[:2]), context(1.0), round_steps=2) == (
-        pytest.approx(20 / 3),
-        pytest.approx(100 / 3),
+    # So few pairs after the first one may have been read with it: from the first read on.
+    assert ceiling_from_events(build_events(rows[:6]), context(1.0), round_steps=2) == (
+        pytest.approx(60 / 5),
+        pytest.approx(300 / 5),
     )
 
 

@@ -18,6 +18,9 @@ from ...record.verdict import Estimate
 from .curve import interval_around
 from .events import Events, rank_epochs
 
+SETTLED = 3
+"""Rounds after the first one that tell a rate: as many as are in flight when that one ends."""
+
 _MIN_COST_S = 1e-12
 """A sample that takes less CPU time than that is a damaged record."""
 
@@ -30,14 +33,15 @@ def ceiling_from_events(
     Workers start together, so batches arrive in rounds of ``round_steps`` (the number of workers
     of a rank). The rate is taken from the end of the first round to the end of the last one: at
     both times all workers have done the same number of batches, so unfinished work does not
-    distort it. A rank with fewer than two rounds is rated from its first read on. The result is
-    (None, None) if nothing was recorded.
+    distort it. A rank with fewer than ``SETTLED`` rounds after the first one is rated from its
+    first read on: most of what it received had been requested before the first round ended. The
+    result is (None, None) if nothing was recorded.
     """
     startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in context.epochs}
     ranks: dict[int, list[float]] = {}
     for part in rank_epochs(events) if len(events["step"]) else ():
         later = part.rows["step"] >= round_steps
-        steady = int(part.rows["steps"][later].sum()) >= round_steps
+        steady = int(part.rows["steps"][later].sum()) >= SETTLED * round_steps
         rows = later if steady else np.ones(len(later), dtype=bool)
         begin = (
             float(part.rows["start_ns"][rows][0]) / 1e9 if steady else startups.get(part.epoch, 0.0)
