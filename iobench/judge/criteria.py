@@ -163,7 +163,12 @@ def _is_near(case: Case, stage: Stage) -> bool:
     if case.ceilings[stage] <= case.ceilings[case.lowest] * (1 + NOISE):
         return True
     one, other = (case.evidence.intervals.get(each) for each in (case.lowest, stage))
-    return one is not None and other is not None and one[1] >= other[0]
+    if one is None or other is None:
+        return False
+    # Two windows that differ by a sixth have an interval that begins at 0, where no rate lies: the
+    # lower end is as far from the rate, as a factor, as the upper end is as a part of it.
+    rate = case.ceilings[stage]
+    return one[1] >= max(other[0], rate * math.exp(1 - max(1.0, other[1] / rate)))
 
 
 def a_ceiling_is_missing(case: Case) -> str:

@@ -519,3 +519,18 @@ def test_reads_from_a_cache_that_are_slowest_blame_no_other_stage(
         ablations=without(**gains),
     )
     assert found.bottleneck == bottleneck
+
+
+def test_two_windows_do_not_make_a_ceiling_fifty_times_as_high_a_rival() -> None:
+    """Student's interval of two windows of 21,300 and 25,000 samples/s begins below 0."""
+    doc = build_run(
+        rates={"storage_raw": 451, "fetch": 459, "prep": 23_170},
+        measured=454,
+        au=0.57,
+        concluded=False,
+    )
+    for name, value, spread in (("fetch", 459.0, 5.0), ("prep", 23_170.0, 26_000.0)):
+        doc.job.ceilings[name].windows = Estimate(
+            value=value, low=max(0.0, value - spread), high=value + spread, n=2
+        )
+    assert verdict(judge(doc)).bottleneck == "storage"
