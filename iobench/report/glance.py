@@ -101,6 +101,10 @@ MAX_FINDINGS = 3
 """Findings, and rules that were not judged, of a first screen."""
 
 
+_BUSY = "cpu.other-load"
+"""The rule whose warning stands on the first screen: all rates are of what others left."""
+
+
 def _with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
     """The answer of a run, with what speaks against it, and when it was measured."""
     invalid, unjudged = doc.validity == "invalid", list[str]()
@@ -108,6 +112,8 @@ def _with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
     if doc.validity == "unknown":
         unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
     told = f"Not judged: {some(unjudged, MAX_FINDINGS, ', ')}." if unjudged else ""
+    busy = [each for each in doc.findings if each.rule == _BUSY and each.level == "warning"]
+    others = " ".join(sentence(each.evidence) for each in busy)
     when = f"{doc.created[:16].replace('T', ' ')} UTC, " if doc.created else ""
     return replace(
         answer,
@@ -115,7 +121,7 @@ def _with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
         tone="bad" if invalid else answer.tone,
         about=f"{when}run {doc.run_id}",
         findings=Findings(title="Why it is INVALID", findings=failed) if failed else None,
-        trust=" ".join(filter(None, [sentence(_trust(doc)), told, answer.trust])),
+        trust=" ".join(filter(None, [sentence(_trust(doc)), others, told, answer.trust])),
     )
 
 

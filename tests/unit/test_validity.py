@@ -18,6 +18,8 @@ from iobench.record.host import JobHost
 from iobench.record.run import CHANGED, Finding, RunRecord
 from iobench.record.training import Ceiling, Epoch, RunLog
 from iobench.report.answer import answer
+from iobench.report.record import sections
+from iobench.report.sections import FirstScreen
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run
@@ -479,6 +481,8 @@ def test_a_host_whose_cores_others_use_is_named(machines: tuple[str, str]) -> No
         return
     assert found.level == "warning"
     assert "4.5 of the 8 cores that host 1 (h1) has" in found.evidence
+    (screen,) = (section for section in sections(done) if isinstance(section, FirstScreen))
+    assert found.evidence[1:] in screen.trust
     assert "host 0" not in found.evidence
 
 
