@@ -23,7 +23,7 @@ from tests.contract.truth import in_order, stored
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-@pytest.mark.parametrize(("columns", "direct"), [(1, True), (40, False), (40, True), (200, False)])
+@pytest.mark.parametrize(("columns", "direct"), [(1, True), (40, False), (200, False)])
 def test_the_first_columns_are_the_first_bytes(
     make_dataset: MakeDataset, load: Load, columns: int, direct: bool
 ) -> None:

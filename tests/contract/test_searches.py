@@ -40,6 +40,8 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 }
 QUERIES = np.random.default_rng(4).integers(1 << 62, size=30)
 AT_ONCE = np.zeros(len(QUERIES), np.int64)
+anywhere = pytest.mark.parametrize("index", [4098], indirect=True)
+"""Nodes that begin anywhere, where whole sectors are read in the same way."""
 
 
 @pytest.fixture(params=[4096, 4098])
@@ -135,6 +137,7 @@ def test_each_source_walks_the_same_way(
     assert issued.bytes == 46 * int(manifest.samples["stored"][0])
 
 
+@anywhere
 @pytest.mark.parametrize("source", SOURCES)
 def test_all_queries_are_answered_and_none_waits_for_nothing(
     index: tuple[Manifest, Path], opened: Callable[..., Searches], source: str
@@ -149,6 +152,7 @@ def test_all_queries_are_answered_and_none_waits_for_nothing(
     assert searches.reads == int(searches._lengths(QUERIES).sum())
 
 
+@anywhere
 def test_the_reads_of_queries_have_the_mean_and_the_spread_that_were_asked(
     index: tuple[Manifest, Path], opened: Callable[..., Searches]
 ) -> None:
@@ -158,6 +162,7 @@ def test_the_reads_of_queries_have_the_mean_and_the_spread_that_were_asked(
     assert lengths.std() / lengths.mean() == pytest.approx(0.3, rel=0.05)
 
 
+@anywhere
 @pytest.mark.parametrize("source", ["ring", "threads", "memory"])
 @pytest.mark.parametrize("way", ["other bytes", "shorter"])
 def test_wrong_nodes_fail_the_searches_that_read_them(
@@ -203,6 +208,7 @@ def test_an_index_that_is_none_is_refused(make_dataset: MakeDataset) -> None:
             check_index(manifest)
 
 
+@anywhere
 def test_what_is_not_taken_in_time_is_left_out(
     index: tuple[Manifest, Path], opened: Callable[..., Searches]
 ) -> None:

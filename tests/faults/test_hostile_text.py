@@ -25,7 +25,7 @@ from iobench.checkpoint.manifest import parse_manifest, parse_part
 from iobench.cli.failure import report_error
 from tests.datasets import generated
 from tests.hostile import BYTES, HOSTILE, NAME, check, replaced, run, strings
-from tests.unit.test_html import assert_only_own_elements
+from tests.unit.test_sections import assert_only_own_elements
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
 

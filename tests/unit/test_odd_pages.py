@@ -18,7 +18,7 @@ from iobench.report.record import sections
 from tests.hostile import leaves, replaced
 from tests.processes import in_process
 from tests.unit.conftest import build_run
-from tests.unit.test_html import Page, assert_only_own_elements
+from tests.unit.test_sections import Page, assert_only_own_elements
 
 RUNS = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 

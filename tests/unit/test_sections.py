@@ -1,18 +1,26 @@
-"""Sections are data, and each renderer shows all of them: every report, in every medium."""
+"""Sections are data, and each renderer shows all of them: every report, in every medium.
+
+A page asks for nothing, and cannot be made to run what others wrote.
+"""
 
 from __future__ import annotations
 
 import ast
+import base64
 import csv
+import hashlib
+import html
 import importlib
 import io
+import json
 import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -36,24 +44,28 @@ from iobench.report import (
     record,
     walk,
 )
-from iobench.report.page.whole import page
+from iobench.report.figures import word
+from iobench.report.page.whole import page as page_of
 from iobench.report.render_csv import render_csv
 from iobench.report.render_markdown import render_github, render_markdown
 from iobench.report.render_text import render_text
 from iobench.report.sections import (
     Bars,
     Cell,
+    Chart,
     Column,
     Facts,
     Findings,
     FirstScreen,
     Headline,
     Items,
+    Mark,
     Prose,
     Row,
     Section,
     SourceLines,
     Table,
+    Timeline,
     first_screen,
 )
 from iobench.runner.checkpoint_plan import describe_checkpoint
@@ -61,6 +73,7 @@ from iobench.runner.plan_figures import describe_plan
 from iobench.settings.workload import load_workload
 from tests.curves import curve as planted
 from tests.curves import point
+from tests.hostile import HOSTILE
 from tests.kv import ENOUGH, build_kv, build_kv_trial
 from tests.processes import in_process
 from tests.requests import build_serving, build_trial
@@ -327,7 +340,7 @@ def test_markdown_shows_all_of_a_report_in_rectangular_tables(name: str) -> None
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_page_is_named_by_its_answer_and_parts_no_number_from_its_unit(name: str) -> None:
     """Its name is in its heading and in the browser's tab."""
-    shown = page(None, report(name))
+    shown, _ = made(name)
     tab = re.findall(r"<title>(.*?)</title>", shown)[0]  # those of charts follow
     (heading,) = re.findall(r"<h1[^>]*>(.*?)</h1>", shown)
     assert re.sub(r"<[^>]*>", "", heading).replace("&#160;", " ") == tab
@@ -468,3 +481,174 @@ def test_the_first_screen_of_a_plan_has_what_its_probe_found(needed: int, told: 
     assert read.value == "87.7 ms"
     assert f"{needed} in flight or more, if they take no longer together" in read.note
     assert read.note.endswith(told)
+
+
+# Pages
+
+VOID = {"meta", "line", "rect", "circle", "path", "polyline", "polygon"}
+ASKS = ("src", "href", "srcset", "action", "data", "poster", "background")
+
+
+class Page(HTMLParser):
+    """Elements, texts, styles and scripts; fails where an end tag does not fit."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.tags: set[str] = set()
+        self.texts: list[str] = []
+        self.raw: list[tuple[dict[str, str | None], str]] = []  # attributes, content
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, *each) for each in attrs]
+        self.tags.add(tag)
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag in ("style", "script"):
+            self.raw.append((dict(attrs), ""))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, *each) for each in attrs]
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("style", "script"):
+            attributes, before = self.raw.pop()
+            self.raw.append((attributes, before + data))
+        else:
+            self.texts.append(data)
+
+    @property
+    def told(self) -> str:
+        return plain(" ".join(self.texts))
+
+
+ACTIVE = {"img", "image", "iframe", "object", "embed", "link", "base", "form", "input", "use"}
+ACTIVE |= {"video", "audio", "animate", "set", "foreignobject", "math"}
+"""Elements that no page has: they would ask for something, or act."""
+
+
+def assert_only_own_elements(text: str) -> None:
+    """No text of others has become an element, an attribute or a script of the page."""
+    page = Page(text)
+    assert not page.tags & ACTIVE
+    for _, key, value in page.attributes:
+        assert key not in ("style", "srcdoc")
+        assert not key.startswith("on"), key
+        assert key not in ASKS or (value or "").startswith("#")
+    policy = next(value or "" for _, key, value in page.attributes if key == "content")
+    for attributes, content in page.raw:
+        if attributes.get("type") == "application/json":
+            json.loads(content)
+        else:
+            assert source(content) in policy
+
+
+class Made(NamedTuple):
+    text: str
+    page: Page
+
+
+@cache
+def made(name: str) -> Made:
+    text = page_of({"a": "</script>"}, report(name))
+    return Made(text, Page(text))
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_page_shows_all_of_a_report(name: str) -> None:
+    text, page = made(name)
+    assert text.isascii()
+    assert len(page.ids) == len(set(page.ids))
+    for section in report(name):
+        if isinstance(section, Table):
+            if section.where != "data":
+                shown = [*cells(section, "everywhere", "pages", "page"), *section.notes]
+                shown += [each.title for each in section.charts] or [section.title]
+                assert all(plain(each) in page.told for each in shown), section.id
+        elif isinstance(section, Timeline):
+            assert section.title in page.told
+        elif isinstance(section, FirstScreen):
+            assert plain(section.state) in page.told
+            for gauge in section.gauges:
+                assert plain(gauge.value) in page.told
+                assert plain(gauge.note) in page.told
+            assert all(
+                plain(each) in page.told
+                for part in section.plain()
+                if not isinstance(part, Headline | Facts)
+                for each in texts(part, "everywhere")
+            )
+        else:
+            assert all(
+                plain(each) in page.told for each in texts(section, "everywhere", "pages")
+            ), section.id
+        if isinstance(section, SourceLines):
+            assert all(plain(line) in page.told for line in section.lines), section.id
+
+
+def source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "report results/calibrated",
+        "curve",
+        "cost results/calibrated --instance g5.xlarge --epochs 90 --deadline 24h",
+    ],
+)
+def test_a_page_asks_for_nothing_and_runs_only_its_own_script(name: str) -> None:
+    text, page = made(name)
+    policy = next(
+        value
+        for tag, key, value in page.attributes
+        if (tag, key) == ("meta", "content") and value and "default-src" in value
+    )
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    style, *scripts = page.raw
+    assert rules["default-src"] == "'none'"
+    assert rules["style-src"] == source(style[1])
+    running = [text for attributes, text in scripts if "type" not in attributes]
+    assert [source(text) for text in running] == [rules["script-src"]]
+    assert_only_own_elements(text)
+
+
+def test_text_of_others_stays_text() -> None:
+    found: list[Section] = [
+        FirstScreen(job=HOSTILE, state=HOSTILE),
+        Headline(id="h", title=HOSTILE, sentences=('"><img src=x onerror=alert(1)>',)),
+        Table(
+            id="t",
+            title=HOSTILE,
+            columns=(Column(name=HOSTILE, label=HOSTILE), Column(name="y", label=HOSTILE)),
+            rows=(Row(cells=(word(HOSTILE), Cell(value=1.0, text=HOSTILE)), mark=HOSTILE),),
+            charts=tuple(
+                Chart(
+                    kind=kind,
+                    y=("y",),
+                    label=(HOSTILE,),
+                    title=HOSTILE,
+                    y_label=HOSTILE,
+                    marks=(Mark(at=1.0, label=HOSTILE),),
+                )
+                for kind in ("bars", "parts", "heat")
+            ),
+        ),
+    ]
+    text = page_of({HOSTILE: HOSTILE}, found)
+    page = Page(text)
+    assert '"><img src=x onerror=alert(1)>' in page.told
+    assert "img" not in {tag for tag, *_ in page.attributes}
+    assert text.count("<script") == text.count("</script>") == 4
+    assert "\u202e" not in html.unescape(text)
