@@ -19,6 +19,7 @@ from iobench.base.errors import StorageError, TargetRefusedError, UsageError
 from iobench.base.safety import check_target
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.data.generator import clean
+from iobench.data.generator.cleaner import discard
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.nfs import context
@@ -231,6 +232,17 @@ def test_a_dataset_goes_with_its_folders(
         assert (report.files, report.foreign, report.root_removed) == (5 + 4, [], False)
         assert names(root) == left
         nfs.remove_empty(lambda name: True)
+
+
+@pytest.mark.parametrize("folder", ["", "checks/"])
+def test_a_dataset_of_a_check_goes_with_its_own_folder(nfs_server: NfsServer, folder: str) -> None:
+    name = f"{folder}iobench-check-{next(_numbers)}"
+    url = nfs_server.url(name)
+    generated(open_storage(url), samples=3, sample_size={"mean": 600})
+    assert (nfs_server.root / name).is_dir()
+    discard("throttled+" + url)
+    assert not (nfs_server.root / name).exists()
+    assert (nfs_server.root / folder).is_dir()
 
 
 def test_a_clean_that_was_interrupted_can_be_repeated(

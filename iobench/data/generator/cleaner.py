@@ -20,7 +20,7 @@ from ...record.manifest import (
 )
 from ...settings.base import build
 from ...settings.dataset import DatasetSpec
-from ...storage import open_storage
+from ...storage import open_storage, unwrapped
 from ...storage.base import Folders, Guarded, Storage, Unfinished, innermost, local_root
 from ...storage.locks.held import Held, delete
 from ...storage.locks.lock import exclusive, remove_left_over
@@ -80,8 +80,15 @@ def discard(data: str, *, break_lock: bool = False) -> CleanReport:
     create it. Raises as ``clean`` does.
     """
     report = clean(data, break_lock=break_lock)
-    root = local_root(innermost(open_storage(data)))
-    if root is not None and not root.is_symlink():
+    inner = innermost(open_storage(data))
+    root = local_root(inner)
+    if isinstance(inner, Folders):
+        place, mark, options = unwrapped(data).partition("?")
+        name = place.rpartition("/")[2]
+        parent = innermost(open_storage(place.removesuffix(name) + mark + options))
+        if isinstance(parent, Folders):
+            parent.remove_empty(lambda folder: folder == name, name)
+    elif root is not None and not root.is_symlink():
         with suppress(OSError):  # it does not exist, or is not empty
             root.rmdir()
     return report
