@@ -181,7 +181,12 @@ SPECS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("way", "spec", "tail", "persistent", "batch_size", "engine"),
-    pairs(WAYS, SPECS, ["keep", "drop"], [True, False], [1, 7], ENGINES),
+    [
+        pytest.param(*case, marks=pytest.mark.slow if number % 3 else ())
+        for number, case in enumerate(
+            pairs(WAYS, SPECS, ["keep", "drop"], [True, False], [1, 7], ENGINES)
+        )
+    ],
     indirect=["engine"],
 )
 def test_the_batches_are_the_same_epoch_after_epoch(
@@ -214,7 +219,12 @@ def test_the_batches_are_the_same_epoch_after_epoch(
 
 @pytest.mark.parametrize(
     ("way", "crop"),
-    [(("ring", 2), None), (("tensor", 2), 5000), (("ring", 0), 5000), (("thread", 2), None)],
+    [
+        (("ring", 2), None),
+        (("ring", 0), 5000),
+        pytest.param(("tensor", 2), 5000, marks=pytest.mark.slow),
+        pytest.param(("thread", 2), None, marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_is_written_into_batches_after_an_epoch_was_abandoned(
     make_dataset: MakeDataset, load: Load, way: tuple[str, int], crop: int | None

@@ -193,7 +193,11 @@ def named_file(home: Path, code: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "word"), pairs(list(CODE), list(SWEPT), ["--resume", "--confirm"])
+    ("kind", "where", "word"),
+    [
+        pytest.param(*case, marks=() if number % 5 in (0, 2) else pytest.mark.slow)
+        for number, case in enumerate(pairs(list(CODE), list(SWEPT), ["--resume", "--confirm"]))
+    ],
 )
 def test_sweep(kind: str, where: str, word: str, made: Path, home: Path) -> None:
     folder = swept(home, made / "data", **SWEPT[where](home, CODE[kind](home)))

@@ -233,7 +233,11 @@ GitHub Copilot's and TraceLab's sessions."""
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("kv-chat-llama3-8b", "chat"), ("kv-agent-llama3-70b", "agent"), ("kv-deepseek-v3", "chat")],
+    [
+        ("kv-chat-llama3-8b", "chat"),
+        pytest.param("kv-agent-llama3-70b", "agent", marks=pytest.mark.slow),
+        pytest.param("kv-deepseek-v3", "chat", marks=pytest.mark.slow),
+    ],
 )
 def test_the_presets_reuse_as_much_as_published_traffic(name: str, kind: str) -> None:
     scenario = load_kv_scenario(name, ["capacity=1PB"])

@@ -208,6 +208,7 @@ class Trains:
         accelerator.close()
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_what_one_learns_from_batches_twice_as_large(tmp_path: Path) -> None:
     def trained(world: int) -> list[Trained]:
         task = Trains(f"file://{tmp_path}/gradients", "tests.networks:Tiny")

@@ -157,6 +157,7 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException)
     monkeypatch.setattr(confirm.Bench, "run", run)
 
 
+@pytest.mark.slow
 def test_complete_turns_count_after_an_interrupt(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +218,7 @@ def earlier(recorded: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(recorded, tmp_path / "first" / recorded.name))
 
 
+@pytest.mark.slow
 def test_an_earlier_run_is_repeated_with_its_advice(earlier: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in earlier.iterdir()}
     new = tmp_path / "new"
