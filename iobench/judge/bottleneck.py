@@ -112,9 +112,15 @@ def _hidden_by_the_fill(case: Case) -> Decision | None:
 
 
 def _not_refuted(case: Case) -> Decision:
-    """What the ceilings say, unless leaving that stage out brought nothing."""
-    gains = case.evidence.gains
-    guess = _by_ceilings(criteria.refuting(case))
+    """What the ceilings say, unless leaving that stage out brought nothing.
+
+    Where most time went to a part that brought nothing, such as the waits of ranks for a slow one,
+    the ceilings alone decide.
+    """
+    gains, known = case.evidence.gains, criteria.refuting(case)
+    guess = _by_ceilings(known)
+    if guess.bottleneck in gains:
+        guess = _first(BY_CEILINGS[1:], known)
     if guess.bottleneck not in ("undecided", "accelerator", *gains):
         return guess
     tried = ", ".join(stage for stage in gains if stage != "accelerator")

@@ -534,3 +534,15 @@ def test_two_windows_do_not_make_a_ceiling_fifty_times_as_high_a_rival() -> None
             value=value, low=max(0.0, value - spread), high=value + spread, n=2
         )
     assert verdict(judge(doc)).bottleneck == "storage"
+
+
+def test_waits_for_a_rank_that_bring_nothing_leave_the_stage_that_is_slow() -> None:
+    """Two ranks share a link: each waits for the other as long as for data."""
+    found = verdict_on(
+        rates={"storage_raw": None, "fetch": 500.0, "prep": None, "loader": None},
+        measured=500,
+        au=0.25,
+        repetition={"ranks": [{**RANK, "sync_s": 30.0, "fetch_s": 14.0, "busy_s": 16.0}]},
+        ablations=without(sync=1.03),
+    )
+    assert (found.bottleneck, found.basis) == ("storage", "inferred")
