@@ -355,8 +355,14 @@ PERHAPS_LARGER_READS = tuple(replace(each, basis=EITHER) for each in LARGER_READ
 """Where it is not known what is spent, larger reads may be all that is missing."""
 
 
+_LARGEST_BYTES = 4 << 20
+"""Shards are read in blocks of this size (``reader.block_size``), so larger ones are not known."""
+
+
 def _can_pack(evidence: Evidence) -> bool:
     """Whether larger reads are possible: samples in shards, or shards that are read in order."""
+    if evidence.curve is not None and evidence.curve.curve.request_bytes >= _LARGEST_BYTES:
+        return False
     return evidence.packed is False or (evidence.packed is True and evidence.access == "random")
 
 

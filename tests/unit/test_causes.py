@@ -465,6 +465,17 @@ def test_small_requests_tell_operations_but_not_how_much_packing_brings() -> Non
     assert (advice.id, advice.low, advice.high) == ("pack", 1.0, DEMANDED)
 
 
+@pytest.mark.parametrize(("size", "first"), [(100_000, "pack"), (4 << 20, "faster-storage")])
+def test_samples_of_which_the_largest_reads_get_no_more_are_not_to_be_packed(
+    size: int, first: str
+) -> None:
+    """What is spent is not known. Shards would be read in blocks of 4 MiB, too."""
+    untold = run_curve(curve(200, 400, 401, 400, size=size))
+    found = verdict_on(**SLOW, curve=untold, ablations=without(storage=(4.8, 5.2)))
+    assert found.advice[0].id == first
+    assert ("pack" in {each.id for each in found.advice}) == (first == "pack")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
