@@ -97,7 +97,7 @@ def _first(parts: Iterable[Criteria], case: Case) -> Decision:
 
 def _is_too_short(case: Case) -> Decision | None:
     short = too_short(case.evidence)
-    if short is None:
+    if short is None or criteria.storage_is_far_too_slow(case):
         return None
     return Decision(bottleneck="undecided", reason=short.why, too_short=short)
 
@@ -140,10 +140,13 @@ BY_GAINS: tuple[Criteria, ...] = (
         lambda case: True,
         (
             Criterion(
-                "the run is too short, or its data too small",
+                "the run is too short, or its data too small, to tell more than that a storage is "
+                "far too slow",
                 "undecided",
                 f"{MIN_TOLD_STEPS} steps of a rank, {ROUNDS_OF_WORKERS} rounds of its workers: "
-                "in the first round all of them fill their queues",
+                "in the first round all of them fill their queues; the storage alone delivers less "
+                f"than half of what is required, and reads took {waits.CLEAR:g} times as long as "
+                "the rest",
                 _is_too_short,
             ),
             Criterion("no repetition was completed", "undecided", "", _is_not_measured),

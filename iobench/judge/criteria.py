@@ -73,6 +73,18 @@ def nothing_is_known(case: Case) -> str:
     return case.evidence.cached or "no ceiling of storage, prep or loader was measured"
 
 
+def storage_is_far_too_slow(case: Case) -> bool:
+    """Whether a storage that was measured alone can't feed the accelerators by far.
+
+    And whether the workers mostly waited for it, so that no other stage can be the slower one.
+    """
+    evidence = case.evidence
+    if evidence.storage is None or evidence.accelerator is None or evidence.cached:
+        return False
+    enough = evidence.required * evidence.accelerator
+    return 2 * evidence.storage < enough and waited_for(evidence) == "storage"
+
+
 def cached_reads_are_slowest(case: Case) -> str:
     evidence = case.evidence
     rates = [*case.ceilings.values(), evidence.accelerator or math.inf]

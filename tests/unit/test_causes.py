@@ -557,3 +557,20 @@ def test_waits_for_a_rank_that_bring_nothing_leave_the_stage_that_is_slow() -> N
         ablations=without(sync=1.03),
     )
     assert (found.bottleneck, found.basis) == ("storage", "inferred")
+
+
+@pytest.mark.parametrize(
+    ("fetch", "times", "bottleneck"),
+    [(500.0, READS, "storage"), (500.0, COMPUTES, "undecided"), (1500.0, READS, "undecided")],
+)
+def test_a_few_steps_tell_a_storage_that_is_far_too_slow(
+    fetch: float, times: dict[str, float], bottleneck: str
+) -> None:
+    """The accelerators demand 2,000. Where the workers compute, preparation may be slower still."""
+    found = verdict_on(
+        rates={"storage_raw": None, "fetch": fetch, "prep": None, "loader": None},
+        measured=450,
+        au=0.22,
+        repetition={"steps": 8, "ranks": [{**RANK, **times}]},
+    )
+    assert found.bottleneck == bottleneck
