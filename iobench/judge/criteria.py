@@ -82,7 +82,7 @@ def storage_is_far_too_slow(case: Case) -> bool:
     if evidence.storage is None or evidence.accelerator is None or evidence.cached:
         return False
     enough = evidence.required * evidence.accelerator
-    return 2 * evidence.storage < enough and waited_for(evidence) == "storage"
+    return 2 * evidence.storage < enough and waited_for(evidence, least=0.0) == "storage"
 
 
 def cached_reads_are_slowest(case: Case) -> str:
@@ -204,8 +204,10 @@ def lowest_ceiling(case: Case) -> Decision:
     return Decision(bottleneck=case.lowest)
 
 
-def waited_for(evidence: Evidence) -> Stage | None:
+def waited_for(evidence: Evidence, *, least: float = NOISE) -> Stage | None:
     """The stage for which batches were waited, if one of fetch and prep clearly took longer.
+
+    ``least``: the share of the time that both together have to take for that.
 
     A loader of the user's own is divided by its CPU time: on a busy host, its waits for a core
     would look like preparing.
@@ -214,7 +216,7 @@ def waited_for(evidence: Evidence) -> Stage | None:
     share = evidence.own.cpu_share if evidence.own is not None else None
     if share is not None and fetch is not None and prep is not None:
         fetch, prep = (fetch + prep) * (1 - share), (fetch + prep) * share
-    if fetch is None or prep is None or fetch + prep <= NOISE:
+    if fetch is None or prep is None or fetch + prep <= least:
         return None
     if fetch >= CLEAR * prep and not evidence.cached:
         return "storage"

@@ -101,9 +101,15 @@ class Work:
         return self.together * self.step_s
 
     def repetition_s(self, steps: int) -> float:
-        """Seconds of a repetition. Each epoch after the first begins anew."""
-        epochs = max(1, -(-steps // max(1, self.epoch_steps)))
-        return self.start_s + steps * self.step_s + (epochs - 1) * START_S
+        """Seconds of a repetition. Each epoch after the first begins anew.
+
+        In an epoch that ends early, workers read whole rounds, as far as the epoch has batches.
+        """
+        whole, rest = divmod(steps, max(1, self.epoch_steps))
+        begun = min(-(-rest // self.together) * self.together, self.epoch_steps)
+        rest_s = max(rest * self.step_s, begun * self.load_s / self.together)
+        again = max(0, whole + (rest > 0) - 1)
+        return self.start_s + whole * self.epoch_steps * self.step_s + rest_s + again * START_S
 
     def steps_in(self, seconds: float) -> int:
         """The most steps that take so long, in whole rounds; at least 1."""
@@ -116,6 +122,8 @@ class Work:
             steps = max(steps, self.epoch_steps)
         if steps >= self.needed > self.together:
             steps = max(self.needed, steps - steps % self.together)
+        while steps > 1 and self.repetition_s(steps) > seconds:
+            steps -= 1
         return max(1, steps)
 
     def ablations_s(self, stages: int, min_rounds: int) -> float:

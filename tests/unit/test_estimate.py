@@ -13,7 +13,7 @@ from iobench.base.errors import UsageError
 from iobench.record.plan import PartTime
 from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
-from iobench.runner.estimate import START_S, TimeLeft, estimate, shorter, total
+from iobench.runner.estimate import START_S, TimeLeft, Work, estimate, shorter, total
 from iobench.runner.experiment import Options
 from iobench.runner.fit import Pilot, check_budget, choose
 from iobench.runner.plan import Plan, make_plan
@@ -123,6 +123,17 @@ def test_what_is_given_stays(make: Any) -> None:
     more = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given - {"steps"})
     assert more.plan.repetitions == 2
     assert fitted.least_s > 0.8 * (5.0 + 2 * 7 * BATCH / 50.0)
+
+
+def test_a_batch_of_the_next_epoch_takes_as_long_as_all_that_is_read_with_it() -> None:
+    """Epochs of 4 batches, which 8 workers read at once on a link that takes 4 s for each."""
+    work = Work(
+        whole=100, needed=5, together=8, epoch_steps=4, step_s=4.0, load_s=32.0, start_s=1.0
+    )
+    assert work.repetition_s(4) == pytest.approx(1 + 16)
+    assert work.repetition_s(5) == pytest.approx(1 + 32 + START_S)
+    assert work.steps_in(22.0) == 4
+    assert work.steps_in(40.0) == 8
 
 
 @pytest.mark.parametrize("seconds_left", [30.0, 41.0, 60.0, 77.0])
