@@ -1,7 +1,7 @@
 """Bad input gets one clear line and loses nothing.
 
-``MISTAKES`` in ``tests/snapshots`` has the typical mistakes, with the words that they get. Here are
-the others, in one table.
+``tests/snapshots/errors.txt`` has the typical mistakes, with the words that they get. Here are the
+others, in one table.
 """
 
 from __future__ import annotations
