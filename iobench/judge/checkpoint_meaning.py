@@ -165,11 +165,11 @@ def whole_restores(study: Study, hosts: HostsTogether) -> list[float]:
     return [max(restore.wall_s * hosts.growth, hosts.least_s) for restore in study.restores]
 
 
-def condition(hosts: HostsTogether, of_one: float | None, *, stated: bool) -> str:
+def condition(hosts: HostsTogether, of_one: float | None, *, measured: int, stated: bool) -> str:
     """On what the times of ``hosts`` rest, as part of a sentence.
 
-    ``of_one``: bytes/s that the measured host got. ``stated``: whether the user stated a number of
-    hosts.
+    ``of_one``: bytes/s that each of the ``measured`` hosts got. ``stated``: whether the user stated
+    a number of hosts.
     """
     got = "" if of_one is None else f" ({format_rate(of_one)})"
     if hosts.limit is not None and hosts.limits(of_one):
@@ -180,6 +180,9 @@ def condition(hosts: HostsTogether, of_one: float | None, *, stated: bool) -> st
     if not stated:
         return f"if the whole job gets what one host got{got}"
     total = hosts.rate(of_one)
+    if hosts.count == measured > 1:
+        together = "" if total is None else f" ({format_rate(total)})"
+        return f"if the whole job gets what {format_count(measured)} hosts got together{together}"
     return f"if each of {format_count(hosts.count)} hosts gets what one host got{got}" + (
         "" if total is None or hosts.count == 1 else f", {format_rate(total)} together"
     )
@@ -413,9 +416,12 @@ def meaning(study: Study, training: Training) -> Meaning | None:
             "at the rate of Llama 3's pre-training: 50,700 accelerator hours for each interruption"
         ),
         bytes=study.full_bytes,
-        condition=condition(writers, written, stated=stated),
+        condition=condition(writers, written, measured=measured, stated=stated),
         restore_condition=condition(
-            readers, read, stated=stated or training.hosts_restoring is not None
+            readers,
+            read,
+            measured=measured,
+            stated=stated or training.hosts_restoring is not None,
         ),
         host_write_bytes_per_s=written,
         job_write_bytes_per_s=writers.rate(written),
