@@ -56,11 +56,11 @@ class ModelAccelerator:
         """
         torch.optim.SGD([torch.nn.Parameter(torch.empty(0))])
 
-    def prepare(self, place: RankPlace) -> None:
+    def prepare(self, place: RankPlace, *, warm: bool = True) -> None:
         """Build the model and train it on made-up bytes until its steps take a constant time.
 
         Called once in the rank's own process, before its loader begins, so that neither the
-        compilation nor the first allocations are in any epoch.
+        compilation nor the first allocations are in any epoch. Without ``warm`` it is only built.
         """
         spec = self._spec
         local, on_host = place.share
@@ -95,7 +95,7 @@ class ModelAccelerator:
         scaled = spec.precision == "float16"
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=scaled)
         self._own = self._made_up(place.batch_size)
-        warm_up = self._warm_up()
+        warm_up = self._warm_up() if warm else []
         exchanged = [each.nbytes for each in model.parameters() if each.requires_grad]
         self._facts = StepFacts(
             model=spec.model or "",
@@ -203,7 +203,7 @@ class ModelAccelerator:
         times: list[float] = []
         began = time.monotonic()
         while True:
-            late = len(times) >= 3 and time.monotonic() - began > self._spec.warm_up
+            late = len(times) >= MIN_WARM_UP_STEPS and time.monotonic() - began > self._spec.warm_up
             enough = late or len(times) >= MAX_WARM_UP_STEPS or settled(times)
             if self._exchange is not None:
                 enough = self._exchange.agreed(enough)
@@ -372,9 +372,9 @@ def told_by(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     return {name: given[name] for name in VARIABLES if name in given}
 
 
-MAX_WARM_UP_STEPS = 200
+MIN_WARM_UP_STEPS, MAX_WARM_UP_STEPS = 3, 200
 
-_AFTER = 5
+SETTLED_STEPS = 5
 """Steps of about the same time that must follow the change."""
 
 _SPREAD = 0.1
@@ -399,8 +399,8 @@ def change_point(times: Sequence[float]) -> int:
 
 def settled(times: Sequence[float]) -> bool:
     """Whether enough steps of about the same time follow the last change of their level."""
-    after = np.asarray(times[change_point(times) :], dtype=np.float64)[-_AFTER:]
-    if len(after) < _AFTER:
+    after = np.asarray(times[change_point(times) :], dtype=np.float64)[-SETTLED_STEPS:]
+    if len(after) < SETTLED_STEPS:
         return False
     level = float(np.median(after))
     return bool((np.abs(after / level - 1) <= _SPREAD).all())

@@ -76,11 +76,17 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def in_own_process(work: Callable[[], T], *, failed: Callable[[int | None], IobenchError]) -> T:
+def in_own_process(
+    work: Callable[[], T],
+    *,
+    failed: Callable[[int | None], IobenchError],
+    within_s: float | None = None,
+) -> T:
     """Return what ``work`` returns in a forked process of its own.
 
     Threads of torch and a context of CUDA would not survive the fork of the ranks. Raises the
-    IobenchError that it raises, and ``failed(exit code)`` if the process dies.
+    IobenchError that it raises, ``failed(exit code)`` if the process dies, and TimeoutError if it
+    takes longer than ``within_s``.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -88,6 +94,8 @@ def in_own_process(work: Callable[[], T], *, failed: Callable[[int | None], Iobe
     process.start()
     theirs.close()
     try:
+        if within_s is not None and not ours.poll(within_s):
+            raise TimeoutError
         found: T | IobenchError = ours.recv()
     except (EOFError, pickle.UnpicklingError):
         process.join()

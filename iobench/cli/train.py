@@ -20,6 +20,9 @@ from .verbs import TrainRequest
 
 _MIN_STEPS, _TRIAL_S, _TRAINS_S = 10, 3.0, 10.0
 
+_WARM_UP = 1 / 15
+"""Share of a budget that a warm-up may take: each part that trains begins with one."""
+
 
 def run(request: TrainRequest) -> int:
     if request.record is not None:
@@ -69,6 +72,10 @@ def workload_of(request: TrainRequest, data: str) -> Workload:
         # A batch of another size would be compiled in the middle of an epoch.
         complete = workload.reader.model_copy(update={"tail": "drop"})
         workload = workload.model_copy(update={"reader": complete})
+    if request.budget_s is not None and "warm_up" not in workload.accelerator.model_fields_set:
+        most_s = min(workload.accelerator.warm_up, _WARM_UP * request.budget_s)
+        shorter = workload.accelerator.model_copy(update={"warm_up": most_s})
+        workload = workload.model_copy(update={"accelerator": shorter})
     if workload.max_steps is not None or (request.budget_s is not None and request.time_s is None):
         return workload
     trains_s = _TRAINS_S if request.time_s is None else request.time_s

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..base.errors import UsageError
+from ..base.units import format_duration
 from ..judge.figures.ablations import in_step, steady_rate
 from ..judge.figures.events import rank_epochs
 from ..record.training import Ceiling
@@ -114,11 +115,44 @@ def curve_windows_s(seconds: float) -> float:
 
 
 def check_budget(plan: Plan, options: Options, budget: Budget) -> None:
-    """Raise UsageError where the budget is too short even if the accelerators are fed."""
-    pilot = Pilot(samples_per_s=None, start_s=START_S)
-    least_s = _MIN_PILOT_S + START_S + choose(plan, pilot, 0.0, options, budget.given).least_s
-    if budget.strict and not budget.fits(least_s):
+    """Raise UsageError where the budget is too short even if the accelerators are fed.
+
+    Of a model that trains on the CPU two steps are tried: they may take as long as the budget.
+    """
+    if not budget.strict:
+        return
+    pilot, least_s = Pilot(samples_per_s=None, start_s=START_S), _MIN_PILOT_S + START_S
+    share, spec = 1.0, plan.workload.accelerator
+    if spec.kind == "model" and (spec.device or "cpu") == "cpu" and not spec.compile:
+        pilot, share = _cold_pilot(plan, budget), _LEAST_SHARE
+        least_s = pilot.start_s + Work.of(plan, pilot).step_s
+    least_s += choose(plan, pilot, 0.0, options, budget.given).least_s / share
+    if not budget.fits(least_s):
         raise too_short(budget, least_s)
+
+
+def _cold_pilot(plan: Plan, budget: Budget) -> Pilot:
+    """What two steps without a warm-up tell of a pilot in which the accelerators are fed.
+
+    Raises UsageError where they take so long that the pilot and a repetition do not fit.
+    """
+    from ..accelerate.model import MIN_WARM_UP_STEPS, SETTLED_STEPS
+    from ..accelerate.recording import quick_step
+
+    spec, size = plan.workload.accelerator, plan.workload.batch_size
+    needed = Work.of(plan, Pilot(samples_per_s=None, start_s=START_S), steps_given=False).needed
+    steps = 2 * MIN_WARM_UP_STEPS + 1 + needed
+    each_s = budget.left_s / steps
+    step_s = quick_step(spec, size, within_s=2 * each_s)
+    if step_s is None:
+        raise UsageError(
+            f"--budget {format_duration(budget.seconds or 0.0)} is too short for this run, which "
+            f"takes at least {steps} steps of the model '{spec.model}', and one takes longer than "
+            f"{format_duration(each_s)} here",
+            remedy="give more time, a smaller batch_size or a smaller model",
+        )
+    warm_up_s = max(MIN_WARM_UP_STEPS * step_s, min(spec.warm_up, SETTLED_STEPS * step_s))
+    return Pilot(samples_per_s=size * plan.accelerators / step_s, start_s=START_S + warm_up_s)
 
 
 def too_short(budget: Budget, least_s: float) -> UsageError:

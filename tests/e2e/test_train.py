@@ -56,6 +56,20 @@ def test_a_compiled_model_gets_whole_batches_only(
     assert found[0].reader.tail == tail
 
 
+@pytest.mark.parametrize(
+    ("settings", "warm_up"),
+    [([], 4.0), (["accelerator.warm_up=9s"], 9.0), (["accelerator.warm_up=0s"], 0.0)],
+)
+def test_a_warm_up_takes_a_part_of_the_budget(
+    settings: list[str], warm_up: float, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part that trains begins with one: three of 20 s are a minute."""
+    found: list[Workload] = []
+    monkeypatch.setattr(train, "measure", lambda workload, args: found.append(workload) or 0)
+    assert main([*asked_of_train(data, *settings), "--budget", "60s"]) == 0
+    assert found[0].accelerator.warm_up == warm_up
+
+
 def generated(place: Path, samples: int) -> Path:
     asked = ["generate", "cosmoflow", "--to", str(place), "--samples", str(samples), "-q"]
     assert main([*asked, "--set", "sample_size.mean=8192", "--set", "sample_size.stdev=0"]) == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from iobench.accelerate import recording
 from iobench.base.errors import UsageError
 from iobench.record.plan import PartTime
 from iobench.runner import estimate as estimating
@@ -161,3 +163,22 @@ def test_a_budget_that_is_too_short_names_the_least(make: Any) -> None:
     assert least > 0.8 * 5 * 10  # one repetition of the fewest steps that tell anything
     enough = Budget(seconds=least + 1.0)
     check_budget(plan, ASKED, enough)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "budget_s", "refused"),
+    # Twice three steps to warm up, one of a pilot, and the fewest of a repetition; no step at all.
+    [(10.0, 60.0, "at least"), (None, 60.0, "longer than"), (1.0, 120.0, ""), (None, None, "")],
+)
+def test_a_model_whose_steps_do_not_fit_is_refused_before_its_pilot(
+    make: Any,
+    step_s: float | None,
+    budget_s: float | None,
+    refused: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recording, "quick_step", lambda *args, **named: step_s)
+    plan = make(accelerator={"kind": "model", "model": "resnet18", "name": "r"}, epochs=1000)
+    budget = Budget(seconds=budget_s or 300.0, strict=budget_s is not None)
+    with pytest.raises(UsageError, match=refused) if refused else nullcontext():
+        check_budget(plan, ASKED, budget)
