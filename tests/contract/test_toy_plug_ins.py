@@ -1,11 +1,13 @@
 """Plug-ins of a third party, which are found by their entry points and used like those of iobench.
 
-An installed package is a module and a dist-info folder on the path, so that is what is made here.
+An installed package is a module and a dist-info folder on the path, so that is what is made here,
+of the example and of what it does not have.
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -24,66 +26,20 @@ from iobench.settings.dataset import expected_samples_per_shard
 from iobench.storage.local.storage import LocalStorage
 from tests.processes import document, printed
 
-MODULE = '''
-"""One plug-in of each kind, as small as it can be; and classes that are none."""
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/plug-in"
 
-import struct
+MODULE = '''
+"""What the example does not have; and a class that is no plug-in."""
 
 from iobench.accelerate.base import StepTime
-from iobench.checkpoint.torch_save import TorchSave
 from iobench.data.codecs.base import Codec
-from iobench.data.contents.base import Content
-from iobench.data.formats.base import Frame, Framed
-from iobench.load.libraries.base import Library
-from iobench.load.libraries.building_blocks import ByIndex, Collate
+from iobench.data.formats.base import Framed
+from iobench_example.data import Bz2
 
 
-class Inverted(Codec):
-    name = "inverted"
-    suffix = ".inv"
-    levels = range(1, 3)
+class Quick(Bz2):
+    name = "quick"
     decode_cost = 0.1
-
-    def compress(self, content):
-        return bytes(255 - byte for byte in content)
-
-    def decompress(self, stored, out):
-        if len(stored) > len(out):
-            raise self.too_long(out)
-        out[: len(stored)] = self.compress(stored)
-        return len(stored)
-
-
-class Counted(Content):
-    name = "counted"
-    suffix = ".count"
-    min_bytes = 8
-    max_expansion = 2
-
-    def build(self, out, *, seed, index, compress_ratio):
-        out[:8] = struct.pack("<Q", index)
-        for place in range(8, len(out)):
-            out[place] = (seed + index * 31 + place) % 256
-
-    def decoded_bytes(self, content):
-        return 2 * len(content)
-
-    def decode(self, content, out):
-        out[: 2 * len(content)] = bytes(content) * 2
-        return 2 * len(content)
-
-
-class Lengths(Framed):
-    """A length before each sample."""
-
-    name = "lengths"
-    suffix = ".len"
-
-    def frame(self, index, suffix, stored):
-        return Frame(struct.pack("<Q", len(stored)), b"")
-
-    def margins(self, index, suffix, stored):
-        return 8, 0
 
 
 class Alone(Framed):
@@ -91,20 +47,6 @@ class Alone(Framed):
 
     name = "alone"
     one_sample_per_shard = True
-
-
-class OneByOne(Library):
-    """A loader without workers."""
-
-    package = "toy-plug-ins"
-
-    def __init__(self, source):
-        super().__init__(source)
-        self.samples, self.collate = ByIndex(source), Collate(source)
-
-    def epoch(self, epoch):
-        for batch in self.source.batches(epoch):
-            yield self.collate([self.samples[index] for index in batch])
 
 
 class Counting:
@@ -122,12 +64,6 @@ class Counting:
         return StepTime(0, 0)
 
 
-class Saving(TorchSave):
-    """A checkpoint writer."""
-
-    name = "saving"
-
-
 class Unfinished(Codec):
     """It has no decompress."""
 
@@ -137,47 +73,42 @@ class Unfinished(Codec):
         return content
 '''
 
-ENTRY_POINTS = """
-[iobench.data.codecs]
-inverted = toy_plug_ins:Inverted
-unfinished = toy_plug_ins:Unfinished
-gone = toy_plug_ins:Gone
-refusing = toy_refusing:Refusing
-zstd = toy_plug_ins:Inverted
-
-[iobench.data.contents]
-counted = toy_plug_ins:Counted
-
-[iobench.loaders]
-onebyone = toy_plug_ins:OneByOne
-
-[iobench.accelerators]
-counting = toy_plug_ins:Counting
-
-[iobench.writers]
-saving = toy_plug_ins:Saving
-
-[iobench.data.formats]
-lengths = toy_plug_ins:Lengths
-alone = toy_plug_ins:Alone
-"""
+MORE = {
+    "iobench.data.codecs": {
+        "quick": "toy_plug_ins:Quick",
+        "unfinished": "toy_plug_ins:Unfinished",
+        "gone": "toy_plug_ins:Gone",
+        "refusing": "toy_refusing:Refusing",
+        "zstd": "toy_plug_ins:Quick",
+    },
+    "iobench.accelerators": {"counting": "toy_plug_ins:Counting"},
+    "iobench.data.formats": {"alone": "toy_plug_ins:Alone"},
+}
+"""Entry points beside those of the example."""
 
 
 @pytest.fixture
 def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The package is installed; the registries have not looked for third parties yet."""
     site = tmp_path / "site"
-    info = site / "toy_plug_ins-1.0.dist-info"
+    info = site / "iobench_example-1.0.dist-info"
     info.mkdir(parents=True)
+    points = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = []
+    for group in points.keys() | MORE.keys():
+        both = points.get(group, {}) | MORE.get(group, {})
+        lines += [f"[{group}]", *(f"{name} = {place}" for name, place in both.items())]
     (site / "toy_plug_ins.py").write_text(MODULE)
     (site / "toy_refusing.py").write_text('raise ImportError("libtoy.so is missing")')
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-plug-ins\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: iobench-example\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(EXAMPLE))
     monkeypatch.syspath_prepend(str(site))
     third_parties.cache_clear()
     yield
     third_parties.cache_clear()
-    sys.modules.pop("toy_plug_ins", None)
+    for name in [each for each in sys.modules if each.startswith(("toy_", "iobench_example"))]:
+        del sys.modules[name]
 
 
 def made(tmp_path: Path, **keys: object) -> Path:
@@ -200,26 +131,26 @@ def made(tmp_path: Path, **keys: object) -> Path:
 @pytest.mark.usefixtures("_toys")
 class TestToys:
     def test_they_are_listed(self) -> None:
-        assert "toy-plug-ins" in printed("list codecs")
+        assert "iobench-example" in printed("list codecs")
 
     def test_a_built_in_name_is_not_taken_over(self) -> None:
         assert type(CODECS.open("zstd")).__module__ == "iobench.data.codecs.zstd"
 
     def test_generated_verified_and_loaded(self, tmp_path: Path) -> None:
         root = made(
-            tmp_path, format="lengths", content="counted", codec="inverted:2", samples_per_shard=5
+            tmp_path, format="lengths", content="stamped", codec="bz2:2", samples_per_shard=5
         )
         found = open_dataset(root)
         assert verify(LocalStorage(root), found.manifest, workers=0).ok
         assert (found.format.name, found.content.name, found.suffix) == (
             "lengths",
-            "counted",
-            ".count.inv",
+            "stamped",
+            ".stamped.bz2",
         )
-        assert (found.codec.name, found.codec.level) == ("inverted", 2)
+        assert (found.codec.name, found.codec.level) == ("bz2", 2)
         assert [found.manifest.key(shard) for shard in (0, 2)] == [
-            "data/toy-000000.len",
-            "data/toy-000002.len",
+            "data/toy-000000.lengths",
+            "data/toy-000002.lengths",
         ]
         shard = (root / found.manifest.key(1)).read_bytes()
         loader = make_loader(
@@ -227,16 +158,19 @@ class TestToys:
         )
         samples = [bytes(np.asarray(sample)) for batch in loader for sample in batch]
         loader.shutdown()
-        assert [int.from_bytes(sample[:8], "little") for sample in samples] == list(range(12))
-        assert all(len(sample) == 2000 for sample in samples)
+        built = [bytearray(1000) for _ in range(12)]
+        for index, out in enumerate(built):
+            asked = {"index": index, "compress_ratio": found.spec.compress_ratio}
+            found.content.build(memoryview(out), seed=found.spec.seed, **asked)
+        assert samples == [bytes(out[-len(samples[0]) :]) for out in built]
         (root / found.manifest.key(1)).write_bytes(shard[:-1] + b"?")
         report = verify(LocalStorage(root), found.manifest, workers=0)
-        assert [damage.shard for damage in report.damages] == ["data/toy-000001.len"]
+        assert [damage.shard for damage in report.damages] == ["data/toy-000001.lengths"]
 
     def test_a_format_of_one_file_each(self, tmp_path: Path) -> None:
-        root = made(tmp_path, format="alone", content="counted", codec="inverted")
+        root = made(tmp_path, format="alone", content="stamped")
         found = open_dataset(root)
-        assert (root / "data/000000/000000011.count.inv").stat().st_size == 1000
+        assert (root / "data/000000/000000011.stamped").stat().st_size == 1000
         assert expected_samples_per_shard(with_shards_stated(found.spec)) == 1
         assert main(["clean", str(root), "--quiet"]) == 0
         assert not root.exists() or not list(root.iterdir())
@@ -261,7 +195,7 @@ class TestToys:
 
     def test_advice_knows_what_it_costs_to_undo(self, tmp_path: Path) -> None:
         root = made(tmp_path, format="lengths", content="raw", codec="zstd", samples_per_shard=5)
-        assert cheaper_codecs(open_dataset(root)) == ["lz4", "inverted", "none"]
+        assert cheaper_codecs(open_dataset(root)) == ["lz4", "quick", "none"]
 
     @pytest.mark.parametrize("name", ["unfinished", "gone"])
     def test_what_is_no_plug_in_is_refused_in_one_line(self, name: str) -> None:
