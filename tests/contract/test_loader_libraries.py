@@ -20,15 +20,13 @@ from iobench.base.errors import UsageError
 from iobench.load import make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
 from iobench.load.libraries import LOADERS, library_class
-from iobench.load.libraries.base import Library, Packed, Source
-from iobench.load.libraries.building_blocks import ByIndex, collate
-from iobench.plugins import PlugIn
+from iobench.load.libraries.base import Source
 from iobench.settings.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
-from iobench.testing.loaders import LoaderContract, hashes, opened
+from iobench.testing.loaders import LoaderContract, opened
 from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # libraries warn of what is theirs to mend
@@ -179,29 +177,6 @@ def test_a_worker_of_hf_datasets_may_be_forked_while_tqdm_holds_its_lock() -> No
     worker.kill()
     worker.join()
     assert not alive
-
-
-class Plain(Library):
-    """What a plug-in states at the least."""
-
-    package = "torch"
-
-    def epoch(self, epoch: int) -> Iterator[Packed]:
-        samples = ByIndex(self.source)
-        for batch in self.source.batches(epoch):
-            yield collate([samples[index] for index in batch])
-
-
-def test_a_plug_in_states_only_what_differs(
-    make_dataset: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(LOADERS._entries, "plain", PlugIn(target="-", summary="-"))
-    monkeypatch.setattr(
-        LOADERS, "load", lambda name, load=LOADERS.load: Plain if name == "plain" else load(name)
-    )
-    manifest, root = make_dataset(**_spec("plain"))
-    with opened(manifest, LocalStorage(root), "plain") as loader:
-        assert sorted(hashes(loader, 0)) == sorted(manifest.samples["xxh3"].tolist())
 
 
 def test_a_layout_is_made_once_and_belongs_to_its_dataset(make_dataset: Any) -> None:
