@@ -39,7 +39,11 @@ DOMINANT = 0.8
 
 
 def lost_beside_loading(case: Case) -> Decision | None:
-    """The part beside loading that took the most time, if it took more than all waiting."""
+    """The part beside loading that took the most time, if it took more than all waiting.
+
+    Where the run is as fast as its lowest ceiling, that time can't be gained: ranks that share a
+    slow storage wait for each other, too.
+    """
     shares = case.evidence.shares
     stages: dict[Stage, float | None] = {
         "checkpoint": shares.saves,
@@ -55,11 +59,16 @@ def lost_beside_loading(case: Case) -> Decision | None:
     top = max(known, key=lambda stage: known[stage])
     waiting = shares.wait or 0.0
     gain = 1 / max(1 - known[top], 1e-9)
-    if gain <= 1 + NOISE or known[top] <= waiting:
+    if gain <= 1 + NOISE or known[top] <= waiting or _is_at_its_ceiling(case):
         return None
     if top != "fill":
         return Decision(bottleneck=top)
     return _behind_the_fill(case) or Decision(bottleneck=top, reason=why_filling(case.evidence))
+
+
+def _is_at_its_ceiling(case: Case) -> bool:
+    measured, known = case.evidence.measured, case.ceilings
+    return bool(known and measured) and known[case.lowest] <= (measured or 0.0) * (1 + NOISE)
 
 
 def accelerators_are_busy(case: Case) -> bool:

@@ -547,16 +547,22 @@ def test_two_windows_do_not_make_a_ceiling_fifty_times_as_high_a_rival() -> None
     assert verdict(judge(doc)).bottleneck == "storage"
 
 
-def test_waits_for_a_rank_that_bring_nothing_leave_the_stage_that_is_slow() -> None:
-    """Two ranks share a link: each waits for the other as long as for data."""
+@pytest.mark.parametrize(
+    ("measured", "gains", "bottleneck"),
+    [(500, {"sync": 1.03}, "storage"), (500, {}, "storage"), (250, {}, "sync")],
+)
+def test_ranks_that_share_a_slow_link_wait_for_each_other(
+    measured: float, gains: dict[str, Any], bottleneck: str
+) -> None:
+    """They wait at the barrier as long as for data. A link that is not spent could bring more."""
     found = verdict_on(
         rates={"storage_raw": None, "fetch": 500.0, "prep": None, "loader": None},
-        measured=500,
+        measured=measured,
         au=0.25,
         repetition={"ranks": [{**RANK, "sync_s": 30.0, "fetch_s": 14.0, "busy_s": 16.0}]},
-        ablations=without(sync=1.03),
+        ablations=without(**gains),
     )
-    assert (found.bottleneck, found.basis) == ("storage", "inferred")
+    assert (found.bottleneck, found.basis) == (bottleneck, "inferred")
 
 
 @pytest.mark.parametrize(
