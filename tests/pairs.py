@@ -1,10 +1,12 @@
-"""Fewer cases than a cross product: every two values of different parameters still meet."""
+"""Fewer cases than a cross product, and fewer in the fast tier than in all."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import pytest
 
 
 def pairs(*parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -24,6 +26,17 @@ def pairs(*parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [
         tuple(values[index] for values, index in zip(parameters, case, strict=True))
         for case in sorted(cases)
+    ]
+
+
+def one_of(number: int, cases: Iterable[Any]) -> list[Any]:
+    """Cases for ``pytest.mark.parametrize``: of so many one is fast, and the others are slow."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=[pytest.mark.slow] if place % number else [],
+        )
+        for place, case in enumerate(cases)
     ]
 
 

@@ -24,7 +24,7 @@ from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import Wrapper
 from tests.conftest import ENGINES, MakeDataset
 from tests.contract.conftest import Load
-from tests.pairs import pairs
+from tests.pairs import one_of, pairs
 from tests.processes import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -181,12 +181,7 @@ SPECS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("way", "spec", "tail", "persistent", "batch_size", "engine"),
-    [
-        pytest.param(*case, marks=pytest.mark.slow if number % 3 else ())
-        for number, case in enumerate(
-            pairs(WAYS, SPECS, ["keep", "drop"], [True, False], [1, 7], ENGINES)
-        )
-    ],
+    one_of(3, pairs(WAYS, SPECS, ["keep", "drop"], [True, False], [1, 7], ENGINES)),
     indirect=["engine"],
 )
 def test_the_batches_are_the_same_epoch_after_epoch(

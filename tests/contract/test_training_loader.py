@@ -27,6 +27,7 @@ from iobench.base.errors import DatasetError, UsageError
 from iobench.cli.main import main
 from iobench.load import TrainingLoader, make_loader, read_labels
 from tests.conftest import MakeDataset
+from tests.pairs import one_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -115,15 +116,18 @@ WRITERS = {"folder": as_folders, "tar": as_tars, "table": as_tables}
 
 @pytest.mark.parametrize(
     ("kind", "source", "expected"),
-    [
-        ("folder", "auto", lambda name, _: sorted(CLASSES).index(name)),
-        ("tar", "auto", lambda name, _: CLASSES.index(name) - 1),
-        ("tar", "member:json:a.name", lambda name, _: sorted(CLASSES).index(name)),
-        ("tar", "member:json:a.number", lambda _, number: number),
-        ("table", "auto", lambda name, _: CLASSES.index(name)),
-        ("table", "column:name", lambda name, _: sorted(CLASSES).index(name)),
-        ("table", "column:small", lambda _, number: number),
-    ],
+    one_of(
+        2,
+        [
+            ("folder", "auto", lambda name, _: sorted(CLASSES).index(name)),
+            ("tar", "auto", lambda name, _: CLASSES.index(name) - 1),
+            ("tar", "member:json:a.name", lambda name, _: sorted(CLASSES).index(name)),
+            ("tar", "member:json:a.number", lambda _, number: number),
+            ("table", "auto", lambda name, _: CLASSES.index(name)),
+            ("table", "column:name", lambda name, _: sorted(CLASSES).index(name)),
+            ("table", "column:small", lambda _, number: number),
+        ],
+    ),
 )
 def test_the_labels_of_others_stay_with_their_images(
     tmp_path: Path, load: Load, kind: str, source: str, expected: Callable[[str, int], int]

@@ -18,6 +18,7 @@ from iobench.record.manifest import Manifest
 from iobench.runner.plan import make_plan
 from iobench.runner.plan_figures import describe_plan
 from iobench.settings.workload import load_workload
+from tests.pairs import one_of
 from tests.security.hostile import planted
 from tests.servers.listener import Listener, listener
 
@@ -73,7 +74,7 @@ def scanned(make_dataset: Any, tmp_path: Path, origin: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("place", ELSEWHERE)
+@pytest.mark.parametrize("place", one_of(3, ELSEWHERE))
 def test_no_verb_follows_it(
     place: str,
     make_dataset: Any,

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from iobench.record.run import load_training
 from iobench.record.sweep import SweepPoint, load_sweep, save_sweep
-from tests.pairs import pairs
+from tests.pairs import one_of, pairs
 from tests.processes import in_process
 from tests.unit.conftest import build_sweep
 
@@ -110,8 +110,7 @@ def refused(*words: object) -> None:
     assert any(key in err for key in ("loader.factory", "loader.args", "accelerator.model"))
 
 
-@pytest.mark.parametrize("kind", CODE)
-@pytest.mark.parametrize("side", ["A", "B", "its workload"])
+@pytest.mark.parametrize(("kind", "side"), one_of(4, product(CODE, ["A", "B", "its workload"])))
 def test_ab(kind: str, side: str, made: Path, home: Path) -> None:
     run = planted(home, CODE[kind](home))
     [clean] = (made / "runs").iterdir()

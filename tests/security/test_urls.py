@@ -11,6 +11,7 @@ from iobench.base.errors import StorageError, UsageError
 from iobench.base.safety import remove_exactly
 from iobench.cli.main import main
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
+from tests.pairs import one_of
 
 CANARY = "canary9d2c41e7"
 
@@ -44,7 +45,7 @@ WITH_SECRETS = [
 ]
 
 
-@pytest.mark.parametrize("url", WITH_SECRETS)
+@pytest.mark.parametrize("url", one_of(3, WITH_SECRETS))
 def test_every_verb_refuses_it_unseen(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from cyclopts.argument import Argument
 
 from iobench.cli.flags import WHOLE_HELP, names_of, requirements
 from iobench.cli.main import VERBS, program
+from tests.pairs import one_of
 from tests.processes import completed, in_process, printed, refused
 from tests.snapshots.texts import help_of
 
@@ -41,7 +42,7 @@ def test_what_a_flag_needs_or_can_not_be_beside_is_a_flag_of_its_verb(verb: str)
         assert name not in company.without
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", one_of(4, VERBS))
 def test_a_help_shows_what_matters_first_and_the_whole_help_every_flag(verb: str) -> None:
     short, whole = help_of(verb), printed(f"{verb} --help-all")
     for name, flag in flags_of(verb).items():
@@ -180,7 +181,7 @@ def test_bash_completes(typed: list[str], expected: list[str], completing: Path)
     assert told.stdout.split() == expected
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize("shell", one_of(2, ["zsh", "fish"]))
 def test_the_scripts_of_other_shells(shell: str, tmp_path: Path) -> None:
     text = in_process("--completion", shell)[1]
     assert "calibration" in text

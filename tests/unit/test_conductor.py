@@ -173,6 +173,7 @@ def test_a_rank_that_hangs_is_hurried(
     assert found == {0: "Stop", **({1: left} if left else {}), 2: "Stop"}
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conductor, "PATIENCE_S", 0.1)
     monkeypatch.setattr(conductor, "GRACE_S", 0.5)

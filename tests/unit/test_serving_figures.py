@@ -125,6 +125,7 @@ def test_a_quantile_is_one_of_the_values(share: float, expected: float) -> None:
     assert quantile(np.arange(1.0, 101.0), share) == expected
 
 
+@pytest.mark.slow
 def test_a_latency_that_grows_is_told_and_one_that_does_not_is_not() -> None:
     """100 windows each: of a queue at 105 % of its rate, and at 50 and 70 %."""
     grows = dict.fromkeys((0.5, 0.7, 1.05), 0)
