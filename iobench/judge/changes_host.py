@@ -270,9 +270,12 @@ def mostly_waits(evidence: Evidence) -> bool:
     f"batch, so more workers need no more cores; {NEXT}. But {IN_TURNS}",
 )
 def workers_that_wait(evidence: Evidence) -> Effect | None:
-    """Waiting takes no core, so there may be more workers than cores."""
+    """Waiting takes no core, so there may be more workers than cores.
+
+    Not where only the first epoch waits: each worker would have to fill a cache of its own.
+    """
     gain = model_gain(evidence, prep=None, storage=None)
-    if gain is None:
+    if gain is None or evidence.waits_once:
         return None
     today = evidence.streams
     return bringing(gain, workers=math.ceil(today * max(gain, 1 + 1 / today)), today=today)

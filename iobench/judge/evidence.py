@@ -110,9 +110,15 @@ class Evidence:
     mean_utilization: float | None = None
     # The user's own script trained, and no ceiling was measured; None: another run
     watched: LoaderWaits | None = None
+    later: LaterEpochs | None = None  # of a user's loader, if its first epoch waited far longer
     again: Callable[[], JobAgain] = JobAgain  # how the job is done again
     relief: float = 1.0  # how many times as fast the storage seems behind a local cache
     repeated: str = ""  # that the user's loader delivers samples more than once in an epoch
+
+    @property
+    def waits_once(self) -> bool:
+        """Whether a user's loader is only waited for in its first epoch, as one with a cache is."""
+        return self.later is not None and 1 - self.later.waiting >= self.required
 
     @property
     def raw_source(self) -> str:
@@ -238,9 +244,8 @@ class LoaderWaits:
     ready. ``collate``: of the time to make batches. ``starting``: of the time, in which workers
     started, ``starts`` times. ``uneven``: seconds for a
     batch of a worker that is far slower than the others, and of these.
-    ``batch_bytes``: of a batch, on average. ``later``: of the later epochs, if the first one waited
-    far longer. ``pace``: seconds in which the workers make a batch, and the training takes one, on
-    average; ``prefetch``: batches that each worker makes ahead.
+    ``batch_bytes``: of a batch, on average. ``pace``: seconds in which the workers make a batch,
+    and the training takes one, on average; ``prefetch``: batches that each worker makes ahead.
     """
 
     working: float | None = None
@@ -251,7 +256,6 @@ class LoaderWaits:
     starts: int | None = None
     uneven: tuple[float, float] | None = None
     batch_bytes: float | None = None
-    later: LaterEpochs | None = None
     pace: tuple[float, float] | None = None
     prefetch: int = 0
 

@@ -145,6 +145,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         lasting=lasts,
         mean_utilization=utilization.median if utilization else None,
         watched=loader_waits(doc),
+        later=_later_epochs(done[-1]) if done and doc.job.subject.users else None,
         again=partial(job_again, doc),
         repeated=several.evidence if (several := repeated(doc)) is not None else "",
     )
@@ -357,7 +358,6 @@ def loader_waits(doc: TrainingRecord) -> LoaderWaits | None:
         starts=starts,
         uneven=facts.slow_worker,
         batch_bytes=facts.batch_bytes,
-        later=_later_epochs(done[-1]) if done else None,
         pace=_pace(done[-1], facts) if done else None,
         prefetch=doc.job.workload.loader.prefetch_factor,
     )

@@ -111,17 +111,20 @@ def _state(evidence: Evidence, decision: Decision, found: Verdict) -> list[str]:
 
 
 def _later_epochs(evidence: Evidence) -> list[str]:
-    """That a training which was watched waited in its first epoch, and not as much in the others.
+    """That a user's loader was waited for in its first epoch, and not as much in the others.
 
     Something filled in the first one, such as a cache. A job of many epochs has that once.
     """
-    later = evidence.watched.later if evidence.watched else None
+    later = evidence.later
     if later is None or evidence.fed:
         return []
     busy = percent_beside(1 - later.waiting, evidence.required)
+    who = f"{_who(evidence)} {'is' if evidence.accelerators == 1 else 'are'}"
+    if evidence.watched is not None:
+        who = "the training is"
     return [
         f"the first of {later.epochs} epochs has {format_percent(later.first)} of the waits: "
-        f"without it, the training is {busy} busy"
+        f"without it, {who} {busy} busy"
     ]
 
 

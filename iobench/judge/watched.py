@@ -205,11 +205,16 @@ def watched_nothing(evidence: Evidence) -> Effect | None:
     return bringing(1.0, busy=format_percent(busy), most=1 / busy)
 
 
+WAITS_ONCE = "train for longer: most of these waits are in the first epoch, and come only once"
+
+
 def _changes(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> list[str]:
     """What to change: workers where there are none, and then the one that fits what was seen."""
     beside = decision.bottleneck not in ("fill", "loader") and could_have_workers(
         evidence.workers, evidence.cores
     )
+    if evidence.waits_once and decision.bottleneck in ("storage", "prep"):
+        return [WAITS_ONCE]
     collates = seen.collate is not None and seen.collate >= MOST_OF_MAKING
     changes = [BESIDE_TRAINING] if beside else []
     return [*changes, _change(evidence, decision, seen)] if collates or not beside else changes
@@ -230,7 +235,7 @@ def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
             f"find out why {slow_worker(seen.uneven)}. Or set in_order=False in the DataLoader if "
             "the order of batches does not matter"
         )
-    if seen.pace and seen.later is None and seen.pace[0] < evidence.required * seen.pace[1]:
+    if seen.pace and evidence.later is None and seen.pace[0] < evidence.required * seen.pace[1]:
         made, taken = map(format_duration, seen.pace)
         return (
             "keep more batches ready, by a larger prefetch_factor in the DataLoader (now "
@@ -266,8 +271,8 @@ def _size(seen: LoaderWaits) -> str:
 
 def _fill(evidence: Evidence, seen: LoaderWaits) -> str:
     anew = bool(evidence.workers) and (seen.starts or 0) > 1
-    if seen.later is not None and not anew:
-        return "train for longer: most of these waits are in the first epoch, and come only once"
+    if evidence.later is not None and not anew:
+        return WAITS_ONCE
     if not starting_workers(evidence):
         keep = f"{KEEP_WORKERS} (they were started {seen.starts} times), and " if anew else ""
         return f"{keep}make each batch cheaper, so that the first ones of an epoch are there sooner"

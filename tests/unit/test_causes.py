@@ -269,6 +269,28 @@ def test_a_collate_that_takes_most_of_making_a_batch_is_named(
     assert [each.id for each in found.advice if each.id in ("workers", "collate")] == advised
 
 
+@pytest.mark.parametrize(("waits_s", "kept"), [((19.0, 0.2, 0.1), True), ((7.0, 6.0, 6.0), False)])
+def test_a_loader_that_keeps_its_samples_is_not_told_to_have_more_workers(
+    waits_s: tuple[float, ...], kept: bool
+) -> None:
+    """Only its first epoch waits, and each worker would have to fill a cache of its own."""
+    epochs = [
+        {"epoch": number, "steps": 400, "samples_per_s": 4000.0, "wait_s": wait_s}
+        for number, wait_s in enumerate(waits_s)
+    ]
+    found = verdict_on(
+        measured=400,
+        au=0.2,
+        rates={"prep": 450.0},
+        loader={"kind": "user", "workers": 0, "user": MADE | {"fetch_cpu_s": 1.0}},
+        repetition={"epochs": epochs},
+        ablations=without(prep=(2.4, 2.8)),
+    )
+    assert found.bottleneck == "prep"
+    assert ("The first of 3 epochs has 98.4 % of the waits" in found.sentence) == kept
+    assert ("workers" in [each.id for each in found.advice]) != kept
+
+
 @pytest.mark.parametrize(
     ("collate_s", "workers", "says"),
     [
