@@ -313,9 +313,12 @@ def helps() -> str:
 
 
 def errors() -> str:
-    """The one-line errors of MISTAKES."""
+    """The one-line errors of MISTAKES, which leave nothing."""
     with workplace() as here, _missing("webdataset", "iobench.load.libraries.wds"):
-        return "\n".join(_shown(command, here) for command in MISTAKES)
+        before = sorted(here.rglob("*"))
+        told = "\n".join(_shown(command, here) for command in MISTAKES)
+        assert sorted(here.rglob("*")) == before
+    return told
 
 
 def reports() -> str:
