@@ -144,8 +144,12 @@ def _confirmation() -> list[Section]:
     return advise.confirmation_sections(found)
 
 
-COMMANDS = [command for command in shown if "--print" not in command]
-"""Those whose reports are in the snapshots."""
+COMMANDS = [
+    command
+    for command in shown
+    if "--print" not in command and command.removesuffix(" --details") not in {*shown} - {command}
+]
+"""Those whose reports are in the snapshots. One with details has the same sections as without."""
 
 BUILT: dict[str, Callable[[], list[Section]]] = {
     "run without fio": lambda: record.sections(build_run(rates={"storage_raw": None})),
