@@ -284,11 +284,10 @@ def test_loads_of_a_model_are_swept_over_reads_in_flight(home: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("model-load --to data --sweep concurrency=1,2", "--data"),
         ("model-load --data model --set dataset.format=tar --sweep concurrency=1,2", "dataset."),
         ("model-load --data model --sweep loader=mmap,direct", "loaders"),
     ],
-    ids=["weights to generate", "a key of a dataset", "an unknown key"],
+    ids=["a key of a dataset", "an unknown key"],
 )
 def test_loads_refuse_what_is_about_a_dataset(words: str, named: str, home: Path) -> None:
     small_weights(home / "model")
