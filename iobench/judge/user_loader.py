@@ -180,12 +180,15 @@ def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
     share = ready * starts / median(walls)
     if share > MIN_SPAWN:
         method = facts.start_method or "fork"
+        less = "make the dataset object cheaper to send"
+        if method == "fork":  # which sends nothing
+            less = "do less in worker_init_fn"
         yield Finding(
             rule="user.spawn_cost",
             level="info",
             evidence=f"the start of {counted(facts.workers, 'worker')} by {method} takes "
             f"{format_duration(ready)}, {format_percent(min(1.0, share))} of the time in all",
-            remedy="set persistent_workers=True, or make the dataset object cheaper to send",
+            remedy=f"set persistent_workers=True, or {less}",
         )
 
 

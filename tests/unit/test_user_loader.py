@@ -281,6 +281,19 @@ def test_findings_by_name(facts: dict[str, Any], rules: list[str]) -> None:
     assert found("iobench", None) == []
 
 
+@pytest.mark.parametrize(("method", "less"), [("fork", "worker_init_fn"), ("spawn", "to send")])
+def test_workers_that_are_slow_to_start_are_told_what_takes_the_time(
+    method: str, less: str
+) -> None:
+    user = UserFacts(workers=2, worker_ready_s=3.0, start_method=method)
+    doc = build_run().with_job(
+        loader=LoaderFacts(kind="user", user=user),
+        repetitions=[Repetition(seed=1, accelerators=1, wall_s=10.0)],
+    )
+    (found,) = [each for each in user_findings(doc) if each.rule == "user.spawn_cost"]
+    assert less in (found.remedy or "")
+
+
 def test_the_wait_for_a_batch_that_comes_in_turn_is_divided() -> None:
     """Two workers: batch 0 is made at 10, batch 1 at 2, batch 2 at 12."""
     board = Board(2)
