@@ -156,7 +156,8 @@ def _margin(need: Requirement) -> Told:
         steps = counted(found.steps, "step")
         texts = [
             f"{_more(found.factor)} on the mean of {_rate(need.read_bytes_per_s)}",
-            f"{_more(found.filling)} of it for filling the pipeline over epochs of {steps}",
+            f"{_more(found.filling)} of it for filling the pipeline over epochs of {steps}"
+            + (", and for latencies of reads" if need.latency_s is not None else ""),
             found.spread >= 0.0005
             and f"{_more(found.unequal)} of it for batches whose times differ by "
             f"{format_percent(found.spread)}{who}, with {ahead} prefetched by each rank",

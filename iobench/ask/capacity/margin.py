@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, stdev
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from ...settings.dataset import SampleSize
 
 Floats = npt.NDArray[np.float64]
 
-_STEP, _WAITED = 0, 1
+_STEP, _WAITED, _SLOW_LANE, _SERVED = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +33,8 @@ class Pipeline:
     ``sizes``: bytes of a batch relative to the mean, drawn from by each batch; ``waits_s``: how
     long the latencies of a batch's reads take, drawn from likewise. ``makers``: batches that a
     rank reads at the same time; ``queue``: those that are under way or ready; 0: the rank reads
-    each batch itself when it needs it.
+    each batch itself when it needs it. ``reads``: of a batch, ``lanes`` of which are in flight; the
+    slowest lane waits as ``waits_s`` says, and the others ``usual_s``.
     """
 
     ranks: int
@@ -43,6 +45,9 @@ class Pipeline:
     barrier: bool
     sizes: Floats
     waits_s: Floats
+    reads: int = 1
+    lanes: int = 1
+    usual_s: float = 0.0
 
     @property
     def even(self) -> Pipeline:
@@ -62,7 +67,7 @@ def step_ends(job: Pipeline, speed: float, *, steps: int, seed: int) -> Floats:
     # Seconds that each batch needs of the whole storage.
     needs = (draw.choice(job.sizes, shape) * job.step_s / (job.ranks * speed)).tolist()
     waits = draw.choice(job.waits_s, shape).tolist()
-    issued, taken, made = [0] * job.ranks, [0] * job.ranks, [0] * job.ranks
+    issued, taken = [0] * job.ranks, [0] * job.ranks
     ready: list[set[int]] = [set() for _ in range(job.ranks)]
     finished = [[-1] * makers for _ in range(job.ranks)]  # the last batch of each worker
     idle_at = [0.0] * job.ranks  # when the rank's accelerator may begin its next step
@@ -70,11 +75,39 @@ def step_ends(job: Pipeline, speed: float, *, steps: int, seed: int) -> Floats:
     events: list[tuple[float, int, int, int]] = []
     sharing: list[tuple[float, int, int]] = []  # (virtual end, rank, batch)
     ends = np.zeros(steps)
+    rounds = -(-job.reads // job.lanes)
+    unread: dict[tuple[int, int], int] = {}  # reads of a batch that have not begun
+    unserved: dict[tuple[int, int], int] = {}
     arrived = 0
     now = served = 0.0  # ``served``: seconds of storage that each sharing batch has had
+    free_at = 0.0  # when the storage has served the reads that have come
 
     def begin(rank: int, batch: int) -> None:
-        heapq.heappush(events, (now + waits[rank][batch], _WAITED, rank, batch))
+        if job.reads == 1:
+            heapq.heappush(events, (now + waits[rank][batch], _WAITED, rank, batch))
+            return
+        unread[rank, batch] = unserved[rank, batch] = job.reads
+        for lane in range(job.lanes):
+            read(rank, batch, _WAITED if lane else _SLOW_LANE)
+
+    def read(rank: int, batch: int, lane: int) -> None:
+        if unread[rank, batch]:
+            unread[rank, batch] -= 1
+            wait_s = waits[rank][batch] if lane == _SLOW_LANE else job.usual_s
+            heapq.heappush(events, (now + wait_s / rounds, lane, rank, batch))
+
+    def serve(rank: int, batch: int, lane: int) -> None:
+        nonlocal free_at
+        free_at = max(now, free_at) + needs[rank][batch] / job.reads
+        heapq.heappush(events, (free_at, _SERVED + lane, rank, batch))
+
+    def made(rank: int, batch: int) -> None:
+        finished[rank][batch % makers] = batch
+        ready[rank].add(batch)
+        following = batch + makers
+        if following < issued[rank]:
+            begin(rank, following)
+        take(rank)
 
     def issue(rank: int) -> None:
         """Give the rank's workers the batches that the queue has room for."""
@@ -105,6 +138,15 @@ def step_ends(job: Pipeline, speed: float, *, steps: int, seed: int) -> Floats:
             if sharing:
                 served += (moment - now) / len(sharing)
             now = moment
+            if kind >= _SERVED:
+                unserved[rank, batch] -= 1
+                read(rank, batch, kind - _SERVED)
+                if not unserved[rank, batch]:
+                    made(rank, batch)
+                continue
+            if kind != _STEP and job.reads > 1:
+                serve(rank, batch, kind)
+                continue
             if kind == _WAITED:
                 heapq.heappush(sharing, (served + needs[rank][batch], rank, batch))
                 continue
@@ -125,13 +167,7 @@ def step_ends(job: Pipeline, speed: float, *, steps: int, seed: int) -> Floats:
                 issue(rank)
             continue
         now, (served, rank, batch) = end, heapq.heappop(sharing)
-        made[rank] += 1
-        finished[rank][batch % makers] = batch
-        ready[rank].add(batch)
-        following = batch + makers
-        if following < issued[rank]:
-            begin(rank, following)
-        take(rank)
+        made(rank, batch)
     return ends
 
 
@@ -151,6 +187,8 @@ def utilization(job: Pipeline, speed: float, *, simulated: int, seed: int) -> fl
         first = simulated - rounds - 1
         pace = float(ends[simulated - 1] - ends[first]) / rounds
         wall = float(ends[simulated - 1]) + (job.steps - simulated) * pace
+    if job.reads > 1:  # of the first batches, one ends early by up to a read of each of the others
+        wall += max(1, job.makers) / job.reads * job.step_s / speed
     return min(1.0, job.steps * job.step_s / wall)
 
 
@@ -310,6 +348,39 @@ def batch_waits(
     for _ in range(count):
         lanes[row, lanes.argmin(axis=1)] += draw.lognormal(math.log(latency_s), sigma, _POOL)
     return np.asarray(lanes.max(axis=1) * (whole / count))
+
+
+_MAX_READS, _MAX_LANES = 12, 4
+"""Of a batch that are simulated one by one, where it has more: each stands for several."""
+
+
+class Latencies(TypedDict):
+    """Of the reads of a batch: the median and the 99th percentile, ``concurrency`` at once."""
+
+    requests: float
+    concurrency: int
+    latency_s: float
+    latency_p99_s: float | None
+
+
+class Lanes(TypedDict):
+    reads: int
+    lanes: int
+    usual_s: float
+
+
+def batch_lanes(
+    *, requests: float, concurrency: int, latency_s: float, latency_p99_s: float | None
+) -> Lanes:
+    """The reads of a batch as a ``Pipeline`` has them; a single one where reads take no time."""
+    whole = max(1, round(requests))
+    if not latency_s > 0 or whole == 1:
+        return Lanes(reads=1, lanes=1, usual_s=0.0)
+    mean_s = latency_s * math.exp(lognormal_sigma(latency_s, latency_p99_s) ** 2 / 2)
+    lanes, usual_s = min(concurrency, whole), mean_s * math.ceil(whole / concurrency)
+    if whole > _MAX_READS:
+        lanes = min(lanes, _MAX_LANES)
+    return Lanes(reads=min(whole, _MAX_READS), lanes=lanes, usual_s=usual_s)
 
 
 def lognormal_sigma(median: float, p99: float | None) -> float:

@@ -25,7 +25,16 @@ from ...settings.dataset import DatasetSpec, expected_samples_per_shard, expecte
 from ...settings.instances import Instance
 from ...settings.workload import Workload
 from . import sizing
-from .margin import Margin, Pipeline, batch_sizes, batch_waits, lognormal_sigma, margin
+from .margin import (
+    Latencies,
+    Margin,
+    Pipeline,
+    batch_lanes,
+    batch_sizes,
+    batch_waits,
+    lognormal_sigma,
+    margin,
+)
 from .measured import MeasuredStorage, SizedJob, known_latency, known_latency_p99, measured_storage
 
 _NO_SAVES = sizing.Saves()
@@ -280,6 +289,12 @@ def _pipeline(
     if steps is None:
         steps = max(MIN_STEPS, spec.samples // (workload.batch_size * demand.accelerators))
     by_whole_blocks = layout.blocks and not reads.sequential
+    latencies = Latencies(
+        requests=reads.per_batch,
+        concurrency=reader.concurrency,
+        latency_s=latency or 0.0,
+        latency_p99_s=p99,
+    )
     return Pipeline(
         ranks=demand.accelerators,
         makers=makers,
@@ -289,12 +304,8 @@ def _pipeline(
         barrier=workload.accelerator.sync == "step",
         # The blocks of a batch are about as large as those of any other.
         sizes=np.ones(1) if by_whole_blocks else batch_sizes(spec.sample_size, workload.batch_size),
-        waits_s=batch_waits(
-            requests=reads.per_batch,
-            concurrency=reader.concurrency,
-            latency_s=latency or 0.0,
-            latency_p99_s=p99,
-        ),
+        waits_s=batch_waits(**latencies),
+        **batch_lanes(**latencies),
     )
 
 
