@@ -34,6 +34,9 @@ WHY = {
 }
 """Why the storage is the bottleneck, by what limits it at the run's own reads in flight."""
 
+_QUOTA = 0.05
+"""A server that refuses more than this part of the requests for the time being has a quota."""
+
 CEILINGS = {
     "storage_raw": "storage, at its best",
     "fetch": "storage, as it is read",
@@ -94,8 +97,15 @@ def _sentences(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> Ite
         yield from (f"{capital(each)}." for each in awaited(evidence, verdict, slow))
     else:
         yield verdict.sentence
-    if "storage" in (verdict.bottleneck, *verdict.also) and verdict.storage_bound in WHY:
-        yield WHY[verdict.storage_bound]
+    if "storage" in (verdict.bottleneck, *verdict.also):
+        asked = sum(each.throttled or 0 for each in doc.job.repetitions)
+        if asked > _QUOTA * sum(each.requests or 0 for each in doc.job.repetitions):
+            yield (
+                "The limit is a quota of its server, which asked for a lower request rate "
+                f"{counted(asked, 'time')}."
+            )
+        elif verdict.storage_bound in WHY:
+            yield WHY[verdict.storage_bound]
     yield from _log(doc, verdict)
 
 

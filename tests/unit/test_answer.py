@@ -48,6 +48,15 @@ def test_the_best_of_the_storage_is_no_less_than_what_is_read(raw: float, rows: 
     assert "storage, as it is read" in text
 
 
+@pytest.mark.parametrize(("asked", "told"), [(60_000, True), (10, False)])
+def test_a_quota_of_the_server_is_on_the_first_screen(asked: int, told: bool) -> None:
+    repetition = {"throttled": asked, "requests": 100_000}
+    rates = {"storage_raw": 900.0, "fetch": 900.0}
+    text = text_of(build_run(rates=rates, au=0.4, measured=900.0, repetition=repetition))
+    assert "Storage is the bottleneck" in text
+    assert ("The limit is a quota of its server" in text) == told
+
+
 def test_a_bottleneck_whose_rate_was_not_measured_is_in_the_picture() -> None:
     doc = build_run(rates={"prep": 600.0}, au=0.3, measured=600)
     ceilings = {**doc.job.ceilings, "prep": Ceiling(not_measured="no time")}
