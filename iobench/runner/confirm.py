@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ..base.errors import IobenchError, SpecError, UsageError
 from ..base.interrupts import defer_interrupts
-from ..base.units import format_duration
+from ..base.units import counted, format_duration
 from ..judge.figures.ablations import in_step, steady_rate
 from ..judge.figures.metrics import repetition_metrics
 from ..judge.promise import WORTH, told_again
@@ -196,8 +196,10 @@ class Trying:
         for variant in active:
             if variant.tried is not None and variant.tried.answer == "inconclusive":
                 variant.tried.not_measured = (
-                    f"the time limit of {format_duration(self.budget.seconds or 0.0)} has room for "
-                    f"{number} rounds: the next one takes about {format_duration(needed)}"
+                    f"of the {format_duration(self.budget.seconds or 0.0)} for advice, "
+                    f"{format_duration(self.budget.left_s)} are left after "
+                    f"{counted(number, 'round')}, and the next one takes about "
+                    f"{format_duration(needed)}"
                 )
         return True
 
