@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from ..base.units import counted, format_count, format_duration, format_percent, percent_beside
 from ..record.verdict import Fed, Verdict
@@ -51,10 +52,32 @@ def sentence(
     saves = evidence.job.saves
     if saves is not None and not saves.saves:
         parts.append("no checkpoint was measured, since none was due in the time")
+    parts += _piling(evidence)
     parts += _todo(found)
     if decision.basis == "inferred" and decision.bottleneck != "undecided":
         parts.append("this is inferred, not tested")
     return " ".join(f"{_capital(part)}." for part in parts)
+
+
+def _piling(evidence: Evidence) -> list[str]:
+    """What repetitions with one asynchronous save each can't show: that the next one would wait."""
+    saves, rate = evidence.job.saves, evidence.measured
+    batch = evidence.job.workload.batch_size
+    if saves is None or not saves.every or not rate or not batch:
+        return []
+    ends = [
+        each.durable_s
+        for each in saves.saves
+        if each.waited_s is not None and each.durable_s and each.waited_s < 0.05 * each.durable_s
+    ]
+    every_s = saves.every * batch * evidence.accelerators / rate
+    if not ends or len(ends) < len(saves.saves) or median(ends) <= every_s:
+        return []
+    return [
+        f"a save takes {format_duration(median(ends))} until it is durable, and one is due every "
+        f"{format_duration(every_s)}: in a longer training each waits for the one before, which no "
+        "repetition shows"
+    ]
 
 
 def awaited(evidence: Evidence, found: Verdict, slow: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ from iobench.judge.checkpoint import (
 from iobench.judge.rebuild import conclude
 from iobench.judge.rules_data import RuleOutcome
 from iobench.judge.validity import evaluate
-from iobench.record.run import CheckpointRecord
+from iobench.record.run import CheckpointRecord, TrainingRecord, load_run
 from tests.processes import document, printed, refused
 from tests.unit.conftest import build_run
 
@@ -251,3 +251,23 @@ def test_a_run_whose_time_ended_before_a_save_says_so(made: int, told: str) -> N
     assert told in found.sentence
     missing = {each.rule for each in evaluate(build_run().with_job(saves=saved))}
     assert ("checkpoint.unmeasured" in missing) == (not made)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "durable_s", "told"), [(0.0, 90.0, True), (0.0, 1e-4, False), (50.0, 90.0, False)]
+)
+def test_saves_that_no_repetition_lets_wait_are_told(
+    waited_s: float, durable_s: float, told: bool
+) -> None:
+    """One asynchronous save in each repetition waits for none, however long it takes."""
+    doc = load_run(Path(__file__).parents[1] / "golden/0.1.0/runs/beside-saves/run.json")
+    assert isinstance(doc, TrainingRecord)
+    assert doc.job.saves is not None
+    saves = [
+        each.model_copy(update={"waited_s": waited_s, "durable_s": durable_s})
+        for each in doc.job.saves.saves
+    ]
+    study = doc.job.saves.model_copy(update={"saves": saves, "every": 2})
+    verdict = conclude(doc.with_job(saves=study)).job.verdict
+    assert verdict is not None
+    assert ("each waits for the one before" in verdict.sentence) == told
