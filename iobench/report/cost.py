@@ -289,8 +289,10 @@ def _job(one: Ranking, option: Option) -> str:
     kept = ["in time"] * bool(paid.within_deadline)
     kept += ["within the budget"] * bool(paid.within_budget)
     fits = f", {' and '.join(kept)}" if kept else ""
-    epochs, usd = counted(one.terms.epochs or 1, "epoch"), in_usd(paid.job_usd)
-    return f"{epochs} cost {least}{usd} and take {least}{format_duration(paid.job_s)}{fits}."
+    number, usd = one.terms.epochs or 1, in_usd(paid.job_usd)
+    s = "s" * (number == 1)
+    takes = f"take{s} {least}{format_duration(paid.job_s)}"
+    return f"{counted(number, 'epoch')} cost{s} {least}{usd} and {takes}{fits}."
 
 
 def _of_storage(option: Option) -> str:

@@ -397,6 +397,13 @@ def test_all_time_lost_is_said(both: list[str]) -> None:
     assert (spot["against"]["answer"], spot["against"]["ratio"]) == ("different", None)
 
 
+@pytest.mark.parametrize(("epochs", "says"), [(1, "1 epoch costs "), (2, "2 epochs cost ")])
+def test_what_a_job_costs_is_a_sentence(both: list[str], epochs: int, says: str) -> None:
+    _, out, err = in_process(*both, "--epochs", epochs)
+    assert says in out, err
+    assert ("and takes " in out) == (epochs == 1)
+
+
 def test_cost_as_a_user_calls_it(both: list[str]) -> None:
     fast, slow = found_by(both)["options"]
     assert slow["parts"][0]["instance"]["type"] == "g5.2xlarge"  # as recorded
