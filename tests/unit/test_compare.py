@@ -281,7 +281,12 @@ def test_a_gate_never_passes_what_is_not_told() -> None:
         ended, _, err = in_process(*gate, "--if-inconclusive", inconclusive)
         assert (ended, err.count("inconclusive")) == (code, warned), inconclusive
     assert main([*gate]) == 4
-    # what is told worse fails, whatever is done about the rest
+    # what is told worse fails, whatever is done about the rest, and so does a run that failed
+    over = several("d", [90.0, 95.0, 100.0, 105.0, 110.0])
+    assert main(["compare", base, over, "--fail-on", "50%"]) == 0
+    write("d/over", [100.0, 101.0, 99.0], status="failed", run_id="over")
+    ended, _, err = in_process("compare", base, over, "--fail-on", "50%")
+    assert (ended, "d/over failed" in err) == (4, True)
     slow = several("c", [50.0, 51.0, 52.0, 53.0, 54.0])
     assert main(["compare", base, slow, "--fail-on", "5%", "--if-inconclusive", "pass"]) == 4
 

@@ -19,7 +19,7 @@ from iobench.ask.compare.history import history
 from iobench.record.run import TrainingRecord
 from iobench.report.history import sections
 from iobench.report.render_text import render_text
-from tests.processes import printed, refused
+from tests.processes import completed, printed, refused
 from tests.unit.test_compare import document, keep
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -118,12 +118,9 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if number >= 10:
             each["job"]["workload"]["batch_size"] = 99
         keep(f"results/{number:02d}", each)
-    (tmp_path / "results" / "half").mkdir()
-    (tmp_path / "results" / "half" / "run.json").write_text("{")
     over_time = "compare results --over-time w"
     shown = printed(f"{over_time} --details")
     assert "WORSE: 0.8" in shown
-    assert "results/half" in shown.split("Left out")[1]
     documents = json.loads(printed(f"{over_time} --json"))["histories"]
     # another batch size asks something else
     assert sorted((len(each["entries"]), each["answer"]) for each in documents) == [
@@ -138,6 +135,11 @@ def test_history_as_a_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert refused(f"{over_time} --metric speed")
     assert "blocked_s" in refused(f"{over_time} --metric blocked_s")
     assert refused("compare nowhere --over-time w")
+    (tmp_path / "results" / "half").mkdir()
+    (tmp_path / "results" / "half" / "run.json").write_text("{")
+    ended = completed(*f"{over_time} --details".split())
+    assert "results/half" in ended.stdout.split("Left out")[1]
+    assert "results/half" in ended.stderr
     keep("none/r", document([], status="interrupted"))
     told = refused("compare none --over-time w")
     assert ("none/r" in told, "interrupted" in told) == (True, True)

@@ -32,7 +32,7 @@ class Pairs:
     """What to compare. ``left_out``: what is not compared, one line each.
 
     ``unseen``: those of these lines which a gate must not overlook, because the candidate may be
-    worse in them: an INVALID run, and what the baseline alone has measured.
+    worse in them: an INVALID or failed run, and what the baseline alone has measured.
     """
 
     pairs: list[Pair] = field(default_factory=list)

@@ -47,7 +47,7 @@ DEPTH = 4
 class Collected:
     """The runs of a place, by their directories. ``left_out``: others, one line each.
 
-    ``invalid``: those of these lines which are about INVALID runs.
+    ``invalid``: those of these lines which are about INVALID runs and those that failed.
     """
 
     label: str = ""
@@ -64,7 +64,7 @@ class Collected:
                 found.runs[directory] = doc
                 continue
             found.left_out.append(why)
-            found.invalid += [why] if doc.validity == "invalid" else []
+            found.invalid += [why] if doc.validity == "invalid" or doc.status == "failed" else []
         return found
 
 
@@ -318,6 +318,8 @@ def usable(doc: RunRecord, name: str, *, include_invalid: bool = False) -> str:
             (finding.rule for finding in doc.findings if finding.level == "invalid"), "a rule"
         )
         return f"{name} is INVALID ({broken})"
+    if doc.status == "failed" and not include_invalid:
+        return f"{name} failed"
     if not any(values_of(doc, metric) for metric in COMPARED):
         return f"{name} has no complete repetition (status {doc.status})"
     return ""
