@@ -1076,7 +1076,7 @@ class CompareRequest(GateRequest, HistoryRequest):
     over time: trend, when it changed, and what else changed then (of samples_per_s, of
     checkpoints blocked_s, of loads ready_s, or of --metric)"""
     include_invalid: Annotated[bool, MORE] = False
-    """also use INVALID runs"""
+    """also use runs that are INVALID, or that failed"""
 
 
 class WhatifRequest(ReportedRequest):

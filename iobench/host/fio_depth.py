@@ -40,7 +40,7 @@ class Depth:
 
     ``used``: how many of the places that were given, from the first on, may have been read.
     ``client_cpu_share``: CPU time over what the measuring program can use. ``cycles``: those of
-    ``of_readers``, where each read is known.
+    ``busy_time``, where each read is known.
     """
 
     in_flight: int
@@ -89,21 +89,28 @@ def of_cycles(
     return reads, there, [each[0] for each in found], [each[1] for each in found]
 
 
-def of_readers(cycles: Times, in_flight: int) -> tuple[float, float, list[float], list[float]]:
-    """The rates of ``of_cycles`` in the time in which all readers were busy.
+def busy_time(cycles: Times, in_flight: int) -> tuple[float, float]:
+    """The moments between which all readers were busy.
 
     ``cycles``: of each read the number of its reader, when it ended, its cycle, and its length, in
-    the order of readers and ends. That time begins after the first read of each, where the readers
+    the order of readers and ends. The time begins after the first read of each, where the readers
     have done enough others, and ends with the first reader that has no more.
     """
-    reader, ended, lasted, lengths = cycles.T
+    reader, ended, lasted, _ = cycles.T
     first, last = np.ones(len(ended), dtype=bool), np.ones(len(ended), dtype=bool)
     first[1:] = last[:-1] = reader[1:] != reader[:-1]
     begin = float((ended - lasted)[first].max())
     end = float(ended[last].min())
     filled = float(ended[first].max()) if (~first).sum() >= in_flight else begin
-    # Some reader may have had one read alone.
-    return of_cycles(ended, lasted, lengths, filled if filled < end else begin, end)
+    return (filled if filled < end else begin), end  # some reader may have had one read alone
+
+
+def of_readers(
+    cycles: Times, between: tuple[float, float]
+) -> tuple[float, float, list[float], list[float]]:
+    """The rates of ``of_cycles`` of such ``cycles``."""
+    _, ended, lasted, lengths = cycles.T
+    return of_cycles(ended, lasted, lengths, *between)
 
 
 def percentile(took: Times, share: float, least: int = 1) -> float | None:

@@ -29,6 +29,7 @@ from iobench.storage.simulated.memory import MemoryStorage
 from tests.conftest import ENGINES, MakeDataset
 from tests.contract.conftest import Load
 from tests.contract.truth import decoded, in_order, plain, taken
+from tests.pairs import one_of
 from tests.processes import python, wait_until
 
 WAYS = [("ring", 0), ("ring", 2), ("tensor", 0), ("tensor", 2), ("thread", 3)]
@@ -84,8 +85,11 @@ def test_two_iterations_at_once_do_not_disturb_each_other(
         assert loader.ring.free == loader.ring.count
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize(("way", "engine"), BY, indirect=["engine"])
+@pytest.mark.parametrize(
+    ("persistent", "way", "engine"),
+    one_of(2, [(lasting, *each) for lasting in (True, False) for each in BY]),
+    indirect=["engine"],
+)
 def test_an_epoch_that_is_given_up_harms_no_later_one(
     make_dataset: MakeDataset, load: Load, way: tuple[str, int], persistent: bool, engine: str
 ) -> None:

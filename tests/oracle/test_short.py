@@ -64,6 +64,7 @@ def test_operations(tmp_path: Path, make_dataset: Any) -> None:
     check(doc, "storage", "pack", bound="operations")
 
 
+@pytest.mark.slow
 def test_metadata(tmp_path: Path, make_dataset: Any) -> None:
     """200 opens/s, each of one sample; reads cost nothing beside."""
     _, data = make_dataset(**FILES | {"sample_size": {"mean": 64 << 10}})

@@ -23,6 +23,7 @@ from iobench.host.fio import parse
 from iobench.host.fio_depth import (
     WINDOWS,
     Depth,
+    busy_time,
     of_cycles,
     of_readers,
     read_at_depth,
@@ -34,7 +35,7 @@ from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Place, Places, blocks, samples
 from iobench.runner.curve.reader import ThreadReader
 from iobench.runner.curve.story import second_requests
-from iobench.runner.hosts.reads import summed
+from iobench.runner.hosts.reads import summed, together
 from iobench.storage.base import Buffer, Entry, Retries, Storage, StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
@@ -371,7 +372,7 @@ def test_a_host_that_reads_on_alone_adds_no_rate() -> None:
             for before, end in itertools.pairwise([0.0, *ended])
         ]
         cycles = np.array(rows)
-        reads_per_s, bytes_per_s, windows, there = of_readers(cycles, 2)
+        reads_per_s, bytes_per_s, windows, there = of_readers(cycles, busy_time(cycles, 2))
         return replace(
             Limited(2.0).read([], in_flight=2, seconds=1.0, most=6),
             reads=6,
@@ -384,9 +385,10 @@ def test_a_host_that_reads_on_alone_adds_no_rate() -> None:
 
     hosts = [read(ended) for ended in ends.values()]
     assert [each.bytes_per_s for each in hosts] == pytest.approx([9e6, 12e6])
-    together = summed(hosts, in_flight=4, given=12)
-    assert together.bytes_per_s == pytest.approx(12e6)
-    assert together.reads_per_s == pytest.approx(8.0)
+    shared = together(hosts)
+    assert [each.bytes_per_s for each in shared] == pytest.approx([9e6, 3e6])
+    found = summed(shared, in_flight=4, given=12)
+    assert (found.bytes_per_s, found.reads_per_s) == pytest.approx((12e6, 8.0))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from ...host.fio_depth import (
     MIN_P999,
     Depth,
     Engine,
+    busy_time,
     engines,
     of_readers,
     percentile,
@@ -368,7 +369,7 @@ class _Work:
         counted = ~first if (~first).sum() >= in_flight else np.ones(len(done), dtype=bool)
         took = (ended - began)[done][counted]
         table = np.column_stack((reader[done], ends, cycles, lengths)).astype(np.float64)
-        reads_per_s, bytes_per_s, windows, there = of_readers(table, in_flight)
+        reads_per_s, bytes_per_s, windows, there = of_readers(table, busy_time(table, in_flight))
         seconds = float(ends.max()) - self.start_s
         return Depth(
             in_flight=in_flight,

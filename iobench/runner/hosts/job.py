@@ -41,7 +41,7 @@ from .hosts import Hosts, JobRecord
 from .launch import share_of
 from .member import Member, text_at
 from .orders import Begin, Copies, Order, PhaseOrder
-from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed
+from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed, together
 from .records import same_machines
 from .serving import PlanOrder, Same, same_of
 
@@ -395,7 +395,7 @@ class HostsReader:
             Member.read, {member: order(member) for member in self.members}, self.local.read
         )
         self._say(found)
-        depths = tuple(each.depth for each in found)
+        depths = tuple(together([each.depth for each in found]))
         self.points.append(depths)
         return summed(depths, in_flight=in_flight, given=len(places))
 

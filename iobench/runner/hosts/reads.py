@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import WorkerError
-from ...host.fio_depth import Depth, of_readers
+from ...host.fio_depth import Depth, busy_time, of_readers
 from ...record.curve import MeasuredWith
 from ...record.typed import ArrayText
 from ...storage.base import Storage
@@ -94,13 +94,40 @@ class LocalReads:
         return HaveRead(depth, reader.by, reader.program, tuple(reader.notes))
 
 
+def together(depths: Sequence[Depth]) -> list[Depth]:
+    """The same with the rates of the time in which all readers of all hosts were busy.
+
+    A host that reads on alone gets what the others no longer take. The rates stay as they are where
+    it is not known when each read ended.
+    """
+    tables = [each.cycles for each in depths if each.cycles is not None]
+    if not tables or len(tables) < len(depths):
+        return list(depths)
+    readers = sum(each.in_flight for each in depths)
+    apart = [table + np.array((at * readers, 0, 0, 0)) for at, table in enumerate(tables)]
+    begin, end = busy_time(np.concatenate(apart), readers)
+    if begin >= end:  # one host had ended when another began
+        return list(depths)
+    found = []
+    for depth, table in zip(depths, tables, strict=True):
+        reads_per_s, bytes_per_s, windows, there = of_readers(table, (begin, end))
+        found.append(
+            replace(
+                depth,
+                reads_per_s=reads_per_s,
+                bytes_per_s=bytes_per_s,
+                window_reads_per_s=windows,
+                window_bytes_per_s=there,
+            )
+        )
+    return found
+
+
 def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:
     """What several hosts read at the same time, as one. ``given``: places of all of them.
 
-    Where each read is known, rates are those of the time in which all readers of all hosts were
-    busy: a host that reads on alone gets what the others no longer take. Else they are sums, also
-    in each window. Percentiles can't be put together: each is the largest of the hosts'. Raises
-    WorkerError without any host.
+    Rates are sums, also in each window. Percentiles can't be put together: each is the largest of
+    the hosts'. Raises WorkerError without any host.
     """
     if not depths:
         raise WorkerError("no host has read anything")
@@ -108,29 +135,19 @@ def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:
     means = [each.latency_mean_s for each in depths]
     known = [mean * each.reads for mean, each in zip(means, depths, strict=True) if mean]
     windows = min(len(each.window_reads_per_s) for each in depths)
-    rates = (
-        sum(each.reads_per_s for each in depths),
-        sum(each.bytes_per_s for each in depths),
-        [sum(each.window_reads_per_s[at] for each in depths) for at in range(windows)],
-        [sum(each.window_bytes_per_s[at] for each in depths) for at in range(windows)],
-    )
-    tables = [
-        each.cycles + np.array((number * in_flight, 0.0, 0.0, 0.0))
-        for number, each in enumerate(depths)
-        if each.cycles is not None
-    ]
-    if len(tables) == len(depths):
-        rates = of_readers(np.concatenate(tables), in_flight)
-    reads_per_s, bytes_per_s, window_reads_per_s, window_bytes_per_s = rates
     return Depth(
         in_flight=in_flight,
         reads=reads,
         bytes=sum(each.bytes for each in depths),
         seconds=max(each.seconds for each in depths),
-        reads_per_s=reads_per_s,
-        bytes_per_s=bytes_per_s,
-        window_reads_per_s=window_reads_per_s,
-        window_bytes_per_s=window_bytes_per_s,
+        reads_per_s=sum(each.reads_per_s for each in depths),
+        bytes_per_s=sum(each.bytes_per_s for each in depths),
+        window_reads_per_s=[
+            sum(each.window_reads_per_s[at] for each in depths) for at in range(windows)
+        ],
+        window_bytes_per_s=[
+            sum(each.window_bytes_per_s[at] for each in depths) for at in range(windows)
+        ],
         latency_mean_s=sum(known) / reads if len(known) == len(depths) and reads else None,
         latency_p50_s=_largest([each.latency_p50_s for each in depths]),
         latency_p99_s=_largest([each.latency_p99_s for each in depths]),
