@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
-from tests.processes import running
+from tests.processes import PATIENCE_S
 from tests.servers.listener import Listener, listener
 from tests.servers.nfs import nfs_server
 from tests.servers.process import missing
@@ -179,26 +180,30 @@ def test_a_failing_device(data: Path, tmp_path: Path) -> None:
     assert "clean" not in done.stdout
 
 
-def few_descriptors() -> None:
-    """In a process of its own, which has none of the tests' then."""
-    os.closerange(3, 1 << 16)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+def with_few_descriptors(words: str) -> subprocess.CompletedProcess[str]:
+    """``iobench WORDS`` in a process that has none of the tests' descriptors."""
+    return subprocess.run(
+        [sys.executable, "-m", "iobench", *words.split()],
+        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (64, 64)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 @pytest.mark.slow
 def test_few_descriptors_are_enough(make_dataset: Any, tmp_path: Path) -> None:
     """2,000 files at a limit of 64 are whole; 200 can be run, calibration included."""
     _, root = make_dataset(samples=2000, sample_size={"mean": 2000})
-    with running("verify", root, folder=tmp_path, before=few_descriptors) as process:
-        ended = process.wait()
-    assert (ended.code, ended.out[:2]) == (0, "ok"), ended
+    ended = with_few_descriptors(f"verify {root}")
+    assert (ended.returncode, ended.stdout[:2]) == (0, "ok"), ended
     _, root = make_dataset(samples=200, sample_size={"mean": 8000})
     words = f"run demo --data {root} --results {tmp_path}/results --repeat 1 --calibration 0.1s"
     for setting in ("epochs=1", "reader.decode=false", "loader.workers=1", "accelerator.kind=null"):
         words += f" --set {setting}"
-    with running(words, folder=tmp_path, before=few_descriptors) as process:
-        ended = process.wait()
-    assert ended.code == 0, ended
+    ended = with_few_descriptors(words)
+    assert ended.returncode == 0, ended
 
 
 @pytest.fixture
