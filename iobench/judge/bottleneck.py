@@ -337,7 +337,8 @@ BY_CEILINGS: tuple[Criteria, ...] = (
             Criterion(
                 "saves, fill or sync took more of the time than all waits for batches",
                 Named("the one that took most"),
-                f"a gain above {1 + NOISE:.2f} without it ({NOISE:.0%}: noise)",
+                f"a gain above {1 + NOISE:.2f} without it ({NOISE:.0%}: noise), and a rate below "
+                "the lowest ceiling by more than that",
                 criteria.lost_beside_loading,
             ),
             Criterion(

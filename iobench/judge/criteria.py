@@ -83,9 +83,9 @@ def nothing_is_known(case: Case) -> str:
 
 
 def storage_is_far_too_slow(case: Case) -> bool:
-    """Whether a storage that was measured alone can't feed the accelerators by far.
+    """Whether the storage alone delivers far too little, and the workers mostly waited for it.
 
-    And whether the workers mostly waited for it, so that no other stage can be the slower one.
+    Then few steps are enough to name it: longer runs can't make it fast enough.
     """
     evidence = case.evidence
     if evidence.storage is None or evidence.accelerator is None or evidence.cached:

@@ -35,7 +35,7 @@ from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Place, Places, blocks, samples
 from iobench.runner.curve.reader import ThreadReader
 from iobench.runner.curve.story import second_requests
-from iobench.runner.hosts.reads import summed, together
+from iobench.runner.hosts.reads import HaveRead, summed, together
 from iobench.storage.base import Buffer, Entry, Retries, Storage, StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
@@ -389,6 +389,16 @@ def test_a_host_that_reads_on_alone_adds_no_rate() -> None:
     assert [each.bytes_per_s for each in shared] == pytest.approx([9e6, 3e6])
     found = summed(shared, in_flight=4, given=12)
     assert (found.bytes_per_s, found.reads_per_s) == pytest.approx((12e6, 8.0))
+
+
+@pytest.mark.parametrize(
+    "cycles",
+    [np.empty((0, 4)), np.ones((2, 3)), np.ones(4), np.full((2, 4), np.nan), -np.ones((1, 4))],
+)
+def test_cycles_of_another_host_that_are_none_are_refused(cycles: Any) -> None:
+    depth = Limited(2.0).read([], in_flight=1, seconds=1.0, most=1)
+    with pytest.raises(ValueError, match="cycle"):
+        HaveRead(replace(depth, cycles=cycles), "engine", "threads", ())
 
 
 @pytest.mark.parametrize(

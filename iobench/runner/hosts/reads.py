@@ -66,6 +66,16 @@ class HaveRead:
     program: str
     notes: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for cycles that are none: another host may have sent them."""
+        cycles = self.depth.cycles
+        if cycles is None:
+            return
+        if cycles.ndim != 2 or cycles.shape[1] != 4 or not len(cycles):
+            raise ValueError("they are no cycles of reads")
+        if not np.isfinite(cycles).all() or (cycles[:, 2:] < 0).any():
+            raise ValueError("a cycle of a read has no length")
+
 
 class LocalReads:
     """The reads of this host, which may be a part of those of all. ``run_dir``: for fio's files."""
