@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, stdev
 from typing import TypedDict
@@ -61,114 +61,142 @@ def step_ends(job: Pipeline, speed: float, *, steps: int, seed: int) -> Floats:
     ``speed``: the storage's rate relative to the full demand of all ranks. The result is the same
     for the same input.
     """
-    makers, queue = max(1, job.makers), max(1, job.queue)
-    draw = np.random.default_rng(seed)
-    shape = (job.ranks, steps)
-    # Seconds that each batch needs of the whole storage.
-    needs = (draw.choice(job.sizes, shape) * job.step_s / (job.ranks * speed)).tolist()
-    waits = draw.choice(job.waits_s, shape).tolist()
-    issued, taken = [0] * job.ranks, [0] * job.ranks
-    ready: list[set[int]] = [set() for _ in range(job.ranks)]
-    finished = [[-1] * makers for _ in range(job.ranks)]  # the last batch of each worker
-    idle_at = [0.0] * job.ranks  # when the rank's accelerator may begin its next step
-    allowed = [0] * job.ranks  # the step that the barrier lets the rank begin
-    events: list[tuple[float, int, int, int]] = []
-    sharing: list[tuple[float, int, int]] = []  # (virtual end, rank, batch)
-    ends = np.zeros(steps)
-    rounds = -(-job.reads // job.lanes)
-    unread: dict[tuple[int, int], int] = {}  # reads of a batch that have not begun
-    unserved: dict[tuple[int, int], int] = {}
-    arrived = 0
-    now = served = 0.0  # ``served``: seconds of storage that each sharing batch has had
-    free_at = 0.0  # when the storage has served the reads that have come
+    return _Simulation(job, speed, steps=steps, seed=seed).run()
 
-    def begin(rank: int, batch: int) -> None:
-        if job.reads == 1:
-            heapq.heappush(events, (now + waits[rank][batch], _WAITED, rank, batch))
-            return
-        unread[rank, batch] = unserved[rank, batch] = job.reads
-        for lane in range(job.lanes):
-            read(rank, batch, _WAITED if lane else _SLOW_LANE)
 
-    def read(rank: int, batch: int, lane: int) -> None:
-        if unread[rank, batch]:
-            unread[rank, batch] -= 1
-            wait_s = waits[rank][batch] if lane == _SLOW_LANE else job.usual_s
-            heapq.heappush(events, (now + wait_s / rounds, lane, rank, batch))
+class _Simulation:
+    """A discrete simulation of a job: workers read batches, and ranks take them in order.
 
-    def serve(rank: int, batch: int, lane: int) -> None:
-        nonlocal free_at
-        free_at = max(now, free_at) + needs[rank][batch] / job.reads
-        heapq.heappush(events, (free_at, _SERVED + lane, rank, batch))
+    A batch of a single read waits for its latency, and then shares the storage with all others
+    that are being read. The reads of a batch of several wait in lanes, and the storage serves one
+    after the other.
+    """
 
-    def made(rank: int, batch: int) -> None:
-        finished[rank][batch % makers] = batch
-        ready[rank].add(batch)
-        following = batch + makers
-        if following < issued[rank]:
-            begin(rank, following)
-        take(rank)
+    def __init__(self, job: Pipeline, speed: float, *, steps: int, seed: int) -> None:
+        self.job, self.steps = job, steps
+        self.makers, self.queue = max(1, job.makers), max(1, job.queue)
+        draw = np.random.default_rng(seed)
+        shape = (job.ranks, steps)
+        # Seconds that each batch needs of the whole storage.
+        self.needs = (draw.choice(job.sizes, shape) * job.step_s / (job.ranks * speed)).tolist()
+        self.waits = draw.choice(job.waits_s, shape).tolist()
+        self.now = 0.0
+        self.events: list[tuple[float, int, int, int]] = []  # (moment, kind, rank, batch)
+        self.issued, self.taken = [0] * job.ranks, [0] * job.ranks
+        self.ready: list[set[int]] = [set() for _ in range(job.ranks)]
+        self.finished = [[-1] * self.makers for _ in range(job.ranks)]  # last batch of each worker
+        self.idle_at = [0.0] * job.ranks  # when the rank's accelerator may begin its next step
+        self.allowed = [0] * job.ranks  # the step that the barrier lets the rank begin
+        self.arrived = 0  # ranks at the barrier
+        self.ends = np.zeros(steps)
+        # Batches of a single read.
+        self.sharing: list[tuple[float, int, int]] = []  # (virtual end, rank, batch)
+        self.served = 0.0  # seconds of storage that each sharing batch has had
+        # Batches of several reads.
+        self.unread: dict[tuple[int, int], int] = {}  # reads of a batch that have not begun
+        self.unserved: dict[tuple[int, int], int] = {}
+        self.free_at = 0.0  # when the storage has served the reads that have come
 
-    def issue(rank: int) -> None:
-        """Give the rank's workers the batches that the queue has room for."""
-        own_time = job.queue > 0 or now >= idle_at[rank]
-        while own_time and issued[rank] < min(steps, taken[rank] + queue):
-            batch = issued[rank]
-            issued[rank] += 1
-            if batch < makers or finished[rank][batch % makers] == batch - makers:
-                begin(rank, batch)
-
-    def take(rank: int) -> None:
-        """Begin the rank's next step, if its batch is ready and the accelerator is free."""
-        step = taken[rank]
-        if step >= steps or step > allowed[rank] or now < idle_at[rank] or step not in ready[rank]:
-            return
-        ready[rank].remove(step)
-        taken[rank] += 1
-        idle_at[rank] = now + job.step_s
-        heapq.heappush(events, (idle_at[rank], _STEP, rank, step))
-        issue(rank)
-
-    for rank in range(job.ranks):
-        issue(rank)
-    while events or sharing:
-        end = now + (sharing[0][0] - served) * len(sharing) if sharing else math.inf
-        if events and events[0][0] <= end:
-            moment, kind, rank, batch = heapq.heappop(events)
+    def run(self) -> Floats:
+        for rank in range(self.job.ranks):
+            self._issue(rank)
+        while self.events or self.sharing:
+            sharing = self.sharing
+            end = math.inf
             if sharing:
-                served += (moment - now) / len(sharing)
-            now = moment
-            if kind >= _SERVED:
-                unserved[rank, batch] -= 1
-                read(rank, batch, kind - _SERVED)
-                if not unserved[rank, batch]:
-                    made(rank, batch)
-                continue
-            if kind != _STEP and job.reads > 1:
-                serve(rank, batch, kind)
-                continue
-            if kind == _WAITED:
-                heapq.heappush(sharing, (served + needs[rank][batch], rank, batch))
-                continue
-            ends[batch] = max(ends[batch], now)
-            if not job.barrier:
-                allowed[rank] = batch + 1
-                issue(rank)
-                take(rank)
-                continue
-            arrived += 1
-            if arrived == job.ranks:
-                arrived = 0
-                for each in range(job.ranks):
-                    allowed[each] = batch + 1
-                    issue(each)
-                    take(each)
-            elif job.queue == 0:
-                issue(rank)
-            continue
-        now, (served, rank, batch) = end, heapq.heappop(sharing)
-        made(rank, batch)
-    return ends
+                end = self.now + (sharing[0][0] - self.served) * len(sharing)
+            if self.events and self.events[0][0] <= end:
+                moment, kind, rank, batch = heapq.heappop(self.events)
+                if sharing:
+                    self.served += (moment - self.now) / len(sharing)
+                self.now = moment
+                self._happen(kind, rank, batch)
+            else:
+                self.now, (self.served, rank, batch) = end, heapq.heappop(sharing)
+                self._made(rank, batch)
+        return self.ends
+
+    def _happen(self, kind: int, rank: int, batch: int) -> None:
+        if kind == _STEP:
+            self._stepped(rank, batch)
+        elif kind >= _SERVED:
+            self.unserved[rank, batch] -= 1
+            self._read(rank, batch, kind - _SERVED)
+            if not self.unserved[rank, batch]:
+                self._made(rank, batch)
+        elif self.job.reads > 1:
+            self.free_at = max(self.now, self.free_at) + self.needs[rank][batch] / self.job.reads
+            heapq.heappush(self.events, (self.free_at, _SERVED + kind, rank, batch))
+        else:
+            heapq.heappush(self.sharing, (self.served + self.needs[rank][batch], rank, batch))
+
+    def _issue(self, rank: int) -> None:
+        """Give the rank's workers the batches that the queue has room for."""
+        if self.job.queue == 0 and self.now < self.idle_at[rank]:
+            return  # the rank reads by itself, and is busy
+        while self.issued[rank] < min(self.steps, self.taken[rank] + self.queue):
+            batch = self.issued[rank]
+            self.issued[rank] += 1
+            if (
+                batch < self.makers
+                or self.finished[rank][batch % self.makers] == batch - self.makers
+            ):
+                self._begin(rank, batch)
+
+    def _begin(self, rank: int, batch: int) -> None:
+        if self.job.reads == 1:
+            moment = self.now + self.waits[rank][batch]
+            heapq.heappush(self.events, (moment, _WAITED, rank, batch))
+            return
+        self.unread[rank, batch] = self.unserved[rank, batch] = self.job.reads
+        for lane in range(self.job.lanes):
+            self._read(rank, batch, _WAITED if lane else _SLOW_LANE)
+
+    def _read(self, rank: int, batch: int, lane: int) -> None:
+        """Begin the next read of a batch in this lane, if there is one."""
+        if self.unread[rank, batch]:
+            self.unread[rank, batch] -= 1
+            wait_s = self.waits[rank][batch] if lane == _SLOW_LANE else self.job.usual_s
+            rounds = -(-self.job.reads // self.job.lanes)
+            heapq.heappush(self.events, (self.now + wait_s / rounds, lane, rank, batch))
+
+    def _made(self, rank: int, batch: int) -> None:
+        """A worker has read a batch: it begins its next one."""
+        self.finished[rank][batch % self.makers] = batch
+        self.ready[rank].add(batch)
+        following = batch + self.makers
+        if following < self.issued[rank]:
+            self._begin(rank, following)
+        self._take(rank)
+
+    def _take(self, rank: int) -> None:
+        """Begin the rank's next step, if its batch is ready and the accelerator is free."""
+        step = self.taken[rank]
+        may = step < self.steps and step <= self.allowed[rank] and self.now >= self.idle_at[rank]
+        if not may or step not in self.ready[rank]:
+            return
+        self.ready[rank].remove(step)
+        self.taken[rank] += 1
+        self.idle_at[rank] = self.now + self.job.step_s
+        heapq.heappush(self.events, (self.idle_at[rank], _STEP, rank, step))
+        self._issue(rank)
+
+    def _stepped(self, rank: int, step: int) -> None:
+        """The rank has ended a step, and begins the next one, if the barrier lets it."""
+        self.ends[step] = max(self.ends[step], self.now)
+        released: Iterable[int] = [rank]
+        if self.job.barrier:
+            self.arrived += 1
+            if self.arrived < self.job.ranks:
+                if self.job.queue == 0:  # it reads its next batch while it waits
+                    self._issue(rank)
+                return
+            self.arrived = 0
+            released = range(self.job.ranks)
+        for each in released:
+            self.allowed[each] = step + 1
+            self._issue(each)
+            self._take(each)
 
 
 def utilization(job: Pipeline, speed: float, *, simulated: int, seed: int) -> float:
