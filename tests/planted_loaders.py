@@ -185,6 +185,11 @@ def spawned(data: str) -> DataLoader[Any]:
     return of_files(data, workers=2, multiprocessing_context="spawn")
 
 
+def slow_start(data: str, sleep: float = 3.0) -> DataLoader[Any]:
+    """Its workers, which start anew in each epoch, take long until they read."""
+    return of_files(data, workers=2, worker_init_fn=lambda _: time.sleep(sleep))
+
+
 class Batches:
     """An iterable of batches that a generator makes: it sleeps or computes for each sample."""
 

@@ -23,6 +23,7 @@ from .user_loader import (
     cheaper_collate,
     could_have_workers,
 )
+from .watched import KEEP_WORKERS, starting_workers
 
 RING_OVER_TENSOR = 2.6 / 1.4
 """Smallest measured ratio of the ring transport to torch's default collate.
@@ -386,7 +387,7 @@ def whole_epochs(evidence: Evidence) -> Effect | None:
 
 @advised(
     "first-batches",
-    change="{keep}make each batch cheaper, so that the first ones of an epoch are there sooner",
+    change="{do}",
     basis="{because}",
 )
 def first_batches(evidence: Evidence) -> Effect | None:
@@ -395,8 +396,11 @@ def first_batches(evidence: Evidence) -> Effect | None:
         return None
     anew = bool(evidence.workers) and not evidence.job.workload.loader.persistent_workers
     gain, facts = _filled(evidence)
+    if anew and starting_workers(evidence):
+        return bringing(gain, do=KEEP_WORKERS, **facts)
     keep = "set persistent_workers=True in the DataLoader, and " if anew else ""
-    return bringing(gain, keep=keep, **facts)
+    cheaper = "make each batch cheaper, so that the first ones of an epoch are there sooner"
+    return bringing(gain, do=f"{keep}{cheaper}", **facts)
 
 
 def _filled(evidence: Evidence) -> Effect:

@@ -110,6 +110,7 @@ class Evidence:
     mean_utilization: float | None = None
     # The user's own script trained, and no ceiling was measured; None: another run
     watched: LoaderWaits | None = None
+    starting: float | None = None  # share of the time in which a user's workers started
     later: LaterEpochs | None = None  # of a user's loader, if its first epoch waited far longer
     again: Callable[[], JobAgain] = JobAgain  # how the job is done again
     relief: float = 1.0  # how many times as fast the storage seems behind a local cache
@@ -241,9 +242,8 @@ class LoaderWaits:
 
     ``working``: of the time, in which the busiest worker made batches. ``handed_over``: of the
     waits, in which the batch was made, but not here yet; ``held_back``: in which a later one was
-    ready. ``collate``: of the time to make batches. ``starting``: of the time, in which workers
-    started, ``starts`` times. ``uneven``: seconds for a
-    batch of a worker that is far slower than the others, and of these.
+    ready. ``collate``: of the time to make batches. ``starts``: how often workers started.
+    ``uneven``: seconds for a batch of a worker that is far slower than the others, and of these.
     ``batch_bytes``: of a batch, on average. ``pace``: seconds in which the workers make a batch,
     and the training takes one, on average; ``prefetch``: batches that each worker makes ahead.
     """
@@ -252,7 +252,6 @@ class LoaderWaits:
     handed_over: float | None = None
     held_back: float | None = None
     collate: float | None = None
-    starting: float | None = None
     starts: int | None = None
     uneven: tuple[float, float] | None = None
     batch_bytes: float | None = None

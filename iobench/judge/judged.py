@@ -145,6 +145,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         lasting=lasts,
         mean_utilization=utilization.median if utilization else None,
         watched=loader_waits(doc),
+        starting=_starting(done, loader.user) if doc.job.subject.users else None,
         later=_later_epochs(done[-1]) if done and doc.job.subject.users else None,
         again=partial(job_again, doc),
         repeated=several.evidence if (several := repeated(doc)) is not None else "",
@@ -354,7 +355,6 @@ def loader_waits(doc: TrainingRecord) -> LoaderWaits | None:
         handed_over=_share(facts.hand_over_s, waited),
         held_back=facts.held_back,
         collate=facts.collating,
-        starting=_starting(done, facts),
         starts=starts,
         uneven=facts.slow_worker,
         batch_bytes=facts.batch_bytes,
@@ -402,12 +402,13 @@ def _busiest_working(done: Sequence[Repetition], facts: UserFacts) -> float | No
     return min(1.0, working * busiest)
 
 
-def _starting(done: Sequence[Repetition], facts: UserFacts) -> float | None:
-    """Share of a rank's time in which its workers started."""
+def _starting(done: Sequence[Repetition], facts: UserFacts | None) -> float | None:
+    """Share of a rank's time in which its workers started; they may stay from epoch to epoch."""
     walls = [rank.wall_s for each in done for rank in each.ranks]
-    if facts.usual_start_s is None or facts.worker_starts is None or not walls:
+    if facts is None or facts.usual_start_s is None or facts.worker_starts is None or not walls:
         return None
-    return _share(facts.usual_start_s * facts.worker_starts, median(walls))
+    starts = min(facts.worker_starts, len(done[-1].epochs))
+    return _share(facts.usual_start_s * starts, median(walls))
 
 
 def _share(part: float | None, whole: float) -> float | None:

@@ -25,6 +25,7 @@ from ..record.run import (
 from ..record.serving import RequestWindow
 from ..record.training import Ceiling, FindMax, Repetition
 from ..record.verdict import RunCurve
+from ..settings.workload import Subject
 from .cache import with_cached_epochs
 from .checkpoint import summaries_of, with_figures
 from .checkpoint_meaning import with_meaning
@@ -134,7 +135,7 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
     """
     workers = doc.job.workload.loader.workers
     repetitions = [
-        _again(repetition, select(events, "measure", index), workers).model_copy(
+        _again(repetition, select(events, "measure", index), workers, doc.job.subject).model_copy(
             update={"evaluation": evaluation_of(select(events, EVALUATED, index))}
         )
         for index, repetition in enumerate(doc.job.repetitions)
@@ -149,7 +150,7 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
         rows = select(events, "quiet", 0)
         if not len(rows["step"]):
             rows = select(events, phase_of("checkpoint"), 0)
-        quiet = _again(quiet, rows, workers)
+        quiet = _again(quiet, rows, workers, doc.job.subject)
     before = doc
     doc = doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
     doc = conclude(doc.with_job(ablations=ablations_again(doc.job, events)))
@@ -157,11 +158,11 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
     return conclude(doc.with_changes(found)) if found else doc
 
 
-def _again(repetition: Repetition, events: Events, workers: int) -> Repetition:
+def _again(repetition: Repetition, events: Events, workers: int, subject: Subject) -> Repetition:
     """One repetition of ranks with ``workers`` each, computed again; as recorded without events."""
     if not len(events["step"]):
         return repetition
-    return repetition_metrics(events, repetition, round_steps=max(1, workers))
+    return repetition_metrics(events, repetition, round_steps=max(1, workers), subject=subject)
 
 
 def _find_max(found: FindMax, events: Events, workers: int) -> FindMax:

@@ -198,14 +198,18 @@ def _start(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
         starts = [epoch.startup_s for epoch in each.epochs if epoch.startup_s is not None]
         if not starts or not each.wall_s:
             return
+        unseen = ""
+        if len(each.epochs) < 2:
+            unseen = (
+                ": no rate of a run of one epoch has that time, and a training waits for it in each"
+            )
         before = median(starts) - (facts.worker_ready_s or 0.0)
         if before > MIN_SPAWN * (before + each.wall_s / len(each.epochs)):
             yield Finding(
                 rule="user.epoch_start",
                 level="warning",
                 evidence=f"an epoch takes {format_duration(before)} before its first read, beside "
-                "the start of workers: no rate of this run has that time, and a training waits for "
-                "it in each epoch",
+                f"the start of workers{unseen}",
                 remedy="look at what the sampler and the loader do when an iteration begins, such "
                 "as sorting; iobench.watch counts that time as a wait",
             )

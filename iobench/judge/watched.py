@@ -159,8 +159,8 @@ def _divided(case: Case) -> str:
 
 def starting_workers(evidence: Evidence) -> bool:
     """Whether the workers' start takes most of the time until the first batch of each epoch."""
-    seen, fill = evidence.watched, evidence.shares.fill
-    return bool(seen and seen.starting and fill and seen.starting >= MOST * fill)
+    starting, fill = evidence.starting, evidence.shares.fill
+    return bool(starting and fill and starting >= MOST * fill)
 
 
 def why_filling(evidence: Evidence) -> str:

@@ -27,6 +27,7 @@ from ..judge.figures.ablations import (
     without_fill,
 )
 from ..judge.figures.events import Events
+from ..judge.figures.ranktime import starts_left_out
 from ..record.training import Repetition, TrainingRun
 from ..record.verdict import AblatedStage, Ablation, AblationRound
 from .budget import Budget
@@ -187,7 +188,8 @@ class Ablations:
         if self.plan is None:
             self.plan = self._planned(number, took_s)
         self._base = outcome.events()
-        self._add("fill", without_fill(number, self._base, outcome.epochs, how_of(self.job)))
+        epochs = starts_left_out(outcome.epochs, self.job.subject)
+        self._add("fill", without_fill(number, self._base, epochs, how_of(self.job)))
         stages = self.plan.order(number, further=self.fitted and not self.budget.usual)
         if stages and not self.plan.one_by_one and not self._has_time(number):
             log.info("no round after repetition %d: the time for ablations is over", number)

@@ -257,7 +257,7 @@ def with_figures(
             "not_measured": uncounted_reads(subject) | context.not_measured,
         }
     )
-    return repetition_metrics(events, found, round_steps=max(1, workers))
+    return repetition_metrics(events, found, round_steps=max(1, workers), subject=subject)
 
 
 def add_plan(doc: TrainingRecord, plan: Plan, *, asked: Plan) -> None:

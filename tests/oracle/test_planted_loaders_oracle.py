@@ -90,6 +90,10 @@ CASES = {
     "spawn": Planted(
         *("spawned", {}, set(), "fill", "user.spawn_cost", "persistent_workers", {"epochs": 2})
     ),
+    "slow start": Planted(
+        *("slow_start", {}, {"fill"}, "fill"),
+        *("user.spawn_cost", "persistent_workers", {"epochs": 2}),
+    ),
     "collate": Planted(
         "slow_collate", {"sleep": 0.04}, {"prep"}, "prep", "user.collate_share", "collate_fn"
     ),

@@ -26,6 +26,7 @@ from iobench.record.host import JobHost
 from iobench.record.training import MAX_WORKERS, Epoch, Repetition, WorkerLoad
 from iobench.record.verdict import RankTime
 from iobench.runner.counters import Stops, WorkerBook, lost_in_waits, slowest
+from iobench.settings.workload import subject_of
 from tests.processes import wait_until
 from tests.unit.conftest import build_events, build_run
 
@@ -113,6 +114,31 @@ def test_the_parts_add_up_to_the_wall_time(startup_s: float, **how: Any) -> None
         assert walls == pytest.approx([found.wall_s] * ranks)
     again = Repetition.model_validate_json(found.model_dump_json())
     assert again.ranks == found.ranks
+
+
+@pytest.mark.parametrize(
+    ("kind", "later_s", "busy"),
+    [("user", 3.0, 1 / 4), ("user", 0.0, 1.0), ("iobench", 3.0, 1.0)],
+)
+def test_what_a_loader_of_the_users_takes_before_each_epoch_counts(
+    kind: str, later_s: float, busy: float
+) -> None:
+    """Workers that stay, and process creation of iobench's own loader, come once or not at all."""
+    starts = [3.0, later_s, later_s]
+    rows = [
+        {"epoch": epoch, "step": 0, "wait": start, "busy": 1} for epoch, start in enumerate(starts)
+    ]
+    context = Repetition(
+        seed=1,
+        accelerators=1,
+        epochs=[
+            Epoch(epoch=epoch, startup_s=start, startups_s=[start])
+            for epoch, start in enumerate(starts)
+        ],
+    )
+    found = repetition_metrics(build_events(rows), context, subject=subject_of(kind))
+    assert found.accelerator_utilization_sustained == pytest.approx(busy)
+    assert [each.startup_s for each in found.epochs] == starts
 
 
 def test_a_step_with_a_barrier() -> None:

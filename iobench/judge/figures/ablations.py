@@ -19,6 +19,7 @@ from ...record.verdict import AblatedStage, Ablation, AblationRound, Estimate
 from ...settings.workload import AcceleratorSpec
 from ..statistics import NOISE, ratio_estimate
 from .events import Events, RankEpoch, rank_epochs, select
+from .ranktime import starts_left_out
 
 Mask = npt.NDArray[np.bool_]
 
@@ -155,7 +156,7 @@ def rate_of(events: Events, how: How, *, in_flight: int = 0) -> float | None:
 def whole_rate(events: Events, epochs: Sequence[Epoch], *, together: bool = False) -> float | None:
     """Samples/s over all ranks, as ``steady_rate``, but with the fill of each of ``epochs``.
 
-    The time until the first read of an epoch is left out: it is process creation.
+    The start-up of each is left out (``starts_left_out``).
     """
     startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in epochs}
     return _rate(events, lambda part: part.rows["step"] >= 0, startups, together=together)
@@ -310,7 +311,8 @@ def _again(
     if stage == "fill":
         if one.repetition >= len(job.repetitions) or not len(base["step"]):
             return one
-        again = without_fill(one.repetition, base, job.repetitions[one.repetition].epochs, how)
+        epochs = starts_left_out(job.repetitions[one.repetition].epochs, job.subject)
+        again = without_fill(one.repetition, base, epochs, how)
         return again.model_copy(update={"complete": one.complete})
     if not one.complete or not len(base["step"]) or not len(rows["step"]):
         return one

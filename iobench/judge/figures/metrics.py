@@ -20,10 +20,17 @@ from ...record.metrics import METRICS, metrics_of
 from ...record.run import Summary
 from ...record.training import Epoch, EvaluationUse, Repetition
 from ...record.verdict import RankTime
-from ...settings.workload import USER_READS, Subject
+from ...settings.workload import OWN, USER_READS, Subject
 from .events import Array, Events, RankEpoch, epoch_ends_ns, rank_epochs
 from .instep import at_more_ranks, step_times
-from .ranktime import INDEPENDENT, host_window, rank_times, with_times, worker_time
+from .ranktime import (
+    INDEPENDENT,
+    host_window,
+    rank_times,
+    starts_left_out,
+    with_times,
+    worker_time,
+)
 from .rates import Track, rates_of
 
 MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))
@@ -45,10 +52,12 @@ def uncounted_reads(subject: Subject) -> dict[str, str]:
     return {"bytes_read": subject.uncounted} if subject.uncounted else {}
 
 
-def repetition_metrics(events: Events, context: Repetition, *, round_steps: int = 1) -> Repetition:
+def repetition_metrics(
+    events: Events, context: Repetition, *, round_steps: int = 1, subject: Subject = OWN
+) -> Repetition:
     """Return ``context`` (seed, epochs, CPU time ...) with all figures that follow from the events.
 
-    ``round_steps`` is the number of workers of a rank, see ``rates_of``.
+    ``round_steps`` is the number of workers of a rank, see ``rates_of``; ``subject`` is the loader.
     A figure that cannot be computed is None, and ``not_measured`` gives the reason. If
     ``context.not_measured`` says that reads were not counted (``uncounted_reads``), the bandwidth
     is computed from the stored bytes of the samples.
@@ -75,17 +84,18 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
     if not parts:
         missing.update({key: NO_EVENTS for key in (*MEDIANS, "rates") if key != "cpu_s"})
         return context.model_copy(update={**known, "not_measured": missing})
+    begun = starts_left_out(context.epochs, subject)
     totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS}
     known["epochs"] = [
         epoch.model_copy(
             update=_delivered(events, epoch.epoch, counted=not uncounted)
-            | {"samples_per_s": _epoch_rate(parts, epoch)}
+            | {"samples_per_s": _epoch_rate(parts, start)}
         )
-        for epoch in context.epochs
+        for epoch, start in zip(context.epochs, begun, strict=True)
     ]
     # The workers of a user's loader tell how long they waited for each batch.
     told = not uncounted or uncounted == USER_READS
-    times = rank_times(parts, context, divided=told)
+    times = rank_times(parts, context.model_copy(update={"epochs": begun}), divided=told)
     known["ranks"] = times
     known["worker_time"] = worker_time(parts, times, round_steps, "" if told else UNKNOWN_WORKERS)
     ends = epoch_ends_ns(parts)

@@ -33,6 +33,7 @@ import numpy as np
 from ...record.host import HostTime
 from ...record.training import Epoch, Repetition
 from ...record.verdict import RankTime, WorkerTime
+from ...settings.workload import Subject
 from ..statistics import NOISE, of_all, t_quantile
 from .events import RankEpoch, epoch_ends_ns
 from .rates import Track, arrived_by
@@ -94,6 +95,32 @@ def rank_times(
             wall += end if joint else own_end
         found.append(_rank_time(rank, spent, wall, divided=divided))
     return found
+
+
+def starts_left_out(epochs: Sequence[Epoch], subject: Subject) -> list[Epoch]:
+    """The epochs with the part of their start-up that counts in no rate.
+
+    That is process creation, which is no part of the data path. But a user's loader that starts its
+    workers in each epoch, or sorts, does so in a training, too: of several epochs, only what the
+    first one takes longer than the others is left out.
+    """
+    if not subject.users or len(epochs) < 2:
+        return list(epochs)
+    first, *later = epochs
+
+    def once(own: float | None, others: Sequence[float | None]) -> float | None:
+        known = [each for each in others if each is not None]
+        return own if own is None or not known else max(0.0, own - median(known))
+
+    begins = [
+        once(own, [each.startups_s[rank] for each in later if rank < len(each.startups_s)])
+        for rank, own in enumerate(first.startups_s)
+    ]
+    alone = once(first.startup_s, [each.startup_s for each in later])
+    return [
+        first.model_copy(update={"startup_s": alone, "startups_s": begins}),
+        *(each.model_copy(update={"startup_s": None, "startups_s": []}) for each in later),
+    ]
 
 
 def _startup_ns(epoch: Epoch | None, rank: int) -> float:
