@@ -97,6 +97,9 @@ def _sentences(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> Ite
         yield from (f"{capital(each)}." for each in awaited(evidence, verdict, slow))
     else:
         yield verdict.sentence
+    used = doc.metrics.get(UTILIZATION)
+    if used is not None and not evidence.cut_fill and used.min < evidence.required <= used.max:
+        yield "Some repetitions reach the required utilization, and some do not."
     if "storage" in (verdict.bottleneck, *verdict.also):
         asked = sum(each.throttled or 0 for each in doc.job.repetitions)
         if asked > _QUOTA * sum(each.requests or 0 for each in doc.job.repetitions):
@@ -237,7 +240,7 @@ def _figure(
 
 
 def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
-    """``0 of 1 now; the storage alone could feed 3 [2, 4]``.
+    """``1 of 1 now; storage could feed 3 as it is read, 5 [4, 6] at best``.
 
     A storage that is the bottleneck may deliver more to another way of reading, so what it feeds is
     said to be what it feeds as it is read.
@@ -253,6 +256,10 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     starved = verdict.starved if verdict else None
     limits = verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
     alone = f"the storage alone could feed {number}"
+    lowest = fed.accelerators if fed.low is None else fed.low
+    if fed.today is not None and fed.today < lowest:
+        today = format_count(fed.today)
+        alone = f"storage could feed {today} as it is read, {number} at best"
     if starved and verdict is not None and verdict.bottleneck == "undecided" and fed.high:
         alone = f"the storage alone could feed {fed.low or 0} to {fed.high}"
     if starved and limits:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from iobench.judge.fed import UTILIZATION
 from iobench.judge.rebuild import conclude
 from iobench.record.run import Summary, TrainingRecord, load_run
 from iobench.record.training import Ceiling
@@ -105,6 +106,25 @@ def test_what_an_undecided_storage_feeds_is_a_range() -> None:
     doc = doc.with_job(verdict=doc.job.verdict.model_copy(update=changed))
     texts = {each.label: each.text for each in answer(doc).gauges}
     assert texts["accelerators fed"] == "0 of 1 now; the storage alone could feed 0 to 14"
+
+
+def test_what_a_storage_feeds_as_it_is_read_stands_beside_its_best() -> None:
+    """The picture has both rates, and each number says which of them it is of."""
+    doc = build_run(rates={"fetch": 9000.0}, measured=1000, accelerators=1)
+    fed = doc.job.verdict.fed.model_copy(update={"accelerators": 16, "today": 9})
+    changed = {"bottleneck": "accelerator", "starved": False, "fed": fed}
+    doc = doc.with_job(verdict=doc.job.verdict.model_copy(update=changed))
+    texts = {each.label: each.text for each in answer(doc).gauges}
+    assert "could feed 9 as it is read, 16" in texts["accelerators fed"]
+
+
+@pytest.mark.parametrize(("lowest", "told"), [(0.87, True), (0.91, False)])
+def test_repetitions_on_both_sides_of_what_is_required_are_told(lowest: float, told: bool) -> None:
+    doc = build_run(rates={"fetch": 9000.0}, au=0.92, measured=1100, accelerators=1)
+    several = {"min": lowest, "max": 0.93, "n": 3}
+    used = doc.metrics[UTILIZATION].model_copy(update=several)
+    doc = doc.model_copy(update={"metrics": {**doc.metrics, UTILIZATION: used}})
+    assert any("some do not" in each for each in answer(doc).sentences) is told
 
 
 # Tables
