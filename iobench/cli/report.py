@@ -9,7 +9,7 @@ from ..ask.compare.runs import collect
 from ..ask.compare.sequential import claims_of
 from ..ask.submission import is_submission, read_submissions
 from ..base.errors import IobenchError, UsageError
-from ..host.requests import read_requests
+from ..host.tables import read_requests
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, kv_again, rebuild, served_again
 from ..record.ab import AB_FILE, load_ab

@@ -9,7 +9,7 @@ from ..ask.capacity.requests import SIMULATED, recorded_reads, served_need, stat
 from ..ask.capacity.requirement import Demand, Requirement, requirement, together
 from ..ask.capacity.sizing import PRECISIONS, Saves
 from ..base.errors import UsageError
-from ..host.requests import read_requests
+from ..host.tables import read_requests
 from ..record.packing import Layout
 from ..record.run import EVENTS_FILE, ModelLoadRecord, ServingRecord, load_kind, load_training
 from ..report.size import sections, together_sections

@@ -11,7 +11,7 @@ from ..ask.capacity.requests import served_if
 from ..ask.capacity.scaling import Barrier
 from ..ask.capacity.whatif import what_if
 from ..base.errors import UsageError
-from ..host.requests import read_requests
+from ..host.tables import read_requests
 from ..host.timeline import read_events
 from ..judge.figures.events import Events
 from ..judge.rebuild import conclude, rebuild, served_again

@@ -16,7 +16,7 @@ from ..base import buffers
 from ..base.errors import IobenchError, StorageError, UsageError
 from ..base.units import format_bytes
 from ..host.fio import MAX_REPLAYED
-from ..host.requests import RequestColumns
+from ..host.tables import RequestColumns
 from ..judge.figures.requests import quantile
 from ..judge.kv import with_kv_figures
 from ..load.engines.base import Extent

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ..base.errors import UsageError
 from ..base.units import format_count, format_duration
-from ..host.requests import Described, RequestColumns, write_requests
+from ..host.tables import Described, RequestColumns, write_requests
 from ..judge.serving import MAX_LATE_WINDOWS, window_client_bound
 from ..record.run import EVENTS_FILE, RequestsRecord
 from ..record.serving import FoundRate, KvCacheRun, RequestWindow, ServingRun

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.errors import StorageError
-from ..host.requests import RequestColumns
+from ..host.tables import RequestColumns
 from ..judge.figures.requests import SUMMARISED, Accelerators, with_served_figures
 from ..judge.statistics import mean_interval
 from ..record.run import ServingRecord

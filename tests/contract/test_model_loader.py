@@ -26,9 +26,8 @@ from iobench.base.errors import (
 )
 from iobench.serve.check import check_loaded, expected_checksums
 from iobench.serve.loaders import MODEL_LOADERS, make_model_loader
-from iobench.serve.loaders.base import Loaded, ModelLoader
+from iobench.serve.loaders.base import Exchange, Loaded, ModelLoader
 from iobench.serve.loaders.common import TORCH
-from iobench.serve.loaders.exchange import Exchange
 from iobench.serve.share import ALONE, RankShare, slice_of
 from iobench.serve.weights import Weights, read_weights
 from iobench.storage import open_storage

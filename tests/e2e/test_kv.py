@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.host.requests import read_requests
+from iobench.host.tables import read_requests
 from iobench.record.run import KvCacheRecord, load_run
 from iobench.record.serving import KV_COLUMNS
 from iobench.runner.kv_cache import make_kv_plan

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from iobench.host.requests import read_requests
+from iobench.host.tables import read_requests
 from iobench.record.run import load_run
 from iobench.record.serving import SERVED_COLUMNS
 from tests.conftest import MakeDataset

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.host.requests import read_requests
+from iobench.host.tables import read_requests
 from iobench.judge.figures.requests import quantile, served
 from iobench.record.run import EVENTS_FILE, ServingRecord
 from iobench.record.serving import ServedTrial

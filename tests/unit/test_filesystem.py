@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.base import direct_io, filesystem
+from iobench.base import filesystem
 from iobench.base.errors import StorageError
 
 MOUNTINFO = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -74,12 +74,12 @@ def test_an_unreadable_place_is_one_clear_line(tmp_path: Path) -> None:
 def test_direct_is_found_by_reading_an_existing_file(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(os.urandom(1 << 17))
-    found = direct_io.probe(file)
-    written = direct_io.probe(tmp_path)
+    found = filesystem.try_direct_io(file)
+    written = filesystem.try_direct_io(tmp_path)
     assert found["supported"] == written["supported"]
     assert found["alignment_bytes"] == written["alignment_bytes"]
     assert (
-        direct_io.probe(tmp_path, write=False)["supported"] == found["supported"]
+        filesystem.try_direct_io(tmp_path, write=False)["supported"] == found["supported"]
     )  # finds the file by itself
     if found["supported"]:
         assert found["alignment_bytes"] in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -96,7 +96,7 @@ def test_a_file_system_that_refuses_direct_io_is_told_apart(
         return real(path, flags, mode, **more)
 
     monkeypatch.setattr(os, "open", refuse)
-    assert direct_io.probe(tmp_path)["supported"] is False
+    assert filesystem.try_direct_io(tmp_path)["supported"] is False
     assert os.listdir(tmp_path) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from iobench.base.errors import UsageError
-from iobench.cli.start_lines import manifest, parse_hosts, start_lines
+from iobench.cli.hosts import manifest, parse_hosts, start_lines
 from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, node_names
 from tests.processes import in_process
 

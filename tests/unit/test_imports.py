@@ -35,7 +35,7 @@ BASE = {
     for name in (
         *("errors", "units", "limits", "safety", "beneath", "buffers", "processes", "interrupts"),
         *("text", "documents", "cgroup", "memory", "extras", "lazily", "filesystem"),
-        *("direct_io", "pagecache", "payload"),
+        *("pagecache", "payload"),
     )
 }
 WORDS = {"base.errors", "base.units", "base.documents", "base.text"}

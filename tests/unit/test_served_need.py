@@ -20,7 +20,7 @@ from iobench.ask.capacity.requests import (
 )
 from iobench.base.errors import UsageError
 from iobench.base.units import Quantity
-from iobench.host.requests import read_requests
+from iobench.host.tables import read_requests
 from iobench.judge.figures.requests import served
 from iobench.judge.rebuild import served_again
 from iobench.record.run import ServingRecord, load_run

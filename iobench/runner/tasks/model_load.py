@@ -23,9 +23,8 @@ from ...record.model_load import LoadStage
 from ...record.typed import Count
 from ...serve.check import Checksums, check_loaded, expected_checksums
 from ...serve.loaders import make_model_loader
-from ...serve.loaders.base import Loaded, ModelLoader
+from ...serve.loaders.base import Exchange, Loaded, ModelLoader
 from ...serve.loaders.direct import DirectLoader
-from ...serve.loaders.exchange import Exchange
 from ...serve.share import RankShare, Sharing
 from ...serve.weights import Weights, require_memory
 from ...storage.base import Storage

@@ -19,8 +19,7 @@ from ...storage.base import Files, Storage
 from ..models import DTYPES
 from ..share import ALONE, FileRange, RankShare, TensorSlice, slice_of
 from ..weights import StoredTensor, Weights, require_memory
-from .base import Loaded, Stage, TensorTimes, size_class
-from .exchange import Exchange
+from .base import Exchange, Loaded, Stage, TensorTimes, size_class
 
 TORCH: dict[str, torch.dtype] = {name: getattr(torch, own) for name, (_, own) in DTYPES.items()}
 

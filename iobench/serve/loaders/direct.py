@@ -17,7 +17,7 @@ from ...load.engines.base import Extent, ReadEngine
 from ...load.reader import make_engine
 from ...storage.base import Files, Storage
 from ..share import bytes_of, ranges_to_read
-from .base import Loaded, Stage
+from .base import Exchange, Loaded, Stage
 from .common import (
     LoadClock,
     OwnTensor,
@@ -30,7 +30,6 @@ from .common import (
     size_option,
     view,
 )
-from .exchange import Exchange
 
 FILE_BLOCK = 4 << 20
 OBJECT_BLOCK = 8 << 20
