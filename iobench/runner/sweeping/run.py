@@ -352,6 +352,7 @@ class _Trials:
         workload, _ = resolve(sweep, point.settings)
         began = time.monotonic()
         first = not point.runs
+        trial = f"trial {number + 1} of at most {sweep.repetitions}"
         asked = Trial(
             workload=workload,
             data=point.data,
@@ -364,7 +365,7 @@ class _Trials:
             tags=sweep.tags,
         )
         if needs_a_process(workload):
-            observer.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
+            observer.phase(f"{called(sweep, point)}, {trial}")
             doc, run_directory = self.apart.measure(asked)
         else:
             doc, run_directory = measure(asked, observer, self.hosts)
@@ -377,10 +378,7 @@ class _Trials:
         point.seconds.append(time.monotonic() - began)
         _keep_costs(point, doc)
         took = format_duration(point.seconds[-1])
-        observer.note(
-            f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
-            f"{_shown(sweep, figure)} ({took})"
-        )
+        observer.note(f"{called(sweep, point)}: {_shown(sweep, figure)} ({trial}, {took})")
 
     def _drop_hopeless(self, points: Sequence[SweepPoint], keep: Settings | None) -> None:
         """Drop points that are so slow that noise can't be the reason.
