@@ -246,7 +246,7 @@ def _worded(error: CycloptsError) -> str:
     if not isinstance(error, MissingArgumentError) or error.argument is None:
         return str(error)
     if error.keyword:
-        return f"{error.keyword} needs a value."
+        return f"{error.keyword} needs {error.argument.parameter.metavar or 'a value'}."
     name = error.argument.name
     if error.argument.index is not None:
         name = name.removeprefix("--").upper()
