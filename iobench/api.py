@@ -36,14 +36,19 @@ def _asks(request: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R
 
     def decorate(do: Callable[[A], R]) -> Callable[P, R]:
         name = f"iobench.{do.__name__}"
+        known = signature(request)
+        own = [each for each in known.parameters.values() if each.name not in _OF_THE_CALL]
+        asks = known.replace(parameters=own)
 
         @wraps(do)
         def call(*args: P.args, **asked: P.kwargs) -> R:
+            try:
+                asks.bind(*args, **asked)
+            except TypeError as error:  # in the name of this function, and not of the request
+                raise TypeError(f"{name}() {error}") from None
             return do(replace(request(*args, **asked), command=(name,), began_s=monotonic()))
 
-        known = signature(request)
-        own = [each for each in known.parameters.values() if each.name not in _OF_THE_CALL]
-        call.__signature__ = known.replace(parameters=own)  # type: ignore[attr-defined]
+        call.__signature__ = asks  # type: ignore[attr-defined]
         return call
 
     return decorate
@@ -175,6 +180,7 @@ def run(request: RunQuestion) -> Run:
     from .settings.tags import parse_tags, tagged
     from .settings.workload import load_workload
 
+    request = replace(request, results=Path(request.results))  # a text, too
     changes = [*flag_overrides(request), *request.overrides]
     workload = load_workload(str(request.workload), changes)
     with tagged(parse_tags(tuple(request.tags))):

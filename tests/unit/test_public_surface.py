@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from iobench import api
 from iobench.base import errors
 from iobench.cli import verbs
 from iobench.cli.flags import VerbRequest
+from iobench.runner import experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -144,6 +146,27 @@ def test_the_api_refuses_what_contradicts_itself(tmp_path: Path, make_dataset: o
         with pytest.raises(iobench.UsageError):
             wrong()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_argument_is_one_of_the_function() -> None:
+    with pytest.raises(TypeError, match="'time'") as caught:
+        iobench.run("demo", data="nowhere", time=5)  # type: ignore[call-arg]
+    assert str(caught.value).startswith("iobench.run()")
+
+
+def test_where_results_go_may_be_a_text(
+    tmp_path: Path, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def measured(plan: object, options: object, observer: object) -> tuple[None, Path]:
+        asked.append(options)
+        return None, tmp_path
+
+    monkeypatch.setattr(experiment, "run", measured)
+    _, place = make_dataset()
+    iobench.run("demo", data=place, results=str(tmp_path / "runs"))  # type: ignore[arg-type]
+    assert asked[0].results == tmp_path / "runs"
 
 
 def test_scanned_data_is_opened_where_it_lies(tmp_path: Path) -> None:
