@@ -25,7 +25,7 @@ import xxhash
 
 from ..base.limits import header_limit
 from ..storage.base import Storage
-from ..storage.window import ReadWindow
+from ..storage.files import ReadWindow
 from .leaves import Bytes, Leaves, leaves, raw
 
 MAGIC = b"IOBCKPT1"

@@ -16,8 +16,7 @@ from typing import IO, Any, cast
 from ..base.errors import CheckpointError, IobenchError, StorageError
 from ..base.limits import header_limit
 from ..storage.base import Cached, innermost
-from ..storage.files import Seekable
-from ..storage.window import ReadWindow
+from ..storage.files import ReadWindow, Seekable
 from .base import Job
 from .catalog import CheckpointTarget
 from .manifest import RankPart, corrupt

@@ -10,7 +10,7 @@ from ..record.sweep import Setting, Sweep, parse_axis, save_sweep, setting_text
 from ..report.advise import confirmation_sections
 from ..runner.options import SweepOptions
 from ..runner.repeated import RECORDS
-from ..runner.sweeping.confirm import confirm
+from ..runner.sweeping.confirm import Given, confirm, take_up
 from ..runner.sweeping.plan import (
     groups_within,
     new_sweep,
@@ -20,7 +20,6 @@ from ..runner.sweeping.plan import (
     sized,
 )
 from ..runner.sweeping.run import check_hosts, run_sweep
-from ..runner.sweeping.takeup import Given, take_up
 from ..settings.any_workload import kind_of
 from ..settings.base import build, head
 from ..settings.instances import find_instance

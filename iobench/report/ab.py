@@ -24,6 +24,7 @@ from .compare import TONES, ratio_chart
 from .figures import (
     BLANK,
     TableOf,
+    add_tags,
     cell,
     facts,
     format_of,
@@ -36,7 +37,6 @@ from .figures import (
     word,
 )
 from .glance import ended
-from .labels import add_tags
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 
 SHOWN_DIFFERENCES = 12

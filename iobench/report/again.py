@@ -12,8 +12,7 @@ import yaml
 from ..base.text import quoted
 from ..record.run import CheckpointRecord, RequestsRecord, RunRecord, TrainingRecord
 from ..settings.base import OpenRecord, RecordHead, Strict
-from .figures import facts
-from .labels import tags_text
+from .figures import facts, tags_text
 from .sections import Facts, Section, SourceLines, joined
 
 MAX_HOSTS = 16

@@ -18,12 +18,11 @@ from ..judge.rules_ranks import slow_host_names
 from ..judge.sentence import awaited
 from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
-from .fed import UNKNOWN, number_text
 from .figures import NO_REASON, Format, capital, ends, interval, listed, picture, tone_of
 from .glance import STAGES, UTILIZATION, cold_reads, stage_names
 from .sections import FirstScreen, Item, Items, KeyFigure, Table
 from .serving import lost_in_a_crash
-from .stages import bottleneck_stage, stage_rates
+from .stages import UNKNOWN, bottleneck_stage, number_text, stage_rates
 
 WHY = {
     "latency": "The limit is the latency of its reads: more of them in flight would bring more.",

@@ -27,6 +27,7 @@ from .figures import (
     Medians,
     TableOf,
     cell,
+    data_table,
     ends,
     evenly,
     facts,
@@ -38,7 +39,6 @@ from .figures import (
     word,
 )
 from .glance import whole_report
-from .labels import data_table
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 from .time import MAX_HOSTS, hosts_text
 

@@ -19,7 +19,7 @@ from ..judge.judged import judge
 from ..record.metrics import METRICS, Metric, Unit
 from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
 from ..record.verdict import Estimate
-from .labels import labels_of
+from .figures import labels_of
 from .sections import TAG
 
 _UNITS: dict[Unit, tuple[str, str]] = {

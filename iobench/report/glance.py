@@ -11,8 +11,7 @@ from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
 from ..record.run import RunRecord, TrainingRecord
 from ..record.verdict import Verdict
 from .again import again_sections
-from .figures import facts, sentence, some
-from .labels import tags_text
+from .figures import facts, sentence, some, tags_text
 from .sections import LEVELS, Findings, FirstScreen, Headline, Section, Table, how_many, joined
 
 UTILIZATION = "accelerator_utilization_sustained"

@@ -35,6 +35,7 @@ from .figures import (
     TableOf,
     capital,
     cell,
+    data_table,
     ends,
     evenly,
     interval_of,
@@ -46,7 +47,6 @@ from .figures import (
     word,
 )
 from .glance import whole_report
-from .labels import data_table
 from .sections import Cell, FirstScreen, Item, KeyFigure, Section, Table, joined
 from .time import MAX_HOSTS, hosts_text
 

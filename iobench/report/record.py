@@ -17,9 +17,8 @@ from ..record.run import (
     TrainingRecord,
 )
 from . import checkpoint, kv_cache, model_load, run, serving
-from .figures import TableOf, word
+from .figures import TableOf, labels_of, tags_text, word
 from .glance import UTILIZATION, bottleneck_text
-from .labels import labels_of, tags_text
 from .sections import Cell, FirstScreen, Prose, Section, Table, Value
 
 

@@ -13,14 +13,18 @@ from .advise import tried_sections
 from .answer import answer
 from .checkpoint import saves_section
 from .curve import curve_section
-from .fed import fed_sections
-from .figures import NO_REASON, Given, Medians, TableOf, lacking, listed, together, word
+from .figures import NO_REASON, Given, Medians, TableOf, data_table, lacking, listed, together, word
 from .glance import UTILIZATION, cold_reads, whole_report
-from .labels import data_table
 from .loader import library_section, user_section
 from .sections import Cell, Item, Items, Prose, Section, Table, joined
 from .serving import log_table
-from .stages import ablation_section, ceiling_section, local_cache_section, rate_over_time
+from .stages import (
+    ablation_section,
+    ceiling_section,
+    fed_sections,
+    local_cache_section,
+    rate_over_time,
+)
 from .time import device_sections, host_section, hosts_text, time_section
 from .timeline import event_sections
 

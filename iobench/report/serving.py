@@ -32,6 +32,7 @@ from .figures import (
     T,
     TableOf,
     cell,
+    data_table,
     ends,
     interval,
     interval_of,
@@ -41,7 +42,6 @@ from .figures import (
     tone_of,
 )
 from .glance import whole_report
-from .labels import data_table
 from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, Value, joined
 
 Parts = Mapping[str, str]

@@ -10,9 +10,8 @@ from ..base.text import quoted
 from ..base.units import counted, format_count
 from ..record.sweep import Sweep, describe, setting_text
 from .again import kept_sections
-from .figures import ENDS, RANGE, TableOf, cell, interval, lacking, listed, word
+from .figures import ENDS, RANGE, TableOf, add_tags, cell, interval, lacking, listed, word
 from .glance import ended
-from .labels import add_tags
 from .sections import (
     Cell,
     Chart,

@@ -14,8 +14,8 @@ from ..base.errors import TargetRefusedError, UsageError
 from ..base.filesystem import require_room
 from ..base.payload import fill
 from ..storage.base import Buffer, Guarded, Storage, innermost, local_root
+from ..storage.files import ReadWindow
 from ..storage.locks.held import Held
-from ..storage.window import ReadWindow
 from .models import DTYPES, ModelTensor, ServedModel, shards_of
 from .weights import INDEX, SUFFIX, WEIGHTS, MadeBy, Weights, header_bytes, made_by, read_weights
 

@@ -20,8 +20,8 @@ from ..base.documents import parse_json, require_place
 from ..base.errors import DatasetError, NoRoomError
 from ..base.units import format_bytes
 from ..storage.base import Storage, exists, innermost, local_root, read_object
+from ..storage.files import ReadWindow
 from ..storage.markers import Marked
-from ..storage.window import ReadWindow
 from .models import DTYPES
 
 INDEX = "model.safetensors.index.json"

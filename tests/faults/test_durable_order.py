@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.data.generator.journal import JOURNAL
+from iobench.data.generator.target import JOURNAL
 from iobench.record.manifest import MANIFEST, SAMPLES, SHARDS
 from iobench.storage.base import Sink
 from iobench.storage.local.storage import LocalStorage

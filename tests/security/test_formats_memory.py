@@ -33,9 +33,9 @@ from iobench.record.manifest import Manifest
 from iobench.record.tables import check_claims
 from iobench.record.training import EVENT_COLUMNS
 from iobench.settings.workload import ReaderSpec
+from iobench.storage.files import ReadWindow
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
-from iobench.storage.window import ReadWindow
 from tests.children import in_child
 
 LITTLE = 3 * ALWAYS_FITS

@@ -16,7 +16,7 @@ from iobench.data.scan import sandbox, scan
 from iobench.data.scan.index import FINDERS
 from iobench.data.scan.samples import ShardSamples
 from iobench.data.scan.sandbox import Sandbox
-from iobench.storage.window import ReadWindow
+from iobench.storage.files import ReadWindow
 from tests.looking import stored_as
 
 DATA = bytes(range(200))

@@ -18,7 +18,7 @@ from iobench.record.job import WorkloadFacts
 from iobench.record.run import TrainingRecord
 from iobench.record.sweep import SweepPoint, save_sweep
 from iobench.record.training import TrainingRun
-from iobench.runner.sweeping.takeup import Given, take_up
+from iobench.runner.sweeping.confirm import Given, take_up
 from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.servers.listener import Listener, listener

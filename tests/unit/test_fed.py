@@ -21,7 +21,7 @@ from iobench.record.curve import StorageCurve
 from iobench.record.run import TrainingRecord
 from iobench.record.training import Ceiling, CeilingDetails, FindMax, FindMaxPoint
 from iobench.record.verdict import Estimate, Fed, FedAt, RunCurve
-from iobench.report.fed import number_text
+from iobench.report.stages import number_text
 from tests import curves
 from tests.curves import point
 from tests.unit.conftest import build_events, build_run

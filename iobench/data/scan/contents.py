@@ -12,7 +12,7 @@ import xxhash
 from ...base.buffers import Buffer
 from ...base.limits import DECODING_MARGIN
 from ...storage.base import Entry, Storage
-from ...storage.window import ReadWindow
+from ...storage.files import ReadWindow
 from ..codecs import CODECS
 from ..contents import CONTENTS
 from ..contents.base import Content

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.limits import MAX_EXPANSION
-from ...storage.window import ByteSource, Pages
+from ...storage.files import ByteSource, Pages
 from .samples import Int64, ShardSamples, suffix_of
 
 _DEFLATE = 1

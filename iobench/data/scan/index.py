@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...base.limits import MAX_PAX_HEADER
-from ...storage.files import Seekable
-from ...storage.window import Pages, ReadWindow
+from ...storage.files import Pages, ReadWindow, Seekable
 from ..formats import FORMATS
 from ..formats.lmdb import Tree
 from ..formats.tfrecord import masked_crc

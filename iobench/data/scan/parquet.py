@@ -17,7 +17,7 @@ import numpy as np
 
 from ...base.limits import check_plausible
 from ...base.text import printable
-from ...storage.window import ByteSource
+from ...storage.files import ByteSource
 from ..formats.parquet import Parquet
 from ..formats.parquet_rows import Rows
 from ..formats.parquet_shard import ParquetShard

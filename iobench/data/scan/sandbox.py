@@ -33,7 +33,7 @@ import numpy as np
 from ...base.buffers import Buffer
 from ...base.limits import SANDBOX_BYTES, SANDBOX_BYTES_PER_S, SANDBOX_S, plausible
 from ...base.processes import die_with_parent
-from ...storage.window import ByteSource, ReadWindow
+from ...storage.files import ByteSource, ReadWindow
 from .samples import ShardSamples, damaged
 
 _SIZE = struct.Struct("<Q")

@@ -37,7 +37,7 @@ from ...record.manifest import (
 from ...settings.base import build
 from ...settings.dataset import DatasetSpec
 from ...storage.base import Entry, Storage, innermost, local_root
-from ...storage.window import ReadWindow
+from ...storage.files import ReadWindow
 from ..codecs import CODECS
 from ..contents import CONTENTS
 from ..formats import FORMATS

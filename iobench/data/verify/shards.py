@@ -16,7 +16,7 @@ from ...base.buffers import Buffer, private
 from ...base.errors import DatasetError, MissingObjectError, ShortObjectError, StorageError
 from ...record.manifest import Manifest
 from ...storage.base import Storage
-from ...storage.window import WINDOW_BYTES, ReadWindow
+from ...storage.files import WINDOW_BYTES, ReadWindow
 from ..dataset import ResolvedSpec
 from ..formats.base import BlockRows, Blocks, Framed
 from ..generator.pool import working_on

@@ -26,7 +26,7 @@ from ...data.scan.parquet import opened
 from ...record.manifest import Manifest
 from ...record.packing import DATA
 from ...storage.base import Storage
-from ...storage.window import ReadWindow
+from ...storage.files import ReadWindow
 
 Label = int | str | bytes
 

@@ -30,17 +30,17 @@ from ..base import (
 )
 from .clients import check_installed, versions
 from .clients.base import Client, ObjectInfo, Upload, Wired
-from .connection import OwnConnection
-from .deletion import Deletions, NoConnectionError
+from .connection import Deletions, NoConnectionError, OwnConnection
 from .errors import Failure, Kind, explain
 from .options import NAMES, S3Options, parse_options
 from .session import (
     ENFORCED,
     UNKNOWN,
     NewObject,
+    ParallelUpload,
     Session,
+    UploadSink,
 )
-from .sink import ParallelUpload, UploadSink
 from .wire import S3Wire, proxies_of_environment
 
 T = TypeVar("T")
