@@ -87,6 +87,7 @@ class Evidence:
     shares: Shares  # where the time of the repetitions went
     # the share of the fill, where a budget cut the repetitions: no part of ``shares`` and ``gains``
     cut_fill: float
+    after_fill: bool  # ``measured`` and ``utilization`` differ from those of the whole time by it
     # they look fed after it, but perhaps only by batches that were made during the fill
     drained: bool
     gains: dict[str, Estimate]  # of the stages that were left out

@@ -120,6 +120,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         intervals=_intervals(doc),
         shares=replace(shares, fill=None) if cut else shares,
         cut_fill=fill,
+        after_fill=fill > NOISE_OF_FILL,
         drained=drained,
         gains={
             each.stage: _beside(each.stage, each.gain, lasts)
@@ -160,14 +161,18 @@ def _as_ceilings_allow(found: Evidence, made_after: float) -> Evidence:
 
     ``made_after``: the smallest share of these batches that can't be from the fill. Where they came
     faster than the lowest ceiling allows, that ceiling is what lasts, as far as that share allows.
+    Without ceilings, accelerators that starve don't get more than the whole time tells.
     """
     # That of the CPU comes from these repetitions, too.
     rate, lowest, busy = found.measured, replace(found, cpu=None).predicted, found.utilization
-    if not rate or lowest is None:
+    if not rate:
         return found
-    lasts = min(rate, max(lowest, rate * max(made_after, 1 - found.cut_fill)))
+    if found.storage is None and found.prep is None and found.loader is None:
+        lowest = rate if found.fed or found.drained else 0.0
+    whole = 1 - found.cut_fill
+    lasts = min(rate, max(rate if lowest is None else lowest, rate * max(made_after, whole)))
     busy = None if busy is None else busy * lasts / rate
-    return replace(found, measured=lasts, utilization=busy)
+    return replace(found, measured=lasts, utilization=busy, after_fill=lasts > rate * whole)
 
 
 def _after(utilization: float, measured: Summary | None, lasts: Lasting | None) -> float:

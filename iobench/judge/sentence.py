@@ -9,7 +9,7 @@ from statistics import median
 from ..base.units import counted, format_count, format_duration, format_percent, percent_beside
 from ..record.verdict import Fed, Verdict
 from .changes_storage import enough_in_flight, stragglers, told
-from .evidence import DRAINED, NOISE_OF_FILL, Decision, Evidence
+from .evidence import DRAINED, Decision, Evidence
 from .promise import in_headline
 from .rules_ranks import rank_name
 from .statistics import NOISE
@@ -185,7 +185,7 @@ def _without_utilization(
 def _busy(evidence: Evidence) -> str:
     saves = evidence.job.saves
     between = " between saves" if saves is not None and saves.saves else ""
-    between += " after the first batch" if evidence.cut_fill > NOISE_OF_FILL else ""
+    between += " after the first batch" if evidence.after_fill else ""
     if evidence.lasting is not None and evidence.mean_utilization is not None:
         mean = percent_beside(evidence.mean_utilization, evidence.required)
         between += f" after the rate fell, {mean} over the whole time"
@@ -354,7 +354,7 @@ def _fell(evidence: Evidence, found: Verdict) -> str:
     """Which rate that is: that after a fall which stayed, or after the fill of what was cut."""
     lasts = evidence.lasting
     if lasts is None:
-        return " after the first batch" if evidence.cut_fill > NOISE_OF_FILL else ""
+        return " after the first batch" if evidence.after_fill else ""
     times = f", {found.headroom:.2f} x the demand" if found.headroom and _is_lasting(found) else ""
     return (
         f" after its rate fell from {format_count(lasts.before)} samples/s within "

@@ -554,6 +554,20 @@ def test_an_interval_that_excludes_nothing_is_not_shown(
     assert ("[" in shown(Estimate(value=3.44, low=low, high=high))) == shows
 
 
+@pytest.mark.parametrize(("busy", "steps", "lasts"), [(0.40, 16, 180), (0.80, 80, 711)])
+def test_a_cut_run_without_ceilings_does_not_count_the_batches_of_the_fill(
+    cut: Cut, busy: float, steps: int, lasts: float
+) -> None:
+    """Up to 8 of the 8 and of the 72 batches after the first ones were made before.
+
+    On a storage of 200 samples/s, 259 were said to last.
+    """
+    unknown = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
+    doc = cut(busy=busy, steps=steps, rates=unknown)
+    assert judge(doc).evidence.measured == pytest.approx(lasts, rel=0.01)
+    assert ("after the first batch" in doc.job.verdict.sentence) == (lasts > 450 * busy)
+
+
 def test_a_utilization_that_is_not_known_after_the_first_batch_says_so(cut: Cut) -> None:
     """It is far below what is required, beside a sentence that says that no change is needed."""
     doc = cut(busy=0.98, steps=16, rates={"prep": 1200})
