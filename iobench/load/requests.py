@@ -123,6 +123,18 @@ class Stats(NamedTuple):
     requests: int = 0  # reads and opens that the worker asked for, ``ReadEngine.issued``
     worker: int = 0  # the system's number of the thread that made it; of a process, its first one
 
+    def columns(self) -> dict[str, int]:
+        """The columns of a step's event that its batch tells."""
+        return {
+            "samples": self.samples,
+            "bytes_read": self.bytes_read,
+            "sample_bytes": self.sample_bytes,
+            "read_ns": self.read_ns,
+            "prep_ns": self.prep_ns,
+            "retries": self.retries,
+            "throttled": self.throttled,
+        }
+
 
 def own_stats(
     *, samples: int, stored: int, started_ns: int, read_ns: int, prep_ns: int, again: Retries

@@ -74,7 +74,7 @@ class Counters:
         return (self._state[place] for place in range(column, len(self._state), _WIDTH))
 
 
-MAX_STOPS = 64
+MAX_PAUSES = 64
 """Times that are kept of each rank."""
 
 _LOOK_NS = 100_000_000
@@ -87,7 +87,7 @@ _SLACK_NS = 500_000_000
 """By so much, the times that the parent saw may exceed those in which a rank stood still."""
 
 
-class Stops:
+class Pauses:
     """When the processes of ranks stood still; made before they are forked, and they read it.
 
     A process can't see that itself: to one that waits for a batch, the wait is only longer. The
@@ -98,7 +98,7 @@ class Stops:
     def __init__(self, ranks: int) -> None:
         fork = multiprocessing.get_context("fork")
         self._used = fork.RawArray(ctypes.c_int64, ranks)
-        self._times = [fork.RawArray(ctypes.c_int64, 2 * MAX_STOPS) for _ in range(ranks)]
+        self._times = [fork.RawArray(ctypes.c_int64, 2 * MAX_PAUSES) for _ in range(ranks)]
         self._looked_ns = 0
 
     def of(self, rank: int) -> list[tuple[int, int]]:
@@ -123,7 +123,7 @@ class Stops:
         times, used = self._times[rank], self._used[rank]
         if used and times[2 * used - 1] >= began_ns:
             times[2 * used - 1] = ended_ns
-        elif used < MAX_STOPS:
+        elif used < MAX_PAUSES:
             times[2 * used], times[2 * used + 1] = began_ns, ended_ns
             self._used[rank] += 1
 
@@ -134,10 +134,12 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def lost_in_waits(events: Columns, starts: Mapping[int, int], stops: list[tuple[int, int]]) -> None:
+def lost_in_waits(
+    events: Columns, starts: Mapping[int, int], pauses: list[tuple[int, int]]
+) -> None:
     """Take the time in which a rank stood still out of its waits for batches: it is lost.
 
-    ``events``: of the rank, and changed; ``starts``: of each epoch, and ``stops`` as ``Stops.of``.
+    ``events``: of the rank, and changed; ``starts``: of each epoch; ``pauses``: as ``Pauses.of``.
     A rank that took a batch meanwhile did not stand still. What is lost in steps is known already.
     """
     epochs = events["epoch"]
@@ -145,7 +147,7 @@ def lost_in_waits(events: Columns, starts: Mapping[int, int], stops: list[tuple[
     # How the wait lies within several steps that share a row is not known.
     later = np.append(begin[1:], np.iinfo(np.int64).max)[: len(begin)]
     end = np.where(events["steps"] == 1, begin + events["wait_ns"], later)
-    for began, ended in stops:
+    for began, ended in pauses:
         if ended - began < MADE_UP_NS:
             continue
         both = np.minimum(ended, end) - np.maximum(began, begin)

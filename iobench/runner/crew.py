@@ -32,7 +32,7 @@ from ..base.interrupts import defer_interrupts
 from ..base.processes import die_with_parent, set_rank
 from ..load.loader import single_threaded, worker_death
 from ..storage.scratch import scratch
-from .counters import Stops
+from .counters import Pauses
 from .messages import HURRY, Answer, Command, Failed, Link, Stop, Task
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -164,7 +164,7 @@ class ForkedCrew:
             fork.Process(target=_rank, args=(task, link, self._groups), daemon=False)
             for link in links
         ]
-        self._stops: Stops | None = getattr(task, "stops", None)
+        self._pauses: Pauses | None = getattr(task, "pauses", None)
         self._held = ExitStack()
 
     def start(self) -> None:
@@ -192,13 +192,13 @@ class ForkedCrew:
         """Wait for messages while the ranks work; return the connections that have some."""
         began_ns = time.monotonic_ns()
         ready = wait(connections, timeout=timeout_s)
-        if self._stops is not None:
+        if self._pauses is not None:
             alive = {
                 rank: process.pid
                 for rank, process in zip(self.ranks, self.processes, strict=True)
                 if process.pid is not None
             }
-            self._stops.waited(alive, began_ns, timeout_s)
+            self._pauses.waited(alive, began_ns, timeout_s)
         return [*ready]
 
     def _process(self, rank: int) -> BaseProcess:

@@ -25,7 +25,7 @@ from iobench.load.requests import Stats
 from iobench.record.host import JobHost
 from iobench.record.training import MAX_WORKERS, Epoch, Repetition, WorkerLoad
 from iobench.record.verdict import RankTime
-from iobench.runner.counters import Stops, WorkerBook, lost_in_waits, slowest
+from iobench.runner.counters import Pauses, WorkerBook, lost_in_waits, slowest
 from iobench.settings.workload import subject_of
 from tests.processes import wait_until
 from tests.unit.conftest import build_events, build_run
@@ -336,21 +336,21 @@ def test_what_is_lost_in_waits(stop: tuple[float, float], lost: list[float]) -> 
 
 
 def test_a_parent_sees_which_rank_stands_still() -> None:
-    stops = Stops(2)
+    pauses = Pauses(2)
     child = subprocess.Popen(["sleep", "1000"])
 
     def seen() -> bool:
-        stops.waited({0: os.getpid(), 1: child.pid}, time.monotonic_ns(), 0.2)
-        return any(ended > began for began, ended in stops.of(1))
+        pauses.waited({0: os.getpid(), 1: child.pid}, time.monotonic_ns(), 0.2)
+        return any(ended > began for began, ended in pauses.of(1))
 
     try:
         child.send_signal(signal.SIGSTOP)
         wait_until(seen, "a process that is stopped was not seen")
-        assert stops.of(0) == []
+        assert pauses.of(0) == []
     finally:
         child.kill()
         child.wait()
     now = time.monotonic_ns()
-    stops.waited({0: os.getpid()}, now - 5 * S, 0.2)  # a wait of 0.2 s that lasted for 5
-    ((began, ended),) = stops.of(0)
+    pauses.waited({0: os.getpid()}, now - 5 * S, 0.2)  # a wait of 0.2 s that lasted for 5
+    ((began, ended),) = pauses.of(0)
     assert (began, ended >= now) == (now - 5 * S, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import signal
 import time
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 
 from ...accelerate import ACCELERATORS
 from ...accelerate.base import Closes, Imports, Prepares, RankPlace, Samples, Tells, device_of_rank
-from ...accelerate.emulated import EmulatedAccelerator, beyond
+from ...accelerate.emulated import EmulatedAccelerator
 from ...base.errors import LostRankError
 from ...host.fetched import fetched_by_family
 from ...host.timeline import Recorder, StepEvent
@@ -20,6 +19,7 @@ from ...judge.figures.requests import growth_of
 from ...load import LibraryLoader, build_loader
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader
+from ...load.requests import Stats
 from ...load.slots import DeviceFeed, Staged
 from ...record.job import LoaderFacts
 from ...record.training import RankLog
@@ -29,25 +29,18 @@ from ...settings.workload import LogSpec
 from ...subject.factory import end_children
 from ...subject.loader import UserBatch, UserLoader, open_user_loader
 from ..barrier import StepAgreement, StepBarrier, stops_soon
-from ..counters import Counters, Stops, WorkerBook, lost_in_waits
+from ..counters import Counters, Pauses, WorkerBook, lost_in_waits
 from ..messages import HURRY, Link, ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
-
-_PATIENCE_IN_ROUNDS = 10
-"""A phase may take this many times its limit longer, to finish its rounds."""
-
-_PATIENCE_IN_FILLS = 2
-"""Or this many times as long as its rounds take at the pace of the first batch, if that is more:
-a phase that ends within its first round has no rate."""
-
-
-_Copied = tuple[Batch | UserBatch, Samples]
+from .evaluation import Evaluation
+from .stopping import Stopping
+from .together import Follower, GroupEpochs, InStep
 
 
 class Load:
     """The task of a phase.
 
-    ``counters``: what its ranks have done so far; ``stops``: when they stood still.
+    ``counters``: what its ranks have done so far; ``pauses``: when they stood still.
     ``barrier``: at which the ranks meet, if they step together and are not all on this host.
     ``meeting``: the URL at which the ranks meet, if they exchange gradients.
     """
@@ -59,13 +52,11 @@ class Load:
         kind: object = ACCELERATORS.load(phase.accelerator.kind)
         if isinstance(kind, Imports):
             kind.import_early()
-        self.counters, self.stops = Counters(phase.accelerators), Stops(phase.ranks)
-        # Of each rank that reads, for the others of its group: twice the epoch that it reads or is
-        # about to begin, one more at the epoch's end, or _DONE.
-        self.places = multiprocessing.get_context("fork").RawArray("q", phase.accelerators)
-        self.together = self.barrier = None
+        self.counters, self.pauses = Counters(phase.accelerators), Pauses(phase.ranks)
+        self.groups = GroupEpochs(phase.accelerators)
+        self.agreement = self.barrier = None
         if meeting is not None:
-            self.together = StepAgreement(barrier or StepBarrier(phase.accelerators))
+            self.agreement = StepAgreement(barrier or StepBarrier(phase.accelerators))
         if phase.in_step:
             self.barrier = StepBarrier() if barrier is None else barrier
 
@@ -76,56 +67,63 @@ class Load:
 
     def run(self, link: Link) -> None:
         try:
-            if link.rank >= self.phase.accelerators:
-                _Follower(self, link).run()
-            else:
+            reader = link.rank % self.phase.accelerators
+            if link.rank == reader:
                 _Stepper(self, link).run()
+            else:
+                assert self.barrier is not None
+                Follower(link, self.barrier, self.groups, reader).run()
         except LostRankError:
             if not stops_soon(link.stopped):  # else the rank that was lost says why
                 raise
 
 
-_DONE = -1
+class _Input:
+    """The batches of an epoch one after the other, and the samples of the last one.
 
-
-class _Follower:
-    """A rank of a group that does not read: it waits at the barrier while its group's reader steps.
-
-    It gets the reader's batch over the network of the accelerators, computes at the same time, and
-    records nothing: what it waits for is what its reader waits for.
+    A batch is held until the next one has come, as by ``for batch in loader``. With ``ahead`` a
+    thread fetches the next batch and copies it to the device while a step goes on; then a batch is
+    held only until the next one is asked for.
     """
 
-    def __init__(self, task: Load, link: Link) -> None:
-        assert task.barrier is not None
-        self.barrier, self.link, self.places = task.barrier, link, task.places
-        self.reader = link.rank % task.phase.accelerators
-        signal.signal(HURRY, lambda number, frame: os._exit(0))
+    def __init__(
+        self, batches: Iterator[Batch | UserBatch], feed: DeviceFeed | None, *, ahead: bool
+    ) -> None:
+        self._batches, self._feed = batches, feed
+        self._ahead = Staged(self._next) if ahead else None
+        self._batch: Batch | UserBatch | None = None
+        self.samples: Samples | None = None
 
-    def run(self) -> None:
-        began, epoch, stopped = time.process_time_ns(), 0, self.link.stopped
-        while not stopped.value and self.places[self.reader] != _DONE:
-            self.barrier.join(epoch, stopped)
-            self.link.send(ReadyForEpoch(epoch))
-            if not isinstance(self.link.receive(), Start):
-                break
-            while self.places[self.reader] == 2 * epoch:
-                if self.barrier.wait(epoch, 0, stopped) is None:
-                    break
-            self.barrier.leave(epoch, stopped)
-            while self.places[self.reader] == 2 * epoch + 1 and not stopped.value:
-                time.sleep(0.001)
-            epoch += 1
-        cpu_s = (time.process_time_ns() - began) / 1e9
-        self.link.send(
-            Recorded(
-                columns={},
-                cpu_s=cpu_s,
-                complete=True,
-                startups={},
-                fetched={},
-                loader=LoaderFacts(),
-            )
-        )
+    def take(self) -> Stats | None:
+        """Wait for the next batch; return what it cost, None after the last one."""
+        if self._ahead is None:
+            self._batch = next(self._batches, None)
+        else:
+            self.drop()  # its slot is free for the batch after the next
+            self._batch, self.samples = self._ahead.take() or (None, None)
+        return self._batch.stats if self._batch is not None else None
+
+    def copy(self) -> int:
+        """Have ``samples`` on the device; return the nanoseconds that this took now."""
+        if self._ahead is not None or self._batch is None:
+            return 0
+        self.samples, took_ns = self._on_device(self._batch)
+        return took_ns
+
+    def drop(self) -> None:
+        """Hold no batch."""
+        self._batch = self.samples = None
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _next(self) -> tuple[Batch | UserBatch, Samples] | None:
+        batch = next(self._batches, None)
+        return None if batch is None else (batch, self._on_device(batch)[0])
+
+    def _on_device(self, batch: Batch | UserBatch) -> tuple[Samples, int]:
+        return (batch, 0) if self._feed is None else self._feed.copy(batch)
 
 
 class _Stepper:
@@ -133,9 +131,7 @@ class _Stepper:
 
     def __init__(self, task: Load, link: Link) -> None:
         self.phase, self.rank, self.link = task.phase, link.rank, link
-        self.counters, self.stops, self.stopped = task.counters, task.stops, link.stopped
-        self.barrier, self.together = task.barrier, task.together
-        self.places = task.places
+        self.counters, self.pauses, self.groups = task.counters, task.pauses, task.groups
         phase = self.phase
         self.may_hang = False
         self.pid = os.getpid()
@@ -157,15 +153,18 @@ class _Stepper:
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
         self.saver = phase.saving.saver(link) if phase.saving else None
-        self.evaluator = self._build_evaluator() if phase.evaluation is not None else None
-        self.evaluated = Recorder()
+        self.evaluation: Evaluation | None = None
+        if phase.evaluation is not None and isinstance(phase.reader, BatchReader):
+            self.evaluation = Evaluation(phase, phase.evaluation, phase.reader, self.rank)
+        self.in_step = InStep(
+            task.barrier,
+            task.agreement,
+            link.stopped,
+            emulated=isinstance(self.accelerator, EmulatedAccelerator),
+        )
+        together = self.loader.round_batches if self.loader is not None else 1
+        self.stopping = Stopping(phase, link.stopped, round_batches=together)
         self.logs: list[RankLog] = []
-        self.emulated = isinstance(self.accelerator, EmulatedAccelerator)
-        self.done = 0
-        self.common = 0  # steps so far, counted alike by all ranks that are in step
-        self.spent_ns = 0
-        self.filled_ns = 0  # until the first batch was there
-        self.complete = True
         self.startups: dict[int, float | None] = {}
         self.starts: dict[int, int] = {}  # by epoch, in nanoseconds of the monotonic clock
         self.late_starts: dict[int, float] = {}
@@ -199,65 +198,6 @@ class _Stepper:
             chain=phase.epochs == 0,
         )
 
-    def _build_evaluator(self) -> BatchLoader | LibraryLoader | None:
-        """The loader of the shards that are held out, in the order of their samples."""
-        phase, spec = self.phase, self.phase.evaluation
-        if spec is None or not isinstance(phase.reader, BatchReader):
-            return None
-        return build_loader(
-            phase.reader.clone(),
-            phase.loading,
-            phase.reading.model_copy(update={"shuffle": False, "tail": "keep"}),
-            batch_size=spec.batch_size or phase.batch_size,
-            rank=self.rank,
-            world=phase.accelerators,
-            shards=phase.held_out,
-        )
-
-    def _evaluate(self, loader: BatchLoader | LibraryLoader, epochs: int) -> None:
-        """A pass over what is held out after so many epochs; its steps are recorded apart."""
-        spec = self.phase.evaluation
-        assert spec is not None
-        passes, rest = divmod(epochs, spec.epochs_between)
-        if rest:
-            return
-        change = {"step_time": spec.step_time or self.phase.accelerator.step_time}
-        asked_for = self.phase.accelerator.model_copy(update=change)
-        accelerator = ACCELERATORS.load(asked_for.kind)(asked_for)
-        accelerator.start()
-        now = time.monotonic_ns
-        start = asked = now()
-        batches = iter(loader)
-        step = 0
-        while not self.stopped.value:
-            with self._in_storage():
-                batch = next(batches, None)
-            if batch is None:
-                break
-            ready, stats = now(), batch.stats
-            share = stats.samples / (spec.batch_size or self.phase.batch_size)
-            busy, late = accelerator.step(batch, ready, share)
-            self.evaluated.record(
-                StepEvent(
-                    epoch=passes - 1,
-                    step=step,
-                    start_ns=asked - start,
-                    wait_ns=ready - asked,
-                    busy_ns=busy,
-                    late_ns=late,
-                    samples=stats.samples,
-                    bytes_read=stats.bytes_read,
-                    sample_bytes=stats.sample_bytes,
-                    read_ns=stats.read_ns,
-                    prep_ns=stats.prep_ns,
-                    retries=stats.retries,
-                    throttled=stats.throttled,
-                )
-            )
-            del batch
-            asked = now()
-            step += 1
-
     def _device(self) -> DeviceFeed:
         spec = self.phase.accelerator
         device = device_of_rank(spec.device or "cpu", self.link.local)
@@ -267,18 +207,17 @@ class _Stepper:
         return feed
 
     def run(self) -> None:
-        epoch = 0
-        while self._goes_on(epoch):
+        complete, epoch = True, 0
+        while self.in_step.any(not self.stopping.before_epoch(epoch)):
             if epoch and self.loader is not None and self.phase.evicts:
                 self.loader.release_maps()
             counted = fetched_by_family() if self.phase.counts_fetched else None
-            if self.barrier is not None:
-                self.barrier.join(epoch, self.stopped)
-            self.places[self.rank] = 2 * epoch
+            self.in_step.join(epoch)
+            self.groups.begin(self.rank, epoch)
             self.link.send(ReadyForEpoch(epoch))
             command = self.link.receive()
             if not isinstance(command, Start):
-                self.complete = False
+                complete = False
                 break
             start = self.starts[epoch] = command.at_ns
             if self.phase.counts_fetched:
@@ -288,53 +227,38 @@ class _Stepper:
             self.late_starts[epoch] = (time.monotonic_ns() - start) / 1e9
             before = self._progress()
             self._epoch(epoch, start)
-            self.spent_ns += time.monotonic_ns() - start
+            self.stopping.ended()
             if counted is not None and (now := fetched_by_family()) is not None:
                 self.fetched[epoch] = now - counted
             epoch += 1
-            if self.evaluator is not None and not self.stopped.value:
-                self._evaluate(self.evaluator, epoch)
+            if self.evaluation is not None and not self.stopping.told:
+                self.evaluation.after(epoch, self.link.stopped, self._in_storage)
             if self._progress() == before:
                 break  # nothing to read in this rank's share
-        self.places[self.rank] = _DONE
+        self.groups.close(self.rank)
         cpu_ns = self._cpu_ns()
         if self.saver is not None:
             with self._in_storage():
                 self.saver.close()
-        self._report(cpu_ns, complete=self.complete and not self.stopped.value)
+        self._report(cpu_ns, complete=complete and not self.stopping.told)
         if isinstance(self.accelerator, Closes):
             self.accelerator.close()
         if self.feed is not None:
             self.feed.close()
-        for loader in (self.evaluator, self.loader):
-            if loader is not None:
-                loader.shutdown()
-
-    def _goes_on(self, epoch: int) -> bool:
-        """Whether this rank takes part in ``epoch``; if ranks step together, all do or none."""
-        own = (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit()
-        return own if self.together is None else bool(self.together.any(own, self.stopped))
+        if self.evaluation is not None:
+            self.evaluation.loader.shutdown()
+        if self.loader is not None:
+            self.loader.shutdown()
 
     def _progress(self) -> int:
-        """The steps so far of this rank, or of all ranks that step together."""
-        return self.done if self.together is None else self.common
-
-    def _all_ready(self) -> int | None:
-        """Wait until all ranks that step together are ready for this step.
-
-        Returns the nanoseconds of the wait; None if this rank is to stop.
-        """
-        if self.together is None:
-            return 0
-        began = time.monotonic_ns()
-        going = self.together.any(True, self.stopped)
-        return time.monotonic_ns() - began if going else None
+        """The steps so far of this rank, or of all ranks that exchange gradients."""
+        return self.stopping.done if self.in_step.agreement is None else self.in_step.common
 
     def _accompany(self) -> None:
-        """Step without a batch as long as any of the ranks that step together has one."""
-        while self.together is not None and self.together.any(False, self.stopped):
+        """Step without a batch as long as any rank that exchanges gradients has one."""
+        while self.in_step.any(False):
             self.accelerator.step(None, time.monotonic_ns())
-            self.common += 1
+            self.in_step.common += 1
             if self.saver is not None:
                 self._checkpoint()
 
@@ -372,7 +296,8 @@ class _Stepper:
     def _report(self, cpu_ns: int, *, complete: bool) -> None:
         """Send what was recorded to the parent."""
         events = self.recorder.columns()
-        lost_in_waits(events, self.starts, self.stops.of(self.rank))
+        lost_in_waits(events, self.starts, self.pauses.of(self.rank))
+        evaluation = self.evaluation
         self.link.send(
             Recorded(
                 columns=events,
@@ -384,7 +309,7 @@ class _Stepper:
                 workers=self.book.loads(self.rank),
                 steps=self.accelerator.facts() if isinstance(self.accelerator, Tells) else None,
                 late_starts=self.late_starts,
-                evaluation=self.evaluated.columns() if self.evaluator is not None else {},
+                evaluation=evaluation.recorder.columns() if evaluation is not None else {},
                 logs=self.logs,
             )
         )
@@ -418,7 +343,7 @@ class _Stepper:
         assert self.saver is not None
         assert self.phase.saving is not None
         self.saver.poll()
-        number, rest = divmod(self.common, self.phase.saving.every)
+        number, rest = divmod(self.in_step.common, self.phase.saving.every)
         if rest:
             return 0
         began = time.monotonic_ns()
@@ -430,74 +355,36 @@ class _Stepper:
                 self.saver.save(number, command.at_ns)
         return time.monotonic_ns() - began
 
-    def _limit(self) -> bool:
-        phase = self.phase
-        if self.stopped.value:
-            return True
-        if phase.max_steps is not None and self.done >= phase.max_steps:
-            return True
-        return phase.limit_s is not None and self.spent_ns >= phase.limit_s * 1e9
-
-    def _may_stop(self, now: int, end: int) -> bool:
-        """Whether the time limit ends the epoch at this step.
-
-        Workers begin together, so batches arrive in rounds: one of each worker, or as many as it
-        reads ahead. A rate taken in the middle of a round misses the other, almost complete
-        batches, which for slow batches is most of the work. So rounds are finished, and there are
-        at least ``min_rounds``, unless the patience ends. With checkpoints, the phase ends after
-        one of them instead.
-        """
-        if now < end:
-            return False
-        if not self.phase.whole_rounds:
-            return True
-        together = self.loader.round_batches if self.loader is not None else 1
-        patience = max(
-            _PATIENCE_IN_ROUNDS * round((self.phase.limit_s or 0) * 1e9),
-            _PATIENCE_IN_FILLS * self.phase.min_rounds * self.filled_ns,
-        )
-        rounds, rest = divmod(self.done, together)
-        if self.phase.saving is not None:
-            rest = self.done % self.phase.saving.every
-        return (rounds >= self.phase.min_rounds and not rest) or now > end + patience
-
     def _epoch(self, epoch: int, start: int) -> None:
-        end: int | None = None
-        if self.phase.limit_s is not None:
-            end = start + round(self.phase.limit_s * 1e9) - self.spent_ns
+        self.stopping.begin(start)
+        self.in_step.begin()
         self.accelerator.start()
         if self.loader is None:
-            self._steps_alone(epoch, start, end)
+            self._steps_alone(epoch, start)
             self._accompany()
             return
         self.loader.set_epoch(epoch)
         batches: Iterator[Batch | UserBatch] = iter(self.loader)
         try:
-            self._steps(batches, epoch, start, end)
+            self._steps(batches, epoch, start)
             self._accompany()
         finally:
-            self.places[self.rank] = 2 * epoch + 1
-            if self.barrier is not None:
-                self.barrier.leave(epoch, self.stopped)
+            self.groups.end(self.rank, epoch)
+            self.in_step.leave(epoch)
             close = getattr(batches, "close", None)
             if close:
                 with self._in_storage():  # closing waits for batches that are being read
                     close()
 
-    def _steps_alone(self, epoch: int, start: int, end: int | None) -> None:
+    def _steps_alone(self, epoch: int, start: int) -> None:
         """Steps without batches: what the accelerator takes alone."""
-        now, max_steps = time.monotonic_ns, self.phase.max_steps
-        asked = start
-        step = 0
-        while (
-            not self.stopped.value
-            and (end is None or asked < end or step < self.phase.min_steps)
-            and (max_steps is None or self.done < max_steps)
-        ):
-            ready = now()
-            if (synced := self._all_ready()) is None:
+        asked, step = start, 0
+        while not self.stopping.before_step_alone(asked, step):
+            ready = time.monotonic_ns()
+            if (synced := self.in_step.all_ready()) is None:
                 break
             busy, late = self.accelerator.step(None, ready)
+            end = self.in_step.end_step(epoch, ready, busy, late, self._lost_ns())
             self.recorder.record(
                 StepEvent(
                     epoch=epoch,
@@ -505,75 +392,50 @@ class _Stepper:
                     start_ns=asked - start,
                     wait_ns=ready - asked,
                     busy_ns=busy,
-                    late_ns=late,
+                    late_ns=end.late_ns,
                     samples=self.phase.batch_size,
                     sync_ns=synced,
-                    lost_ns=self._lost_ns(),
+                    lost_ns=end.lost_ns,
                 )
             )
-            asked = now()
+            asked = time.monotonic_ns()
             step += 1
-            self.done += 1
-            self.common += 1
+            self.stopping.done += 1
 
-    def _steps(
-        self, batches: Iterator[Batch | UserBatch], epoch: int, start: int, end: int | None
-    ) -> None:
-        """Step through an epoch. Between two batches, none is held."""
-        phase, record, accelerator = self.phase, self.recorder.record, self.accelerator
+    def _steps(self, batches: Iterator[Batch | UserBatch], epoch: int, start: int) -> None:
+        """Step through an epoch."""
+        phase, in_step, now = self.phase, self.in_step, time.monotonic_ns
         own = self.loader if isinstance(self.loader, BatchLoader) else None
         if own is not None:
             self.book.begin(lasting=own.lasting)
-        now, max_steps = time.monotonic_ns, phase.max_steps
+        given = _Input(batches, self.feed, ahead=bool(phase.accelerator.staged))
+        log: StepLog | None = None
         first_read: int | None = None
-        stage = Staged(lambda: self._copied(batches)) if phase.accelerator.staged else None
-        batch = samples = log = None
-        asked = start
-        step = late = behind = 0
+        asked, step = start, 0
         try:
-            while True:
-                if self.stopped.value or (end is not None and self._may_stop(asked, end)):
-                    self.complete = self.complete and end is not None
-                    break
-                if max_steps is not None and self.done >= max_steps:
-                    break
+            while not self.stopping.before_batch(asked):
                 with self._in_storage():
-                    if stage is None:
-                        batch = next(batches, None)
-                    else:
-                        batch = samples = None  # its slot is free for the batch after the next
-                        batch, samples = stage.take() or (None, None)
+                    stats = given.take()
                 ready = now()
-                if batch is None:
+                if stats is None:
                     break
-                self.filled_ns = self.filled_ns or ready - start
-                copied = 0
-                if stage is None:
-                    samples, copied = (batch, 0) if self.feed is None else self.feed.copy(batch)
-                stats = batch.stats
-                late_before = late
-                if (synced := self._all_ready()) is None:
-                    self.complete = self.complete and end is not None
+                self.stopping.got(ready)
+                copied = given.copy()
+                if (synced := in_step.all_ready()) is None:
                     break
                 if phase.log is not None:
                     log = log or self._log(phase.log, epoch)
-                busy, late = accelerator.step(
-                    samples, ready + copied - behind, stats.samples / phase.batch_size
+                busy, late = self.accelerator.step(
+                    given.samples,
+                    ready + copied - in_step.behind_ns,
+                    stats.samples / phase.batch_size,
                 )
-                lost = self._lost_ns()
-                if self.barrier is None:
-                    self.common += 1
-                else:
-                    # An emulated step makes up for the delay of the step before it.
-                    ended = ready + copied + busy - late_before + lost if self.emulated else now()
-                    synced, behind = self._sync(epoch, ended, late)
-                    still = beyond(late + behind, busy) if self.emulated else 0
-                    lost, behind = lost + still, behind - still
-                    late += behind
+                end = in_step.end_step(epoch, ready + copied, busy, late, self._lost_ns())
                 saved = self._checkpoint() if self.saver is not None else 0
+                synced += end.sync_ns
                 if log is not None:
-                    synced += log.step(stats.samples, lambda: bool(self.stopped.value))
-                record(
+                    synced += log.step(stats.samples, lambda: self.stopping.told)
+                self.recorder.record(
                     StepEvent(
                         epoch=epoch,
                         step=step,
@@ -581,17 +443,11 @@ class _Stepper:
                         wait_ns=ready - asked,
                         copy_ns=copied,
                         busy_ns=busy,
-                        late_ns=late,
-                        samples=stats.samples,
-                        bytes_read=stats.bytes_read,
-                        sample_bytes=stats.sample_bytes,
-                        read_ns=stats.read_ns,
-                        prep_ns=stats.prep_ns,
-                        retries=stats.retries,
-                        throttled=stats.throttled,
+                        late_ns=end.late_ns,
                         checkpoint_ns=saved,
                         sync_ns=synced,
-                        lost_ns=lost,
+                        lost_ns=end.lost_ns,
+                        **stats.columns(),
                     )
                 )
                 if own is not None:
@@ -600,7 +456,7 @@ class _Stepper:
                     first_read = stats.started_ns
                 began, asked = asked, now()
                 step += 1
-                self.done += 1
+                self.stopping.done += 1
                 self.counters.add(
                     self.rank,
                     read=stats.bytes_read,
@@ -609,18 +465,14 @@ class _Stepper:
                     sync_ns=synced,
                     retries=stats.retries,
                 )
-            if log is not None and not self.stopped.value:
-                found, waits = log.end()
-                growth, grows = growth_of(waits)
-                told = None if growth is None else grows
-                self.logs.append(found.model_copy(update={"grows": told}))
+            if log is not None and not self.stopping.told:
+                self._keep_log(log)
         finally:
-            del batch, samples
+            given.drop()
             if log is not None:
                 log.close()
-            if stage is not None:
-                with self._in_storage():
-                    stage.close()
+            with self._in_storage():
+                given.close()
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
 
     def _log(self, spec: LogSpec, epoch: int) -> StepLog:
@@ -642,28 +494,8 @@ class _Stepper:
         """For how long the emulation stood still in this step; nobody makes up for that."""
         return self.accelerator.lost_ns if isinstance(self.accelerator, EmulatedAccelerator) else 0
 
-    def _copied(self, batches: Iterator[Batch | UserBatch]) -> _Copied | None:
-        """The next batch and its samples on the device. A thread does this while a step goes on."""
-        batch = next(batches, None)
-        if batch is None:
-            return None
-        return batch, batch if self.feed is None else self.feed.copy(batch)[0]
-
-    def _sync(self, epoch: int, end_ns: int, late_ns: int) -> tuple[int, int]:
-        """Wait at the barrier after a step, which ended nominally at ``end_ns``.
-
-        Its wake-up was late by ``late_ns``. Returns the nominal wait for the other ranks, and by
-        how much more than ``late_ns`` this rank is now behind the nominal opening of the barrier
-        (less, if negative), in nanoseconds. Each wake-up is late by a random time, and a barrier
-        would take the latest of all ranks. So the ranks agree on the nominal time, and the next
-        emulated step makes up for the rest. Steps that are not emulated make up for nothing: all of
-        their time at the barrier is a wait.
-        """
-        assert self.barrier is not None
-        opening = self.barrier.wait(epoch, end_ns, self.stopped)
-        now = time.monotonic_ns()
-        if opening is not None:
-            self.common = opening.number
-            if self.emulated:
-                return opening.at_ns - end_ns, now - opening.at_ns - late_ns
-        return max(0, now - end_ns - (late_ns if self.emulated else 0)), 0
+    def _keep_log(self, log: StepLog) -> None:
+        found, waits = log.end()
+        growth, grows = growth_of(waits)
+        told = None if growth is None else grows
+        self.logs.append(found.model_copy(update={"grows": told}))
