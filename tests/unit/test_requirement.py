@@ -13,12 +13,14 @@ from iobench.ask.capacity.measured import SizedJob, measured_storage
 from iobench.ask.capacity.requirement import Demand, requirement
 from iobench.base.errors import UsageError
 from iobench.data.dataset import layout_of
+from iobench.judge.figures.curve import conclude_curve
 from iobench.judge.rebuild import conclude
 from iobench.record.host import StorageFacts
 from iobench.record.training import CeilingDetails, FindMax
-from iobench.record.verdict import Estimate
+from iobench.record.verdict import Estimate, RunCurve
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
+from tests.curves import curve, point
 from tests.unit.conftest import build_run
 
 
@@ -105,6 +107,22 @@ def test_latency_comes_from_the_best_evidence() -> None:
     )
     assert stated.latency_s == 0.02
     assert size("resnet50-h100", Demand(accelerators=1, latency_s=0.5), doc).latency_s == 0.5
+
+
+@pytest.mark.parametrize(("most", "latency_s"), [(200.0, 0.00014), (1e5, 0.00513)])
+def test_the_time_that_a_full_storage_takes_for_a_read_is_not_its_latency(
+    most: float, latency_s: float
+) -> None:
+    """One read at a time takes 5.14 ms. A link of 200 reads/s is busy with it for 5 ms of these."""
+    points = [
+        point(1, 170, latency_p50_s=0.00514, latency_p99_s=0.0062),
+        *(point(2**number, most) for number in range(1, 5)),
+    ]
+    doc = build_run().with_job(curve=RunCurve(curve=conclude_curve(curve(points)), in_flight=8))
+    need = size("resnet50-h100", Demand(accelerators=1), doc)
+    assert need.latency_s == pytest.approx(latency_s)
+    assert need.latency_p99_s == pytest.approx(0.0062 - 1 / most, abs=1e-9)
+    assert need.reads_in_flight is not None
 
 
 @pytest.mark.parametrize(

@@ -413,6 +413,6 @@ def batch_lanes(
 
 def lognormal_sigma(median: float, p99: float | None) -> float:
     """The parameter of a lognormal distribution with this median and 99th percentile."""
-    if p99 is None or p99 <= median:
+    if p99 is None or p99 <= median or median <= 0:
         return 0.0
     return math.log(p99 / median) / NormalDist().inv_cdf(0.99)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...base.errors import UsageError
-from ...base.units import counted
+from ...base.units import counted, format_duration
 from ...judge.evidence import Evidence
 from ...judge.fed import StorageSupply, delivered
 from ...judge.figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reads_per_sample
 from ...judge.judged import accelerators_fed, judge
 from ...judge.statistics import of_all
-from ...record.curve import StorageCurve
+from ...record.curve import CurvePoint, StorageCurve
 from ...record.run import TrainingRecord
 from ...record.training import Ceiling
 from ...settings.dataset import DatasetSpec
@@ -231,10 +231,8 @@ def known_latency_p99(doc: TrainingRecord) -> float | None:
     if doc.storage.latency_s:
         stated = (doc.storage.model_extra or {}).get("latency_p99_s")
         return float(stated) if isinstance(stated, int | float) and stated > 0 else None
-    if doc.job.curve is not None and (points := doc.job.curve.curve.points):
-        first = points[0]
-        if first.in_flight <= max(1, len(doc.hosts)) and first.latency_p50_s:
-            return first.latency_p99_s
+    if (first := _first_point(doc)) is not None and first.latency_p99_s:
+        return max(0.0, first.latency_p99_s - _served_s(doc, first))
     return doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p99_s
 
 
@@ -242,18 +240,24 @@ def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
     """(seconds of one read, its source), from the best evidence.
 
     That is, in this order: the latency that a simulated storage states; the median of the storage's
-    curve with one read in flight; fio's median in records of older versions, which includes
-    queueing under its own load; Little's law on the fetch ceiling. The last one is reads
-    in flight over reads/s, an upper bound that includes queueing and the pauses of the reader.
+    curve with one read in flight, without the time that the storage is busy with a read where more
+    of them get no more from it (a storage with more bandwidth takes less); fio's median in records
+    of older versions, which includes queueing under its own load; Little's law on the fetch
+    ceiling. The last one is reads in flight over reads/s, an upper bound that includes queueing and
+    the pauses of the reader.
     """
     stated = doc.storage.latency_s
     if stated:
         return stated, "as the storage states"
-    if doc.job.curve is not None and (points := doc.job.curve.curve.points):
-        first = points[0]
-        if first.in_flight <= max(1, len(doc.hosts)) and first.latency_p50_s:
-            each = " on each host" if first.in_flight > 1 else ""
-            return first.latency_p50_s, f"the median with one read in flight{each}"
+    if (first := _first_point(doc)) is not None and first.latency_p50_s:
+        each, served = " on each host" if first.in_flight > 1 else "", _served_s(doc, first)
+        without = (
+            f", less {format_duration(served)} that its plateau takes for it" if served else ""
+        )
+        return (
+            max(0.0, first.latency_p50_s - served),
+            f"the median with one read in flight{each}{without}",
+        )
     median = doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
     if median:
         return median, "fio's median under its own load"
@@ -263,3 +267,16 @@ def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
             fetch * requests
         ), "at most, by Little's law from the fetch ceiling"
     return None, ""
+
+
+def _first_point(doc: TrainingRecord) -> CurvePoint | None:
+    """The point of the storage's curve with one read in flight on each host, with its latency."""
+    points = doc.job.curve.curve.points if doc.job.curve is not None else []
+    few = max(1, len(doc.hosts))
+    return next((each for each in points[:1] if each.in_flight <= few and each.latency_p50_s), None)
+
+
+def _served_s(doc: TrainingRecord, first: CurvePoint) -> float:
+    """Seconds that a storage takes for the reads of a point as fast as it can; 0: not known."""
+    most = doc.job.curve.curve.plateau_reads_per_s if doc.job.curve is not None else None
+    return 0.0 if most is None or not most.value else first.in_flight / most.value
