@@ -14,6 +14,7 @@ __version__ = "1.0.0"
 
 __all__ = [
     "Accelerator",
+    "Answer",
     "Batch",
     "BatchLoader",
     "BusError",
@@ -71,6 +72,7 @@ __all__ = [
     "WorkerError",
     "Workload",
     "__version__",
+    "command",
     "compare",
     "generate",
     "generate_dataset",
@@ -92,7 +94,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .accelerate.base import Accelerator
-    from .api import Run, compare, generate, open_run, run
+    from .api import Answer, Run, command, compare, generate, open_run, run
     from .ask.compare.comparison import Comparison
     from .base.errors import (
         BusError,

@@ -1,19 +1,21 @@
 """The Python interface: the verbs of the command line as functions that return objects.
 
 ``generate`` makes a dataset, ``open_dataset`` finds one, ``make_loader`` reads it in your own
-training, ``run`` measures it, and ``compare`` compares runs. All of them can be imported from
-``iobench``; docs/api.md describes them. Every error that a caller can cause is an ``IobenchError``.
+training, ``run`` measures it, and ``compare`` compares runs. ``command`` does what any command line
+does. All of them can be imported from ``iobench``; docs/api.md describes them. Every error that a
+caller can cause is an ``IobenchError``.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .base.errors import UsageError
 from .cli.flags import Question
@@ -187,6 +189,34 @@ def run(request: RunQuestion) -> Run:
         plan, mixed = planned(workload, request, request.accelerators)
         document, directory = measure(plan, options_of(request, mixed), request.observer)
     return Run(directory=directory, document=document)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a command found: the document that it prints with ``--json``, and its exit code."""
+
+    document: Any
+    exit_code: int
+
+
+def command(line: str | Sequence[str]) -> Answer:
+    """Do what a command line does, and return what it prints with ``--json`` as plain data.
+
+    ``line`` is a command of the documentation without the word ``iobench``, as one text or as a
+    list of words. Progress goes to standard error, unless the line has ``--quiet``. The exit code
+    is 0, or, as on the command line, 3 for an INVALID run and 4 where a condition of ``--fail-on``
+    holds; errors are raised.
+
+    Raises IobenchError, UsageError for words that are no command.
+
+    >>> found = iobench.command("size unet3d-h100 --accelerators 64 --hosts 8")
+    >>> found.document["buy_bytes_per_s"] > found.document["read_bytes_per_s"] > 100e9
+    True
+    """
+    from .cli.main import document_of
+
+    document, code = document_of(shlex.split(line) if isinstance(line, str) else list(line))
+    return Answer(document=document, exit_code=code)
 
 
 def open_run(directory: str | Path) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,9 +10,10 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from importlib import import_module
-from typing import Literal
+from typing import Any, Literal
 
 from cyclopts import (
     App,
@@ -33,6 +35,7 @@ from .failure import report_error
 from .flags import WHOLE_HELP, HostsRequest, VerbRequest, name_of
 from .terminal import (
     COMMAND,
+    TAKEN,
     logging_to,
     note,
     output_to,
@@ -219,6 +222,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = parse(words)
         code = 0 if words else 2
         if request is not None:
+            if request.keeps:
+                interrupt_on_sigterm()
             code = _do(replace(request, began_s=began))
         sys.stdout.flush()  # if standard output is on a full disk, this fails
         return code
@@ -236,6 +241,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         verb = next((word for word in words if word in VERBS), "")
         return report_error(error, debug="--debug" in words, verb=verb)
+
+
+def document_of(words: Sequence[str]) -> tuple[Any, int]:
+    """Do what the words ask; return what ``--json`` prints, as plain data, and the exit code.
+
+    The document is None where another host prints it. Raises IobenchError.
+    """
+    try:
+        request = parse([*words, "--json"]) if words else None
+    except CycloptsError as error:
+        raise UsageError(printable(_worded(error), MAX_SHOWN).removesuffix(".")) from None
+    if request is None or request.output is not None:
+        raise UsageError(
+            f"iobench {' '.join(words)} has no document to return",
+            remedy="leave out --output and --help",
+        )
+    asked = replace(request, command=("iobench", *words), began_s=time.monotonic())
+    taken: list[str] = []
+
+    def do() -> int:
+        TAKEN.set(taken)
+        return _do(asked)
+
+    code = copy_context().run(do)
+    return (json.loads(taken[-1]) if taken else None), code
 
 
 def _worded(error: CycloptsError) -> str:
@@ -262,8 +292,6 @@ def _do(request: VerbRequest) -> int:
 
         tagged = tags.tagged(tags.parse_tags(texts))
     with logging_to(request.log_level, request.log_file), output_to(request.output), tagged:
-        if request.keeps:
-            interrupt_on_sigterm()
         if isinstance(request, HostsRequest):
             from .hosts import launched, printed_lines
 

@@ -120,9 +120,17 @@ def show(text: str) -> None:
         _write(sys.stdout, "".join(safe))
 
 
+TAKEN: ContextVar[list[str] | None] = ContextVar("TAKEN", default=None)
+"""Where JSON documents go that a caller in Python takes, and that are not printed."""
+
+
 def show_json(document: Any, *, indent: int | None = 2) -> None:
     """Print a JSON document in ASCII, from a pydantic model, a dataclass or plain data."""
-    sys.stdout.write(json_text(document, indent=indent) + "\n")
+    text, taken = json_text(document, indent=indent), TAKEN.get()
+    if taken is None:
+        sys.stdout.write(text + "\n")
+    else:
+        taken.append(text)
 
 
 def show_lines(document: Any, lines: Iterable[str], *, json: bool) -> None:

@@ -24,13 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 FUNCTIONS = {
-    *("compare", "generate", "make_loader", "open_dataset", "open_run", "run"),
+    *("command", "compare", "generate", "make_loader", "open_dataset", "open_run", "run"),
     *("load_dataset_spec", "load_manifest", "load_run", "load_workload", "open_storage"),
     *("generate_dataset", "make_plan", "read_labels", "run_plan", "verify_dataset"),
     "watch",
 }
 RESULTS = {
-    *("Batch", "BatchLoader", "Comparison", "Dataset", "Finding"),
+    *("Answer", "Batch", "BatchLoader", "Comparison", "Dataset", "Finding"),
     *("GenerateReport", "LibraryLoader", "Manifest", "Options", "Plan", "Run", "RunRecord"),
     *("Observer", "Examples", "Labels", "Padded", "TrainingLoader"),
     *("Summary", "Verdict", "VerifyReport"),
@@ -146,6 +146,23 @@ def test_the_api_refuses_what_contradicts_itself(tmp_path: Path, make_dataset: o
         with pytest.raises(iobench.UsageError):
             wrong()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_returns_its_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "d"
+    made = iobench.command(f"generate demo --to {data} --samples 6 --quiet")
+    assert (made.exit_code, made.document["samples"]) == (0, 6)
+    checked = iobench.command(["verify", str(data), "--quiet"])
+    assert checked.document["ok"] is True
+    (next(data.glob("data/**/*.tar"))).write_bytes(b"")
+    assert iobench.command(["verify", str(data), "--quiet"]).exit_code == 1
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("line", ["", "nothing", "size --accelerators", "size --help", "list -o x"])
+def test_a_line_that_is_no_command_is_refused(line: str, tmp_path: Path) -> None:
+    with pytest.raises(iobench.UsageError):
+        iobench.command(line)
 
 
 def test_a_wrong_argument_is_one_of_the_function() -> None:
