@@ -14,13 +14,13 @@ __version__ = "1.0.0"
 
 __all__ = [
     "Accelerator",
-    "Answer",
     "Batch",
     "BatchLoader",
     "BusError",
     "CheckpointError",
     "CheckpointWriter",
     "Codec",
+    "CommandResult",
     "Comparison",
     "Content",
     "CorruptCheckpointError",
@@ -94,7 +94,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .accelerate.base import Accelerator
-    from .api import Answer, Run, command, compare, generate, open_run, run
+    from .api import CommandResult, Run, command, compare, generate, open_run, run
     from .ask.compare.comparison import Comparison
     from .base.errors import (
         BusError,

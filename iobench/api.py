@@ -192,14 +192,14 @@ def run(request: RunQuestion) -> Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class CommandResult:
     """What a command found: the document that it prints with ``--json``, and its exit code."""
 
     document: Any
     exit_code: int
 
 
-def command(line: str | Sequence[str]) -> Answer:
+def command(line: str | Sequence[str]) -> CommandResult:
     """Do what a command line does, and return what it prints with ``--json`` as plain data.
 
     ``line`` is a command of the documentation without the word ``iobench``, as one text or as a
@@ -216,7 +216,7 @@ def command(line: str | Sequence[str]) -> Answer:
     from .cli.main import document_of
 
     document, code = document_of(shlex.split(line) if isinstance(line, str) else list(line))
-    return Answer(document=document, exit_code=code)
+    return CommandResult(document=document, exit_code=code)
 
 
 def open_run(directory: str | Path) -> Run:

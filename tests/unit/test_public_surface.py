@@ -30,7 +30,7 @@ FUNCTIONS = {
     "watch",
 }
 RESULTS = {
-    *("Answer", "Batch", "BatchLoader", "Comparison", "Dataset", "Finding"),
+    *("CommandResult", "Batch", "BatchLoader", "Comparison", "Dataset", "Finding"),
     *("GenerateReport", "LibraryLoader", "Manifest", "Options", "Plan", "Run", "RunRecord"),
     *("Observer", "Examples", "Labels", "Padded", "TrainingLoader"),
     *("Summary", "Verdict", "VerifyReport"),
