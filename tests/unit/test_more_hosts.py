@@ -166,6 +166,50 @@ def test_a_network_and_the_hosts_own_work_limit_each_host() -> None:
     assert found.what_if.bottleneck == ("host",)
 
 
+def steps_of_hosts(hosts: int, *, made: int, count: int = 3000) -> np.ndarray[Any, Any]:
+    """From step to step of hosts that wait for each other, each with a storage of its own.
+
+    Each makes a batch in 62 ms on average, two at once, and holds up to ``made``; a step takes
+    20 ms. No host is slower than another one.
+    """
+    chance = np.random.default_rng(3)
+    turn = chance.integers(2, size=(hosts, count // 50)).repeat(50, axis=1)
+    services = np.where((np.arange(count) + turn) % 2, 0.124, 0.0)
+    ready, end = np.zeros(hosts), 0.0
+    ends: list[float] = []
+    for number in range(count):
+        free = ends[number - made] if number >= made else 0.0
+        ready = np.maximum(ready, free) + services[:, number]
+        end = max(end, float(ready.max())) + 0.02
+        ends.append(end)
+    return np.diff(ends[200:])
+
+
+@pytest.mark.parametrize("limit", ["storage", "host"])
+def test_hosts_that_wait_for_their_batches_are_not_late(limit: str) -> None:
+    """Batches that come in pairs make every other step long; that is no slow rank."""
+    alone, together = steps_of_hosts(1, made=4), steps_of_hosts(4, made=4)
+    rate = BATCH / 0.062
+    own = OwnStepTimes(alone[None, :2784], 0.02)
+    slow = HostLimits(ranks=1, workers=2, cores=8, prep=rate)
+    base = job(
+        1,
+        rate if limit == "storage" else 1e6,
+        per_host=1,
+        limits=slow if limit == "host" else None,
+        busy_s=0.02,
+        cycle_s=float(alone.mean()),
+        steps=steps_of([own], hosts=1, round_steps=2),
+        tokens=5,
+        in_step=True,
+    )
+    found = asked([base], 4, storage_bytes_per_s=1e12, barrier=Barrier(0.0))
+    at = found.what_if
+    assert at.samples_per_s.low < 4 * BATCH / float(together.mean()) < 1.01 * at.samples_per_s.high
+    assert at.bottleneck == (limit,)
+    assert any("batches under way" in each for each in found.bases)
+
+
 def test_caches_spare_the_storage() -> None:
     limit = {"storage_bytes_per_s": 1e9, "cache_bytes": 0.5e12}
     found = asked([job(1, 600.0)], 16, **limit)

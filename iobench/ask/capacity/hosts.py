@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from ...judge.statistics import NOISE
-from .jobs import RecordedJob
+from .jobs import BUSY, RecordedJob
 from .scaling import (
     MIN_COUNTS,
     Band,
@@ -215,9 +216,8 @@ class _Case:
 
     cycle_s: Floats
     parts_s: Mapping[str, Floats]
-    storage_s: Floats
-    supply_s: Floats  # of the slowest of storage, network and hosts
-    step_s: Floats  # of the accelerators, without any wait for these
+    supply_s: Mapping[str, Floats]  # of storage, network and hosts
+    step_s: Mapping[str, Floats]  # of the accelerators, without any wait for these
 
 
 class HostsModel:
@@ -237,6 +237,7 @@ class HostsModel:
         chosen = chance.choice(np.array(self.base.cycles_s), DRAWS + 1)
         chosen[0] = np.median(self.base.cycles_s)
         self._cycle_s = chosen
+        self._unhidden = chance.uniform(0, 1, DRAWS + 1)
 
     @property
     def steps(self) -> Steps | None:
@@ -322,11 +323,30 @@ class HostsModel:
         return fit_barrier([ranks for ranks, _ in known], [cost for _, cost in known])
 
     def _late_s(self, ranks: float) -> Floats:
-        """How much longer the slowest of the ranks takes than they do on average."""
+        """How much longer the slowest of the ranks takes than they do on average.
+
+        Where the recorded job waits for its supply, a long step is one whose batch came late, and
+        the next batches are made while the other hosts wait for it. So the ranks are late by
+        between what is left over all batches under way, and each step for itself.
+        """
         if self.steps is None or not self.base.in_step:
             return np.zeros(DRAWS + 1)
-        late: Floats = np.maximum(0.0, self.steps.slowest_s(ranks) - self.steps.mean_s)
-        return late
+        late = np.maximum(0.0, self.steps.slowest_s(ranks) - self.steps.mean_s)
+        made = self.base.tokens - BUSY
+        levelled = self.steps.slowest_s(ranks, over=made) - self.steps.mean_s
+        hidden = np.where(self._supply_limited, late - levelled, 0.0)
+        found: Floats = late - (1 - self._unhidden) * np.clip(hidden, 0.0, late)
+        return found
+
+    @property
+    def levelled(self) -> bool:
+        """Whether prefetching may level out how late ranks are, by an amount that is not known."""
+        return self.steps is not None and self.base.in_step and bool(self._supply_limited.any())
+
+    @property
+    def _supply_limited(self) -> npt.NDArray[np.bool_]:
+        """Whether the batches of the last job came more slowly than its accelerators took them."""
+        return self._recorded_supply_s > self.base.busy_s
 
     def stragglers_unknown(self, ranks: float) -> bool:
         """Whether so many ranks wait for the slowest of them, and too few steps tell for how long.
@@ -336,8 +356,8 @@ class HostsModel:
         return self.base.in_step and self.steps is None and ranks > self.base.ranks
 
     @cached_property
-    def _recorded(self) -> tuple[Floats, Floats]:
-        """(seconds of supply, seconds of the step) of the last job, without its loader's time."""
+    def _recorded_supply_s(self) -> Floats:
+        """Seconds in which storage and hosts deliver what a step of the last job takes."""
         base = self.base
         samples = base.ranks * base.batch_size
         storage = (
@@ -345,8 +365,15 @@ class HostsModel:
             if base.storage is None
             else samples / base.storage.drawn(self.supply.normal[-1])
         )
-        supply = np.maximum(storage, samples / self.supply.host(base.hosts, base.per_host))
-        return supply, base.busy_s + self._late_s(base.ranks) + self._base_barrier_s
+        found: Floats = np.maximum(storage, samples / self.supply.host(base.hosts, base.per_host))
+        return found
+
+    @cached_property
+    def _recorded(self) -> tuple[Floats, Floats]:
+        """(seconds of supply, seconds of the step) of the last job, without its loader's time."""
+        base = self.base
+        step = base.busy_s + self._late_s(base.ranks) + self._base_barrier_s
+        return self._recorded_supply_s, step
 
     @cached_property
     def _loader_s(self) -> Floats:
@@ -386,10 +413,20 @@ class HostsModel:
         known = base.last_s if base.last_s is not None and base.in_step else 0.0
         return np.full(DRAWS + 1, known)
 
-    def _overlapped(self, supply_s: Floats, step_s: Floats) -> Floats:
-        """A storage that was not measured, of which only a bound is known, adds no queue."""
+    def _overlapped(
+        self, supply_s: Mapping[str, Floats], step_s: Mapping[str, Floats], without: str = ""
+    ) -> Floats:
+        """The time from step to step, also if one of its parts took no time.
+
+        A storage that was not measured, of which only a bound is known, adds no queue.
+        """
+        nothing = np.zeros(DRAWS + 1)
+        supply = np.maximum.reduce(
+            [nothing if name == without else each for name, each in supply_s.items()]
+        )
+        step = np.asarray(sum(each for name, each in step_s.items() if name != without))
         variation = self._variation if self.supply.told else 0.0
-        return cycle_s(supply_s, step_s, tokens=self.base.tokens, variation=variation)
+        return cycle_s(supply, step, tokens=self.base.tokens, variation=variation)
 
     def _cases(self, hosts: int, per_host: float) -> list[_Case]:
         """The worst, the likely (if there is one) and the best storage."""
@@ -413,12 +450,11 @@ class HostsModel:
                 continue
             times = {STORAGE: samples / rates, **beside}
             slowest = max(times, key=lambda name: float(np.median(times[name])))
-            supply = np.maximum.reduce(list(times.values()))
-            cycle = self._overlapped(supply, step)
+            cycle = self._overlapped(times, parts)
             waits = {name: np.zeros(DRAWS + 1) for name in times}
             wait = np.where(cycle > step * (1 + 1e-9), cycle - step, 0.0)
             whole = {**parts, **waits, slowest: wait}
-            found.append(_Case(cycle, whole, times[STORAGE], supply, step))
+            found.append(_Case(cycle, whole, times, parts))
         return found
 
     def _either(self, cases: Sequence[Floats]) -> Band:
@@ -427,11 +463,16 @@ class HostsModel:
         return either(cases[0][1:], likely, cases[-1][1:], same=NOISE)
 
     def _bottlenecks(self, case: _Case) -> str:
-        """The part that costs most, or the accelerator if it is as busy as required."""
-        times = {name: float(np.median(part)) for name, part in case.parts_s.items()}
-        if self.base.busy_s >= self.base.required * float(np.median(case.cycle_s)):
+        """The part whose absence gains most, or the accelerator if it is as busy as required."""
+        whole = float(np.median(case.cycle_s))
+        if self.base.busy_s >= self.base.required * whole:
             return ACCELERATOR
-        return max((name for name in times if name != ACCELERATOR), key=lambda name: times[name])
+
+        def gain(name: str) -> tuple[float, float]:
+            rest = self._overlapped(case.supply_s, case.step_s, without=name)
+            return whole - float(np.median(rest)), float(np.median(case.parts_s[name]))
+
+        return max((name for name in case.parts_s if name != ACCELERATOR), key=gain)
 
     def _first(self, per_host: float, case: int, most: int) -> int | None:
         """The fewest hosts that wait for the storage, by doubling and then halving."""
@@ -448,10 +489,9 @@ class HostsModel:
     def _waits(self, hosts: int, per_host: float, case: int) -> bool:
         """Whether the storage takes longer for a step than everything else."""
         found = self._cases(hosts, per_host)[case]
-        storage = float(np.median(found.storage_s))
-        return storage >= float(np.median(found.supply_s)) * (1 - 1e-9) and storage > float(
-            np.median(found.step_s)
-        )
+        supply = {name: float(np.median(each)) for name, each in found.supply_s.items()}
+        step = float(np.median(np.asarray(sum(found.step_s.values()))))
+        return supply[STORAGE] >= max(supply.values()) * (1 - 1e-9) and supply[STORAGE] > step
 
     @staticmethod
     def _normal(jobs: int) -> Floats:

@@ -350,6 +350,11 @@ def _synchrony_bases(model: HostsModel, at: HostsPoint) -> list[str]:
             f"stragglers: the slowest of {format_count(at.accelerators)} by the order statistics "
             "of the recorded steps, a host's ranks together"
         )
+    if model.levelled:
+        found.append(
+            "stragglers: the recorded steps waited for their batches, so the ranks are late by "
+            "between what is left over all batches under way, and each step for itself"
+        )
     if model.fitted_barrier is not None:
         law = model.fitted_barrier
         how = "as given" if model.stated.barrier is not None else "fitted to the runs"

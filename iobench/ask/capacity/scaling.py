@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ...judge.figures.instep import (
     MIN_BLOCKS,
@@ -231,9 +232,16 @@ class Steps:
         found: Times = self.counts @ self.own_s.mean(axis=(1, 2)) / self.counts.sum(axis=1)
         return found
 
-    def slowest_s(self, ranks: float) -> Times:
-        """The mean step of the slowest of ``ranks``, whose hosts are like the recorded ones."""
+    def slowest_s(self, ranks: float, *, over: int = 1) -> Times:
+        """The mean step of the slowest of ``ranks``, whose hosts are like the recorded ones.
+
+        ``over``: the slowest is that of so many consecutive steps together, at most of a block.
+        """
         values, number = self.own_s.max(axis=1), ranks / self.together
+        if over > 1:
+            together = min(over, values.shape[1])
+            means = sliding_window_view(values, together, axis=1).mean(axis=2)
+            return mean_largest(means, self.counts, number)
         found: Times = np.mean(
             [
                 mean_largest(values[:, place :: self.round_steps], self.counts, number)
