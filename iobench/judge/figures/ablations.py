@@ -9,6 +9,7 @@ that of Student's t for their logarithms, so that a drift from round to round ca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -41,11 +42,13 @@ class How(NamedTuple):
 
     ``round_steps``: of one rank, a batch of each of its workers or as many as these read ahead.
     ``in_flight``: batches of a rank that may be made before its first one arrives; 0: not known.
+    ``queued``: a save may wait for the one before it, as those of an asynchronous writer.
     """
 
     round_steps: int
     together: bool
     in_flight: int = 0
+    queued: bool = False
 
 
 def in_step(accelerator: AcceleratorSpec, ranks: int) -> bool:
@@ -61,6 +64,7 @@ def how_of(job: TrainingRun) -> How:
         steps,
         in_step(workload.accelerator, job.accelerators),
         int(job.loader.in_flight_batches or 0),
+        job.saves is not None and any(each.waited_s is not None for each in job.saves.saves),
     )
 
 
@@ -97,8 +101,8 @@ def round_rates(
             left_out,
         )
     return (
-        _rate_of_first(without, steps, how_without.together),
-        _rate_of_first(base, steps, how.together),
+        _rate_of_first(without, steps, how_without),
+        _rate_of_first(base, steps, how),
         0,
     )
 
@@ -112,18 +116,23 @@ def _fewest_steps(events: Events) -> int:
     return min(longest.values(), default=0)
 
 
-def _rate_of_first(events: Events, steps: int, together: bool) -> float | None:
+def _rate_of_first(events: Events, steps: int, how: How) -> float | None:
     """Samples/s of the first steps of each epoch that has so many, with its fill."""
 
     def first(part: RankEpoch) -> Mask:
         whole = int(part.rows["steps"].sum()) >= steps
         return part.rows["step"] < (steps if whole else 0)
 
-    return _rate(events, first, {}, together=together)
+    return _rate(events, first, {}, how)
 
 
 def steady_rate(
-    events: Events, *, round_steps: int, together: bool = False, in_flight: int = 0
+    events: Events,
+    *,
+    round_steps: int,
+    together: bool = False,
+    in_flight: int = 0,
+    queued: bool = False,
 ) -> float | None:
     """Samples/s over all ranks, with the fill of each epoch left out.
 
@@ -132,7 +141,8 @@ def steady_rate(
     its second step on, and one with a single step does not count. Checkpoints count with their
     share of all steps, since the steady part may have one save more or fewer. ``together``: ranks
     step in step, so the slowest one's time counts. ``in_flight``: so many batches are left out
-    instead of a round, and epochs without a round after them. None if nothing is left.
+    instead of a round, and epochs without a round after them. ``queued``: the first save, which
+    waits for none, costs as much as those after it. None if nothing is left.
     """
     first = max(1, round_steps)
 
@@ -143,31 +153,34 @@ def steady_rate(
             return later
         return steps < 0 if in_flight else steps > 0
 
-    return _rate(events, steady, {}, together=together)
+    return _rate(events, steady, {}, How(round_steps, together, queued=queued))
 
 
 def rate_of(events: Events, how: How, *, in_flight: int = 0) -> float | None:
     """``steady_rate`` of ranks that step in this way."""
     return steady_rate(
-        events, round_steps=how.round_steps, together=how.together, in_flight=in_flight
+        events,
+        round_steps=how.round_steps,
+        together=how.together,
+        in_flight=in_flight,
+        queued=how.queued,
     )
 
 
-def whole_rate(events: Events, epochs: Sequence[Epoch], *, together: bool = False) -> float | None:
+def whole_rate(events: Events, epochs: Sequence[Epoch], how: How) -> float | None:
     """Samples/s over all ranks, as ``steady_rate``, but with the fill of each of ``epochs``.
 
     The start-up of each is left out (``starts_left_out``).
     """
     startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in epochs}
-    return _rate(events, lambda part: part.rows["step"] >= 0, startups, together=together)
+    return _rate(events, lambda part: part.rows["step"] >= 0, startups, how)
 
 
 def _rate(
     events: Events,
     chosen: Callable[[RankEpoch], Mask],
     startups: Mapping[int, float],
-    *,
-    together: bool,
+    how: How,
 ) -> float | None:
     """Samples/s in the ``chosen`` rows of each rank and epoch, which follow each other.
 
@@ -176,12 +189,12 @@ def _rate(
     """
     ranks: dict[int, _Counted] = {}
     for part in rank_epochs(events) if len(events["step"]) else ():
-        counted = ranks.setdefault(part.rank, _Counted())
+        counted = ranks.setdefault(part.rank, _Counted(how.queued))
         counted.add(part, chosen(part), startups.get(part.epoch))
     spans = {rank: counted.seconds() for rank, counted in ranks.items()}
     if not spans or min(spans.values()) <= 0:
         return None
-    if together:
+    if how.together:
         return sum(counted.samples for counted in ranks.values()) / max(spans.values())
     return sum(counted.samples / spans[rank] for rank, counted in ranks.items())
 
@@ -189,14 +202,16 @@ def _rate(
 class _Counted:
     """What a rank did in the rows that count, and its checkpoints in all rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, queued: bool) -> None:
         self.samples = self.all_samples = 0
-        self.loading_s = self.saves_s = 0.0
+        self.loading_s = 0.0
+        self.saves_s: list[float] = []
+        self.queued = queued
 
     def add(self, part: RankEpoch, rows: Mask, startup_s: float | None) -> None:
         nothing = np.zeros(len(rows))
         saves_s = part.rows.get("checkpoint_ns", nothing) / 1e9
-        self.saves_s += float(saves_s.sum())
+        self.saves_s += saves_s[saves_s > 0].tolist()
         self.all_samples += int(part.rows["samples"].sum())
         if not rows.any():
             return
@@ -210,7 +225,10 @@ class _Counted:
         """Time for the samples, with their share of the checkpoints."""
         if not self.samples:
             return 0.0
-        return self.loading_s + self.saves_s * self.samples / self.all_samples
+        saves = self.saves_s
+        if self.queued and len(saves) > 1:
+            saves = [fmean(saves[1:])] * len(saves)
+        return self.loading_s + sum(saves) * self.samples / self.all_samples
 
 
 def gain(rounds: Sequence[AblationRound]) -> Estimate | None:
@@ -285,7 +303,7 @@ def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How)
     return AblationRound(
         repetition=number,
         samples_per_s=rate_of(events, how),
-        base_samples_per_s=whole_rate(events, epochs, together=how.together),
+        base_samples_per_s=whole_rate(events, epochs, how),
         seconds=0.0,
     )
 
