@@ -150,8 +150,10 @@ def _print(
         what += f" ({format_bytes(report.written_bytes)} of it now)"
     speed = f"at {format_rate(rate)}, durable, in {format_duration(report.wall_s)}"
     lines = [f"generated {what} {speed}: {target}", *host_lines(hosts)]
-    if not report.written_samples:
+    if report.complete:
         lines = [f"nothing to do: {target} already holds this dataset, {what}"]
+    elif not report.written_samples:
+        lines = [f"finished {what}, of which only the manifest was missing: {target}"]
     show_lines(document, lines, json=request.json)
 
 

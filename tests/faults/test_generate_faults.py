@@ -61,6 +61,32 @@ def test_a_shard_that_went_meanwhile(
     assert verify(LocalStorage(root), load_manifest(root), workers=0).ok
 
 
+def test_a_command_that_only_writes_the_manifest_has_done_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "d"
+
+    def end() -> None:
+        raise StorageError("planted")
+
+    words = ("generate", "demo", "--to", root, "--samples", 12, "--set", "samples_per_shard=2")
+    with monkeypatch.context() as patch:
+        before_the_manifest(patch, end)
+        assert in_process(*words)[0] == 1
+    code, out, _ = in_process(*words)
+    assert (code, out.startswith("finished 1.2"), "only the manifest" in out) == (0, True, True)
+    assert in_process(*words)[1].startswith("nothing to do")
+
+
+def test_a_check_of_a_dataset_advises_no_check_of_it(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    generate(SPEC, LocalStorage(root), workers=0)
+    (root / "data" / "t-000003.tar").unlink()
+    code, out, _ = in_process("verify", root)
+    assert (code, "t-000003.tar: cannot stat" in out, "iobench verify" in out) == (1, True, False)
+    assert "iobench clean" in out
+
+
 def test_a_complete_dataset_is_looked_at(tmp_path: Path) -> None:
     root = tmp_path / "d"
     words = ("generate", "demo", "--to", root, "--samples", 12, "--set", "samples_per_shard=2")

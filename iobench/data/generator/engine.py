@@ -162,8 +162,8 @@ _VISIBLE_S = 65.0
 class GenerateReport:
     """What ``generate`` did.
 
-    ``written_bytes`` counts the shards, as stored, that this call wrote. If ``written_samples`` is
-    0, the dataset was already complete.
+    ``written_bytes`` counts the shards, as stored, that this call wrote. If ``complete``, the
+    dataset was complete before it.
     """
 
     manifest: Manifest
@@ -171,6 +171,7 @@ class GenerateReport:
     written_bytes: int
     wall_s: float
     workers: int
+    complete: bool = False
 
 
 def generate(
@@ -212,6 +213,7 @@ def generate(
                 written_bytes=0,
                 wall_s=time.monotonic() - start,
                 workers=0,
+                complete=True,
             )
         todo = [unit for unit in range(plan.unit_count) if unit not in state.finished]
         count = min(default_workers(len(todo)) if workers is None else workers, len(todo))

@@ -158,7 +158,7 @@ class ShardChecker:
                 part.samples += samples
                 part.damages += damages
             except MissingObjectError as error:
-                part.missing.append(Damage(key, None, str(error)))
+                part.missing.append(Damage(key, None, error.what))
             except (DatasetError, ShortObjectError, StorageError) as error:
                 damage = self._damage_behind(error, shard, key)
                 if damage is None:
@@ -178,11 +178,11 @@ class ShardChecker:
         A read that ends early is damage if the object really is too short.
         """
         if isinstance(error, DatasetError):
-            return Damage(key, None, str(error))
+            return Damage(key, None, error.what)
         if isinstance(error, ShortObjectError):
             try:
                 if self.storage.size(key) < int(self.manifest.shards["size"][shard]):
-                    return Damage(key, None, str(error))
+                    return Damage(key, None, error.what)
             except StorageError:
                 pass
         return None
