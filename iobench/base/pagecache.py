@@ -10,7 +10,8 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,19 @@ class _Cachestat(ctypes.Structure):
     )
 
 
+@contextmanager
+def _opened(path: Path | str, what: str) -> Iterator[int]:
+    """A descriptor of the file. Raises StorageError, also for what fails meanwhile."""
+    try:
+        fd = os.open(path, _FLAGS)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StorageError(f"cannot {what} {path}: {error.strerror}") from error
+
+
 def evict(paths: Iterable[Path | str]) -> None:
     """Flush each file and drop its pages from this host's page cache.
 
@@ -57,19 +71,13 @@ def evict(paths: Iterable[Path | str]) -> None:
     ``residency`` afterwards. Raises StorageError.
     """
     for path in paths:
-        try:
-            fd = os.open(path, _FLAGS)
+        with _opened(path, "evict") as fd:
             try:
-                try:
-                    os.fsync(fd)  # DONTNEED does not drop dirty pages
-                except OSError as error:
-                    if error.errno not in (errno.EROFS, errno.EINVAL):  # nothing to flush
-                        raise
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise StorageError(f"cannot evict {path}: {error.strerror}") from error
+                os.fsync(fd)  # DONTNEED does not drop dirty pages
+            except OSError as error:
+                if error.errno not in (errno.EROFS, errno.EINVAL):  # nothing to flush
+                    raise
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def residency(paths: Iterable[Path | str]) -> Residency:
@@ -81,23 +89,15 @@ def residency(paths: Iterable[Path | str]) -> Residency:
     how = "cachestat"
     stacked: dict[int, bool] = {}  # by the file system's device number
     for path in paths:
-        try:
-            fd = os.open(path, _FLAGS)
-            try:
-                size, device = os.fstat(fd).st_size, os.fstat(fd).st_dev
-                if device not in stacked:
-                    stacked[device] = _is_stacked(path)
-                use_cachestat = how == "cachestat" and not stacked[device]
-                found = _cachestat(fd) if use_cachestat else None
-                if found is None:
-                    how = "mincore"
-                pages = _mincore(fd, size) if found is None else int(found.cache)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise StorageError(
-                f"cannot measure the page cache of {path}: {error.strerror}"
-            ) from error
+        with _opened(path, "measure the page cache of") as fd:
+            size, device = os.fstat(fd).st_size, os.fstat(fd).st_dev
+            if device not in stacked:
+                stacked[device] = _is_stacked(path)
+            use_cachestat = how == "cachestat" and not stacked[device]
+            found = _cachestat(fd) if use_cachestat else None
+            if found is None:
+                how = "mincore"
+            pages = _mincore(fd, size) if found is None else int(found.cache)
         resident += min(pages * PAGE, size)  # the last page is rarely full
         total += size
     return Residency(resident, total, how)
@@ -122,16 +122,8 @@ def unwritten_bytes(paths: Iterable[Path | str]) -> int | None:
     for path in paths:
         if _is_stacked(path) or _is_memory(path):
             return None
-        try:
-            fd = os.open(path, _FLAGS)
-            try:
-                found = _cachestat(fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise StorageError(
-                f"cannot measure the page cache of {path}: {error.strerror}"
-            ) from error
+        with _opened(path, "measure the page cache of") as fd:
+            found = _cachestat(fd)
         if found is None:
             return None
         pages += found.dirty + found.writeback

@@ -28,8 +28,7 @@ from ..storage.base import exists
 from .base import Job, State
 from .catalog import CheckpointTarget
 from .dcp_compat import end_process, use_less_verbose_process
-from .dcp_files import writer_for
-from .dcp_restore import RestoringDcp, first_cause, tensor_bytes
+from .dcp_restore import RestoringDcp, first_cause, tensor_bytes, writer_for
 from .leaves import Leaves, is_shared, leaves
 from .manifest import METADATA
 from .saving import Behind, Restoring, SaveClock, Writer, cannot_write, make_durable

@@ -2,19 +2,23 @@
 
 The library's own reader reads the files. Before that, off the clock, the checksum of its metadata
 is compared with our manifest, and the metadata is unpickled with its own few classes alone. Then
-each archive that the restore will read is checked.
+each archive that the restore will read is checked. The writer and the reader see any storage as the
+file system that they ask for (``StorageFiles``).
 """
 
 from __future__ import annotations
 
 import io
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import xxhash
+from torch.distributed.checkpoint import filesystem as library
 from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
@@ -23,15 +27,86 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from ..base.errors import CheckpointError
 from ..base.limits import header_limit
+from ..storage.base import Storage
+from ..storage.files import buffered, file_over
 from .base import Job, State
 from .catalog import CheckpointTarget
 from .dcp_compat import StorageInfo, TracedReader, unpickle_metadata
-from .dcp_files import StorageFiles
 from .leaves import SHARED, check_fits, is_shared, leaves, set_values
 from .leaves import verify as verify_state
 from .manifest import METADATA, CheckpointManifest, RankPart, corrupt
 from .reading import check_archive, own_part, read_errors, uncached_window
 from .saving import Restoring
+
+_TEMPORARY = ".tmp"
+
+
+class StorageFiles(library.FileSystemBase):
+    """A storage as the file system that the library asks for; paths are keys.
+
+    A storage's object is complete or absent, so temporary names and renames are not needed.
+    """
+
+    def __init__(self, storage: Storage, *, fsync: bool = True, size_hint: int = 0) -> None:
+        self._storage = storage
+        self._fsync = fsync
+        self._size_hint = size_hint  # expected bytes of one file of tensors
+
+    @contextmanager
+    def create_stream(
+        self, path: str | os.PathLike[str], mode: str
+    ) -> Generator[io.IOBase, None, None]:
+        key = str(path).removesuffix(_TEMPORARY)
+        if mode == "rb":
+            yield buffered(self._storage, key)
+            return
+        size_hint = 0 if key.endswith(METADATA) else self._size_hint
+        with (
+            self._storage.create(key, size_hint=size_hint, durable=self._fsync) as sink,
+            file_over(sink) as file,
+        ):
+            yield file
+
+    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
+        return f"{path}/{suffix}"
+
+    def init_path(self, path: str | os.PathLike[str]) -> str:
+        return str(path)
+
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        return False  # the writer has checked that; and temporary files do not exist here
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        return
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        return
+
+    def rm_file(self, path: str | os.PathLike[str]) -> None:
+        return
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return True
+
+
+def writer_for(
+    target: CheckpointTarget, *, fsync: bool, threads: int, nbytes: int
+) -> library.FileSystemWriter:
+    """The library's own writer.
+
+    It writes local files itself (fsync follows later), and uses the sinks of other storages.
+    """
+    folder = target.path()
+    writer = library.FileSystemWriter(
+        folder or target.folder, sync_files=False, thread_count=threads
+    )
+    if folder is None:
+        files = StorageFiles(target.storage, fsync=fsync, size_hint=nbytes // threads)
+        writer.fs = files  # type: ignore[assignment]
+        writer.path = target.folder
+    return writer
+
 
 _MAX_LOOKS = 16
 """How many archives are inspected at the same time."""

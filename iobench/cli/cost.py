@@ -12,7 +12,7 @@ from ..ask.compare.runs import earlier_runs
 from ..base.errors import UsageError
 from ..record.run import ModelLoadRecord, PricedRecord, RunRecord, load_run
 from ..report.cost import sections
-from ..report.size_loads import load_cost_sections
+from ..report.size_serving import load_cost_sections
 from ..settings.instances import instances_of, read_prices
 from .printing import print_report
 from .terminal import warn_of_left_out

@@ -13,8 +13,7 @@ from ..host.tables import read_requests
 from ..record.packing import Layout
 from ..record.run import EVENTS_FILE, ModelLoadRecord, ServingRecord, load_kind, load_training
 from ..report.size import sections, together_sections
-from ..report.size_loads import load_sections
-from ..report.size_requests import request_sections
+from ..report.size_serving import load_sections, request_sections
 from ..settings.dataset import DatasetSpec, expected_stored_bytes, load_dataset_spec, resized
 from ..settings.instances import Instance, find_instance
 from ..settings.scenario import load_scenario

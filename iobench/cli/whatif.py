@@ -24,7 +24,7 @@ from ..record.run import (
     load_training,
 )
 from ..report.serving import what_if_sections as served_sections
-from ..report.size_loads import loads_at_sections
+from ..report.size_serving import loads_at_sections
 from ..report.whatif import sections
 from ..settings.instances import network_of
 from .flags import names_of

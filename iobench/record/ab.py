@@ -13,11 +13,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from ..base.text import printable
 from ..settings.base import Count, Figure, Record, RecordHead, Share, load_record, save_record
-from .metrics import COMPARED
+from .metrics import ComparedMetric
 from .verdict import Estimate
 
 AB_FILE = "ab.json"
@@ -121,7 +120,7 @@ class AbRecord(RecordHead):
     schema_version: str = SCHEMA_VERSION
     status: Literal["running", "ok", "failed", "interrupted"] = "running"
     ended: Ended = ""
-    metric: str  # whose difference ends the rounds
+    metric: ComparedMetric  # whose difference ends the rounds
     threshold: Annotated[float, Field(strict=True, gt=0, le=100)]  # 0.05: 5 %
     max_rounds: Annotated[int, Field(strict=True, ge=1, le=MAX_ROUNDS)]  # as asked for
     # As many as the budget has time for, known before the first one; None: not known yet.
@@ -131,13 +130,6 @@ class AbRecord(RecordHead):
     b: AbVariant
     rounds: list[AbRound] = Field(default=[], max_length=MAX_ROUNDS)
     claims: list[Claim] = []  # that of ``metric`` first
-
-    @field_validator("metric")
-    @classmethod
-    def _is_compared(cls, name: str) -> str:
-        if name not in COMPARED:
-            raise ValueError(f"'{printable(name, 60)}' is no metric by which runs are compared")
-        return name
 
     @property
     def variants(self) -> tuple[AbVariant, AbVariant]:

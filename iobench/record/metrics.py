@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from ..base.errors import UnknownNameError
+from ..base.text import printable
 
 Unit = Literal[
     "samples/s", "requests/s", "bytes/s", "s", "bytes", "count", "share", "ratio", "W", "MHz"
@@ -174,6 +177,16 @@ COMPARED: dict[str, Metric] = {
     if each.short and each.better == wanted
 }
 """The metrics by which runs are compared; those of which more is better come first."""
+
+
+def _compared(name: str) -> str:
+    if name not in COMPARED:
+        raise ValueError(f"'{printable(name, 60)}' is no metric by which runs are compared")
+    return name
+
+
+ComparedMetric = Annotated[str, AfterValidator(_compared)]
+"""The name of one of them in a record."""
 
 
 def check_compared(*names: str) -> None:

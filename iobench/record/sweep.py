@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
 from ..base.errors import SpecError
-from ..base.text import printable
 from ..settings.base import (
     Count,
     Figure,
@@ -24,7 +23,7 @@ from ..settings.base import (
     save_record,
 )
 from ..settings.walk import WalkStep
-from .metrics import COMPARED, Metric
+from .metrics import COMPARED, ComparedMetric, Metric
 
 SWEEP_FILE = "sweep.json"
 SCHEMA_VERSION = "1.0"
@@ -74,7 +73,7 @@ class Sweep(RecordHead):
     schema_version: str = SCHEMA_VERSION
     status: Literal["running", "ok", "interrupted", "out of time"] = "running"
     workload: str  # or a scenario of requests, or loads of a model
-    metric: str = "samples_per_s"  # by which the points are compared
+    metric: ComparedMetric = "samples_per_s"  # by which the points are compared
     data_root: str  # below which datasets are generated; empty if ``data`` is given
     # A dataset that exists already and is read by all points; the empty text: there is none.
     data: str = ""
@@ -103,13 +102,6 @@ class Sweep(RecordHead):
     planned: list[str] = Field(default_factory=list)
     # ``planned``, and what the budgets of the last run did not allow.
     left_out: list[str] = Field(default_factory=list)
-
-    @field_validator("metric")
-    @classmethod
-    def _is_compared(cls, name: str) -> str:
-        if name not in COMPARED:
-            raise ValueError(f"'{printable(name, 60)}' is no metric by which runs are compared")
-        return name
 
     @property
     def compared_by(self) -> Metric:

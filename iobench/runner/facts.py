@@ -317,7 +317,7 @@ def add_work(doc: TrainingRecord, spec: AcceleratorSpec) -> None:
     job = doc.job
     if job.trained is None or job.work is not None:
         return
-    from ..accelerate.work import work_of  # slow to import, and rarely needed
+    from ..accelerate.recording import work_of  # slow to import, and rarely needed
 
     device, ranks = job.trained.device, job.accelerators
     try:

@@ -24,8 +24,8 @@ from iobench.base.errors import HostLostError, UsageError, WorkerError
 from iobench.host.timeline import Array
 from iobench.judge.figures.ranktime import slow_hosts
 from iobench.record.typed import ArrayText, to_text
+from iobench.runner.barrier import HostsBarrier, HostsSteps, lead_steps
 from iobench.runner.hosts import wire
-from iobench.runner.hosts.barrier import HostsBarrier, HostsSteps, lead_steps
 from iobench.runner.hosts.control import Control, Peer, check_same
 from iobench.runner.hosts.launch import Launch, share_of
 from iobench.runner.hosts.meeting import Joined

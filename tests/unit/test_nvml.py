@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.accelerate.work import flops_per_sample, peak_of, work_of
+from iobench.accelerate.recording import flops_per_sample, peak_of, work_of
 from iobench.base.errors import IobenchError, UsageError
 from iobench.base.processes import in_own_process
 from iobench.host.nvml import GpuWatch

@@ -7,7 +7,7 @@ verdict, and the error of the model on the recorded run itself. More hosts: see 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -132,15 +132,7 @@ def _without_storage(before: Evidence, change: Change) -> Estimate | None:
 
     None if it was not left out, or if the change concerns other stages, too.
     """
-    storage = Change(
-        storage_bandwidth=change.storage_bandwidth,
-        latency=change.latency,
-        concurrency=change.concurrency,
-        cache_bytes=change.cache_bytes,
-        pinned=change.pinned,
-        network_bytes_per_s=change.network_bytes_per_s,
-        network_of=change.network_of,
-    )
+    storage = replace(change, step_time=None, workers=None, accelerators=None)
     gain = before.gains.get("storage")
     if change != storage or gain is None or not before.measured:
         return None

@@ -249,15 +249,19 @@ class ShardChecker:
                 return checked, damages
         if not self.foreign:
             self._hash(whole, position, min(actual, expected))
-        if (
-            not damages
-            and not self.foreign
-            and whole.intdigest() != int(self.manifest.shards["xxh3"][shard])
-        ):
+        self._check_whole(whole, shard, key, damages)
+        return last - first, damages
+
+    def _check_whole(
+        self, whole: xxhash.xxh3_64, shard: int, key: str, damages: list[Damage]
+    ) -> None:
+        """Compare the checksum of the shard, which tells no more where a sample is damaged."""
+        if damages or self.foreign:
+            return
+        if whole.intdigest() != int(self.manifest.shards["xxh3"][shard]):
             damages.append(
                 Damage(key, None, "bytes outside of its samples differ (shard checksum)")
             )
-        return last - first, damages
 
     def _hash(self, whole: xxhash.xxh3_64, position: int, end: int) -> int:
         """Add the bytes from ``position`` to ``end`` to the shard's checksum.
@@ -333,14 +337,7 @@ class ShardChecker:
         if not self.foreign:
             self._hash(whole, position, data_end)
         whole.update(tail)
-        if (
-            not damages
-            and not self.foreign
-            and whole.intdigest() != int(self.manifest.shards["xxh3"][shard])
-        ):
-            damages.append(
-                Damage(key, None, "bytes outside of its samples differ (shard checksum)")
-            )
+        self._check_whole(whole, shard, key, damages)
         return checked, damages
 
     def _rows(

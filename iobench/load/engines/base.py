@@ -180,34 +180,24 @@ class ReadEngine(ABC):
         None writes to any memory after the return. After an interrupt it can be called again.
         """
 
+    def requests_of(self, extents: Sequence[Extent] | Columns) -> Columns:
+        """As ``blocks``, as arrays; all of them are issued now."""
+        columns = extents if isinstance(extents, Columns) else Columns.of(extents)
+        columns = columns.blocks(self.block_size)
+        self.count(len(columns.length))
+        return columns
+
     def count(self, requests: int) -> None:
         """So many requests are issued now."""
         self.issued += self._each * requests
 
     def blocks(self, extents: Sequence[Extent] | Columns) -> list[Extent]:
         """Return the extents in pieces of at most ``block_size`` bytes: one for each request."""
-        if isinstance(extents, Columns):
-            extents = extents.extents()
-        blocks: list[Extent] = []
-        size = self.block_size
-        for extent in extents:
-            if extent.length <= size:
-                blocks.append(extent)
-                continue
-            for start in range(0, extent.length, size):
-                length = min(size, extent.length - start)
-                needed = min(length, max(0, extent.needed - start))
-                blocks.append(
-                    Extent(
-                        extent.key,
-                        extent.offset + start,
-                        length,
-                        extent.landing + start,
-                        needed,
-                        whole=False,
-                    )
-                )
-        return blocks
+        if not isinstance(extents, Columns):
+            if all(extent.length <= self.block_size for extent in extents):
+                return list(extents)
+            extents = Columns.of(extents)
+        return extents.blocks(self.block_size).extents()
 
     @abstractmethod
     def close(self) -> None:

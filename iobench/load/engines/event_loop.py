@@ -115,9 +115,7 @@ class EventLoopEngine(ReadEngine):
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
     ) -> LoopReading:
         """As ``ReadEngine.begin``; the loop's thread calls ``then``."""
-        columns = extents if isinstance(extents, Columns) else Columns.of(extents)
-        columns = columns.blocks(self.block_size)
-        self.count(len(columns.length))
+        columns = self.requests_of(extents)
         reading = LoopReading(columns, memory, then)
         if not reading.left:
             reading.ended.put(None)

@@ -240,9 +240,7 @@ class UringEngine(ReadEngine):
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None
     ) -> RingReading:
         ring = self._own_ring()
-        columns = extents if isinstance(extents, Columns) else Columns.of(extents)
-        columns = columns.blocks(self.block_size)
-        self.count(len(columns.length))
+        columns = self.requests_of(extents)
         files = None
         if self.once and columns.whole is None:
             files = _Files(columns, self.storage, chain=bool(self._shards.ring))

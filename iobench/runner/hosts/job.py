@@ -24,6 +24,7 @@ from ...serve.logs import LogPlace
 from ...settings.workload import LogSpec
 from ...storage.base import Storage
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
+from ..barrier import HostsBarrier, lead_steps
 from ..checkpoint_plan import StudyPlan
 from ..crew import Crew, ForkedCrew
 from ..curve.places import Place, Places
@@ -34,7 +35,6 @@ from ..options import Mixed
 from ..phase import Phase
 from ..plan import Plan
 from ..tasks.load import Load
-from .barrier import HostsBarrier, lead_steps
 from .control import Control, check_same
 from .crew import HostsCrew
 from .hosts import Hosts, JobRecord

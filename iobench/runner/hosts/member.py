@@ -31,6 +31,7 @@ from ...storage import open_storage
 from ...storage.base import Storage, read_object
 from .. import messages
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
+from ..barrier import HostsBarrier
 from ..cache import cached_keys
 from ..calibration.bench import Bench
 from ..crew import ForkedCrew
@@ -42,7 +43,6 @@ from ..tasks.checkpoint import Checkpoint, CheckpointRank
 from ..tasks.load import Load
 from ..tasks.model_load import LoadOrder, ModelLoad
 from ..third_party import prepare_library
-from .barrier import HostsBarrier
 from .meeting import Meeting, set_interface
 from .orders import Begin, Order, PhaseOrder, SaveOrder
 from .reads import HaveRead, LocalReads, ReadNow

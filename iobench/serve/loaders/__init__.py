@@ -21,17 +21,17 @@ MODEL_LOADERS: Registry[ModelLoader] = Registry(
             summary="parallel reads into kept memory, past the page cache",
         ),
         "mmap": PlugIn(
-            target="iobench.serve.loaders.mapped:MmapLoader",
+            target="iobench.serve.loaders.safetensors_loaders:MmapLoader",
             summary="safetensors.safe_open, tensor after tensor, as most engines do",
             extra="checkpoint",
         ),
         "prefetch": PlugIn(
-            target="iobench.serve.loaders.mapped:PrefetchLoader",
+            target="iobench.serve.loaders.safetensors_loaders:PrefetchLoader",
             summary="mmap, while threads fill the page cache by reads of 16 MiB",
             extra="checkpoint",
         ),
         "eager": PlugIn(
-            target="iobench.serve.loaders.eager:EagerLoader",
+            target="iobench.serve.loaders.safetensors_loaders:EagerLoader",
             summary="safetensors.torch.load_file, file after file",
             extra="checkpoint",
         ),
