@@ -1,6 +1,6 @@
 """What a process owes to its parent: it dies with it, and shares nothing with it that breaks.
 
-``die_with_parent`` is the bottleneck a process to its parent's life. ``watch`` names what a forked
+``die_with_parent`` binds a process to its parent's life. ``watch`` names what a forked
 child must drop. The child drops it before any of its code runs and while it has one thread: looking
 at the process's number on first use instead is a race, because two threads of a child that find
 another number than their own would both drop and make anew.

@@ -117,7 +117,7 @@ class Storage(Protocol):
     """One root on one storage.
 
     Instances are cheap, picklable, and made before workers start; handles are opened on first use.
-    No key leads out of the root: every method checks its keys (``keys.check_key``). Every method
+    No key leads out of the root: every method checks its keys (``check_key``). Every method
     raises StorageError in one line (what, which key, why) when the storage refuses a request.
     """
 

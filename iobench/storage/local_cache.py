@@ -31,7 +31,8 @@ from ..settings.workload import LocalCacheSpec
 from .base import Buffer, Storage
 from .local.storage import ALIGNMENT, LocalStorage
 from .scratch import scratch
-from .simulated.memory import SharedNumber, Wrapper
+from .shared import SharedNumber
+from .wrapper import Wrapper
 
 _ABSENT, _COPYING, _THERE = range(3)
 

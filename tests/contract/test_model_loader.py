@@ -32,7 +32,7 @@ from iobench.serve.share import ALONE, RankShare, slice_of
 from iobench.serve.weights import Weights, read_weights
 from iobench.storage import open_storage
 from iobench.storage.base import Buffer, Storage, read_object
-from iobench.storage.simulated.memory import Wrapper
+from iobench.storage.wrapper import Wrapper
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 from tests.small_models import bytes_to_read

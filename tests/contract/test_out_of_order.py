@@ -15,7 +15,7 @@ from iobench.load.reader import prep_times
 from iobench.settings.workload import ReaderSpec, load_workload
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
-from iobench.storage.simulated.memory import Wrapper
+from iobench.storage.wrapper import Wrapper
 from tests.conftest import MakeDataset
 from tests.contract.conftest import Load
 from tests.contract.truth import decoded, taken

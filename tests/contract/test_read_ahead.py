@@ -21,7 +21,7 @@ from iobench.base.errors import CorruptSampleError, IobenchError, StorageError, 
 from iobench.load import Batch, BatchLoader
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
-from iobench.storage.simulated.memory import Wrapper
+from iobench.storage.wrapper import Wrapper
 from tests.conftest import ENGINES, MakeDataset
 from tests.contract.conftest import Load
 from tests.pairs import one_of, pairs

@@ -66,7 +66,7 @@ def test_slurm_starts_one_process_on_each_node(slurm: Mapping[str, str], tmp_pat
     )
     program.chmod(0o755)
     told = batch(slurm, program.parent, tmp_path, "run", "a b")
-    # A cluster that is the bottleneck no processes says so.
+    # A cluster that binds no processes to cores says so.
     lines = [line for line in told.splitlines() if not line.startswith("srun: ")]
     assert sorted(lines) == [f"{index} 2 {NODES[0]} run a b" for index in (0, 1)]
 

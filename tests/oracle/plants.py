@@ -36,8 +36,8 @@ from iobench.settings.base import build
 from iobench.settings.workload import Workload, with_recording
 from iobench.storage import STORAGE
 from iobench.storage.base import Storage
-from iobench.storage.simulated.memory import Wrapper
 from iobench.storage.simulated.throttled import SharedLink
+from iobench.storage.wrapper import Wrapper
 from tests.oracle.places import wrapped
 from tests.processes import wait_until
 from tests.servers.faultproxy import Fault, FaultProxy

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from iobench.runner.barrier import StepBarrier
-from iobench.storage.simulated.memory import SharedNumber
+from iobench.storage.shared import SharedNumber
 from tests.processes import PATIENCE_S
 
 fork = multiprocessing.get_context("fork")

@@ -14,7 +14,7 @@ FORMATS: Registry[Format] = Registry(
     "iobench.data.formats",
     {
         "files": PlugIn(
-            target="iobench.data.formats.tokens:OneFileEach", summary="one file per sample"
+            target="iobench.data.formats.files:OneFileEach", summary="one file per sample"
         ),
         "tar": PlugIn(
             target="iobench.data.formats.tar:Tar",

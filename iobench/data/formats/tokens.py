@@ -6,24 +6,11 @@ the file does not record where one begins: readers map the file into memory and 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from ...settings.dataset import DatasetSpec
 from ..codecs.base import Codec
 from .base import Framed
-
-
-class OneFileEach(Framed):
-    """Each shard is one sample; the file's suffix is that of its content and codec."""
-
-    name: ClassVar[str] = "files"
-    one_sample_per_shard: ClassVar[bool] = True
-    framing_bytes: ClassVar[int] = 0
-    class_folders: ClassVar[bool] = True
-
-    def labelled(self, labels: int) -> Self:
-        return self
-
 
 TOKEN_BYTES = 2
 """Bytes of a token of the smaller type (uint16). The size of every window is a multiple of it."""

@@ -29,7 +29,7 @@ from ...judge.figures.curve import FLATTENED, conclude_curve, has_flattened, hig
 from ...record.curve import CurvePoint, Operation, StorageCurve
 from ...storage import open_storage
 from ...storage.base import Entry, Files, OpensFiles, Storage, StorageTraits, innermost, local_root
-from ...storage.simulated.memory import Wrapper
+from ...storage.wrapper import Wrapper
 from ..agent import CacheState
 from ..budget import Budget
 from .places import MAX_SMALL_OBJECTS, Place, Places

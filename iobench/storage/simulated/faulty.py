@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import parse_duration
 from ..base import Buffer, Sink, Storage, Syncing
-from .memory import SharedNumber, Wrapper
+from ..shared import SharedNumber
+from ..wrapper import Wrapper
 
 STALL_S = 5.0
 _COUNTS = ("fail_every", "fail_at", "short_every", "stall_every", "fail_write_at")

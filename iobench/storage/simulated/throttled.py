@@ -38,7 +38,8 @@ from ...base.errors import UsageError, in_option
 from ...base.units import parse_duration, parse_size
 from ..base import Buffer, Entry, Sink, Storage, Syncing
 from ..handles import MAX_HANDLES
-from .memory import SharedNumber, Wrapper
+from ..shared import SharedNumber
+from ..wrapper import Wrapper
 
 _Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribution
 
