@@ -7,7 +7,7 @@ turns, so that one disturbed try does not decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ...base.errors import IobenchError, NoMemoryError, NoRoomError, UsageError
@@ -131,63 +131,96 @@ def find_max(bench: Bench, found: FindMax, budget: Budget) -> None:
 
 
 def search(found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> None:
-    """Try numbers from ``first`` on, up to ``most``; ``why`` no larger number is tried.
+    """Try numbers from ``first`` on, up to ``most``; ``why`` no larger number is tried."""
+    _Search(found, attempt, first=first, most=most, why=why).run()
+
+
+class _Search:
+    """Which numbers are tried, one after the other; ``found`` has what is known so far.
 
     The number doubles or halves until one passes and a larger one fails, and then the interval is
     bisected. Then both are repeated in turns. Where the medians of their tries disagree with that,
     the search goes on.
-    """
-    required = found.required_accelerator_utilization
-    # ``low`` passes (0 trivially); ``high`` fails (or can't be tried).
-    low, high, limit, number = 0, most + 1, most + 1, first
-    bound = why
 
-    def keep(number: int) -> bool:
-        trial = len(trials_of(found.points).get(number, []))
-        found.points.append(attempt(number, trial))
+    ``low`` passes (0 trivially); ``high`` fails, or is ``limit``, which is not tried.
+    """
+
+    def __init__(self, found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> None:
+        self.found, self.attempt = found, attempt
+        self.low, self.high = 0, most + 1
+        self.limit, self.why_no_more = most + 1, why
+        self.number = first
+
+    def run(self) -> None:
+        goes_on = True
+        while goes_on:
+            self._close_in()
+            self._repeat_the_edge()
+            goes_on = self._was_wrong()
+        trials, below = self._trials(), self.low - 1
+        if below > 0 and below not in trials and not all(one.passed for one in trials[self.low]):
+            self._try(below)  # the lower end of the interval
+        at_limit = self.high == self.limit
+        self.found.bound = self.why_no_more if at_limit and self.low else ""
+
+    def _trials(self) -> Mapping[int, list[FindMaxPoint]]:
+        return trials_of(self.found.points)
+
+    def _try(self, number: int) -> bool:
+        """Try a number once more, and keep what it says; whether it passed."""
+        found = self.found
+        found.points.append(self.attempt(number, len(self._trials().get(number, []))))
         answer = with_answer(found)
         found.accelerators, found.low, found.high = answer.accelerators, answer.low, answer.high
         return found.points[-1].passed
 
-    while True:
-        while high - low > 1:
-            number = min(max(number, low + 1), high - 1)
+    def _close_in(self) -> None:
+        """Try numbers until the one that passes and the one that fails are neighbours."""
+        while self.high - self.low > 1:
+            number = min(max(self.number, self.low + 1), self.high - 1)
             try:
-                passed = keep(number)
+                passed = self._try(number)
             except (NoRoomError, NoMemoryError) as error:
                 # So many ranks do not fit into the host's memory: the limit is the host, not the
                 # storage.
-                bound = f"this host can't emulate {counted(number, 'accelerator')}: {error.what}"
-                high = limit = number
-                number = (low + high) // 2
+                ranks = counted(number, "accelerator")
+                self.why_no_more = f"this host can't emulate {ranks}: {error.what}"
+                self.high = self.limit = number
+                self.number = self._middle
                 continue
             if passed:
-                low = number
-                number = min(2 * number, high - 1) if high == limit else (low + high) // 2
+                self.low = number
+                doubled = min(2 * number, self.high - 1)
+                self.number = doubled if self.high == self.limit else self._middle
             else:
-                high = number
-                number = max(number // 2, low + 1) if low == 0 else (low + high) // 2
-        trials = trials_of(found.points)
-        edge = [each for each in (low, high) if 0 < each < limit]
-        if any(len(trials[each]) < TRIALS for each in edge):
-            for _ in range(TRIALS):
-                for each in edge:
-                    if len(trials_of(found.points)[each]) < TRIALS:
-                        keep(each)
-            trials = trials_of(found.points)
-        passing = {each: passes(tries, required) for each, tries in trials.items()}
-        if low in passing and not passing[low]:
-            high, low = low, max((n for n in passing if n < low and passing[n]), default=0)
-        elif high < limit and passing[high]:
-            above = (n for n in passing if n > high and not passing[n])
-            low, high = high, min(above, default=limit)
-        elif low > 1 and low - 1 not in trials and not all(one.passed for one in trials[low]):
-            keep(low - 1)  # the lower end of the interval
-            break
+                self.high = number
+                self.number = number // 2 if self.low == 0 else self._middle
+
+    def _repeat_the_edge(self) -> None:
+        """Try the two neighbours in turns, until each has ``TRIALS`` tries."""
+        for _ in range(TRIALS):
+            for each in (self.low, self.high):
+                if 0 < each < self.limit and len(self._trials()[each]) < TRIALS:
+                    self._try(each)
+
+    def _was_wrong(self) -> bool:
+        """Whether the medians of all tries disagree with the two, which then are others."""
+        required = self.found.required_accelerator_utilization
+        passing = {each: passes(tries, required) for each, tries in self._trials().items()}
+        if self.low in passing and not passing[self.low]:
+            below = (each for each in passing if each < self.low and passing[each])
+            self.high, self.low = self.low, max(below, default=0)
+        elif self.high < self.limit and passing[self.high]:
+            above = (each for each in passing if each > self.high and not passing[each])
+            self.low, self.high = self.high, min(above, default=self.limit)
         else:
-            break
-        number = (low + high) // 2 if high < limit else 2 * low
-    found.bound = bound if high == limit and low else ""
+            return False
+        self.number = self._middle if self.high < self.limit else 2 * self.low
+        return True
+
+    @property
+    def _middle(self) -> int:
+        return (self.low + self.high) // 2
 
 
 def least_tries(plan: Plan) -> tuple[int, float]:

@@ -9,7 +9,6 @@ import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ...base.errors import StorageError, UsageError, in_option
@@ -255,109 +254,123 @@ def run_probe(
     of the reads in flight, and at the end each reads alone. Raises StorageError if even one read at
     a time fails for all requests.
     """
-    observer, hosts = observer or Observer(), hosts or Hosts()
-    target, whole = plan.target, Budget(seconds=plan.budget_s, end_s=0.0)
-    of_curves = replace(whole, seconds=plan.curves_s)
-    left = plan.curves
-    measured: list[MeasuredCurve] = []
-    apart: list[ProbeHost] = []
-    large: StorageCurve | None = None
-    notes = list(target.notes)
-
     with tempfile.TemporaryDirectory(prefix="iobench-probe-") as folder:
-
-        def limited() -> Limits:
-            nonlocal left
-            left -= 1
-            return Limits(
-                max_in_flight=plan.max_in_flight * plan.hosts,
-                point_s=plan.point_s,
-                budget=Budget(seconds=of_curves.left_s / (left + 1), end_s=0.0),
-                first=plan.hosts,
-            )
-
-        def measure(places: Places) -> MeasuredCurve:
-            what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
-            limits = limited()
-            run_dir = Path(folder) / str(left)
-            reader = hosts.reader(target.storage, places, name=str(left), run_dir=run_dir)
-            measurement = CurveMeasurement(
-                target.storage,
-                places,
-                limits,
-                run_dir=run_dir,
-                tell=lambda in_flight: observer.phase(f"{what}, {in_flight} in flight"),
-                reader=reader,
-            )
-            curve = measurement.run()
-            return MeasuredCurve(curve=curve, places=places, points=reader.points)
-
+        probe = _Probe(plan, observer or Observer(), hosts or Hosts(), Path(folder))
         try:
-            for size in plan.requests:
-                measured.append(measure(_places(target, size)))
-            curves = [each.curve for each in measured]
-            failed = [curve for curve in curves if not curve.points]
-            if len(failed) == len(curves):
-                raise StorageError(failed[0].not_measured)
-            if plan.second:
-                fastest = max(best_bytes_per_s(curve) for curve in curves)
-                second = _second(target, plan.requests, bytes_per_s=fastest)
-                large = measure(second).curve if second is not None else None
-            else:
-                notes.append(
-                    "requests of another size were not measured, since the objects are too few or "
-                    "too small for larger ones; so operations and bytes can't be told apart"
-                )
-            asked = [
-                curve_of(
-                    each,
-                    target.storage,
-                    target.objects,
-                    limited(),
-                    run_dir=Path(folder),
-                    seed=_SEED,
-                    tell=partial(_tell_asked, observer, each),
-                )
-                for each in plan.metadata
-            ]
-            apart = each_host(
-                replace(measured[0], curve=conclude_curve(measured[0].curve)),
-                hosts,
-                target.storage,
-                Limits(
-                    max_in_flight=1,
-                    point_s=plan.point_s,
-                    budget=whole,
-                ),
-                run_dir=Path(folder) / "alone",
-                observer=observer,
-            )
+            probe.run()
         finally:
-            target.storage.close()
-    large = conclude_curve(large) if large else None
-    opens = next((each for each in asked if each.operation == "open"), None)
-    opening = [opens if requests_opened(target.storage, each.places) else None for each in measured]
-    curves = [conclude_curve(each, large, of) for each, of in zip(curves, opening, strict=True)]
-    return StorageProbe(
-        **head(command),
-        url=target.storage.url,
-        dataset=target.manifest.spec.name if target.manifest else None,
-        objects=len(target.objects),
-        bytes=sum(entry.size for entry in target.objects),
-        budget_s=plan.budget_s,
-        took_s=whole.used_s,
-        curves=curves,
-        large=large,
-        metadata=asked,
-        spent=[spent(each, large, of) for each, of in zip(curves, opening, strict=True)],
-        hosts=apart,
-        notes=notes,
-    )
+            plan.target.storage.close()
+    return probe.concluded(command)
 
 
-def _tell_asked(observer: Observer, operation: Operation, in_flight: int) -> None:
-    what = "listings" if operation == "list" else f"{operation}s"
-    observer.phase(f"{what}, {in_flight} in flight")
+class _Probe:
+    """The curves of a probe, one after the other, which share its time."""
+
+    def __init__(self, plan: ProbePlan, observer: Observer, hosts: Hosts, folder: Path) -> None:
+        self.plan, self.target = plan, plan.target
+        self.observer, self.hosts, self.folder = observer, hosts, folder
+        self.budget = Budget(seconds=plan.budget_s, end_s=0.0)
+        self.of_curves = replace(self.budget, seconds=plan.curves_s)
+        self.left = plan.curves  # that are still to come
+        self.measured: list[MeasuredCurve] = []
+        self.second: StorageCurve | None = None
+        self.metadata: list[StorageCurve] = []
+        self.alone: list[ProbeHost] = []
+        self.notes = list(self.target.notes)
+
+    def run(self) -> None:
+        """Measure. Raises StorageError if even one read at a time fails for all requests."""
+        plan, target = self.plan, self.target
+        for size in plan.requests:
+            self.measured.append(self._measure(_places(target, size)))
+        curves = [each.curve for each in self.measured]
+        if not any(curve.points for curve in curves):
+            raise StorageError(curves[0].not_measured)
+        if plan.second:
+            fastest = max(best_bytes_per_s(curve) for curve in curves)
+            second = _second(target, plan.requests, bytes_per_s=fastest)
+            self.second = self._measure(second).curve if second is not None else None
+        else:
+            self.notes.append(
+                "requests of another size were not measured, since the objects are too few or too "
+                "small for larger ones; so operations and bytes can't be told apart"
+            )
+        for operation in plan.metadata:
+            self.metadata.append(self._ask(operation))
+        self.alone = each_host(
+            replace(self.measured[0], curve=conclude_curve(self.measured[0].curve)),
+            self.hosts,
+            target.storage,
+            Limits(max_in_flight=1, point_s=plan.point_s, budget=self.budget),
+            run_dir=self.folder / "alone",
+            observer=self.observer,
+        )
+
+    def _next_limits(self) -> Limits:
+        """Those of the next curve: all that are left have the same share of the time."""
+        plan, share_s = self.plan, self.of_curves.left_s / self.left
+        self.left -= 1
+        return Limits(
+            max_in_flight=plan.max_in_flight * plan.hosts,
+            point_s=plan.point_s,
+            budget=Budget(seconds=share_s, end_s=0.0),
+            first=plan.hosts,
+        )
+
+    def _measure(self, places: Places) -> MeasuredCurve:
+        what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
+        limits, storage = self._next_limits(), self.target.storage
+        run_dir = self.folder / str(self.left)
+        reader = self.hosts.reader(storage, places, name=str(self.left), run_dir=run_dir)
+        curve = CurveMeasurement(
+            storage,
+            places,
+            limits,
+            run_dir=run_dir,
+            tell=lambda in_flight: self.observer.phase(f"{what}, {in_flight} in flight"),
+            reader=reader,
+        ).run()
+        return MeasuredCurve(curve=curve, places=places, points=reader.points)
+
+    def _ask(self, operation: Operation) -> StorageCurve:
+        what = "listings" if operation == "list" else f"{operation}s"
+        return curve_of(
+            operation,
+            self.target.storage,
+            self.target.objects,
+            self._next_limits(),
+            run_dir=self.folder,
+            seed=_SEED,
+            tell=lambda in_flight: self.observer.phase(f"{what}, {in_flight} in flight"),
+        )
+
+    def concluded(self, command: Sequence[str]) -> StorageProbe:
+        """The record of what was measured, with what follows from it."""
+        target, second = self.target, conclude_curve(self.second) if self.second else None
+        opens = next((each for each in self.metadata if each.operation == "open"), None)
+        opening = [
+            opens if requests_opened(target.storage, each.places) else None
+            for each in self.measured
+        ]
+        curves = [
+            conclude_curve(each.curve, second, of)
+            for each, of in zip(self.measured, opening, strict=True)
+        ]
+        return StorageProbe(
+            **head(command),
+            url=target.storage.url,
+            dataset=target.manifest.spec.name if target.manifest else None,
+            objects=len(target.objects),
+            bytes=sum(entry.size for entry in target.objects),
+            budget_s=self.plan.budget_s,
+            took_s=self.budget.used_s,
+            curves=curves,
+            large=second,
+            metadata=self.metadata,
+            spent=[spent(each, second, of) for each, of in zip(curves, opening, strict=True)],
+            hosts=self.alone,
+            notes=self.notes,
+        )
 
 
 def second_requests(
