@@ -151,8 +151,12 @@ def test_a_side_that_a_host_does_not_see_is_named_with_the_host(
 def test_a_check_generates_once_and_measures_on_both_hosts(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    words = ("check", place, "--workload", "demo", "--budget", "25s", "--size", "24MiB", *QUICK)
-    first, _ = ok(start(tmp_path, *words))
+    words = ("check", place, "--workload", "demo", "--size", "24MiB", *QUICK)
+    found = ended(start(tmp_path, *words, "--budget", "25s"))
+    if [each.code for each in found] == [2, 2]:  # other work on this machine left too little time
+        found = ended(start(tmp_path, *words, "--budget", "2min"))
+    assert [each.code for each in found] == [0, 0], [each.err for each in found]
+    first = found[0].out
     assert list(place.iterdir()) == []
     doc = load_training(the_only(tmp_path, "demo-*"))
     assert [host.ranks for host in doc.job.hosts] == [1, 1]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from iobench.record.sweep import load_sweep
+
 
 class Call(Protocol):
     """Gives a command in a process of its own; its exit status. ``said``: its output."""
@@ -429,12 +431,12 @@ class Sweep(Scenario):
         shutil.rmtree(home / "results")
 
     def holds(self, home: Path, *, after_retry: bool) -> Iterator[str]:
-        records = [json.loads(path.read_text()) for path in (home / "results").rglob("sweep.json")]
-        whole = [record for record in records if record["status"] == "ok"]
+        sweeps = [load_sweep(file.parent) for file in (home / "results").rglob("sweep.json")]
+        whole = [sweep for sweep in sweeps if sweep.status == "ok"]
         if not whole:
-            yield f"it says ok, and no sweep is: {[record['status'] for record in records]}"
-        for point in (point for record in whole for point in record["points"]):
-            if not point["samples_per_s"] and not point["failed"]:
+            yield f"it says ok, and no sweep is: {[sweep.status for sweep in sweeps]}"
+        for point in (point for sweep in whole for point in sweep.points):
+            if not point.figures and not point.failed:
                 yield "it says ok, and neither measured a point nor said why"
         # A kill between mkdir and the marker leaves an empty folder that nobody can tell from a
         # user's own.
