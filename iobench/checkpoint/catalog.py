@@ -18,12 +18,7 @@ import xxhash
 
 from ..base.buffers import private
 from ..base.documents import MAX_DOCUMENT_BYTES
-from ..base.errors import (
-    CheckpointError,
-    CorruptCheckpointError,
-    MissingObjectError,
-    StorageError,
-)
+from ..base.errors import CheckpointError, CorruptCheckpointError, MissingObjectError, StorageError
 from ..base.safety import Removal
 from ..storage import open_storage
 from ..storage.base import Storage, exists, local_root, read_object

@@ -31,14 +31,7 @@ from cyclopts.validators import Number as Between
 
 from ..base.documents import MAX_NUMBER
 from ..base.errors import UsageError
-from ..base.units import (
-    MAX_BYTES,
-    MIN_SHARE,
-    Quantity,
-    parse_count,
-    parse_duration,
-    parse_size,
-)
+from ..base.units import MAX_BYTES, MIN_SHARE, Quantity, parse_count, parse_duration, parse_size
 from ..report.media import DOCUMENTS, PAGES, RECORDS
 
 if TYPE_CHECKING:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from ..report.curve import sections
-from ..runner.curve.story import (
-    DEFAULT_REQUEST,
-    parse_requests,
-    plan_probe,
-    run_probe,
-)
+from ..runner.curve.story import DEFAULT_REQUEST, parse_requests, plan_probe, run_probe
 from ..runner.curve.target import Target, open_target
 from ..runner.hosts.control import Control
 from ..runner.hosts.serving import Served

@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 from ..base.units import counted, format_percent
 from ..record.metrics import Metric, metrics_of
-from ..record.model_load import (
-    LoadFigures,
-    LoadStage,
-    LoadTrial,
-    LocalCopy,
-    ModelLoadRun,
-    Retained,
-)
+from ..record.model_load import LoadFigures, LoadStage, LoadTrial, LocalCopy, ModelLoadRun, Retained
 from ..record.run import ModelLoadRecord, RunRecord, Summary
 from ..record.verdict import Estimate
 from .cache import MAX_RESIDENT

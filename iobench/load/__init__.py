@@ -30,13 +30,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .build import (
-        build_loader,
-        make_loader,
-        offered,
-        planned_ahead,
-        read_labels,
-    )
+    from .build import build_loader, make_loader, offered, planned_ahead, read_labels
     from .choose import is_sequential, make_reader, use_direct, with_map
     from .loader import Batch, BatchLoader
     from .third_party import LibraryLoader, check_library, library_version, open_library

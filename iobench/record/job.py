@@ -17,13 +17,7 @@ from pydantic import Field, model_validator
 from ..base.units import MIN_SHARE
 from ..settings.base import Count, Few, Figure, Number, OpenRecord
 from ..settings.dataset import DatasetSpec
-from ..settings.workload import (
-    AcceleratorSpec,
-    EvaluationSpec,
-    LocalCacheSpec,
-    LogSpec,
-    ReaderSpec,
-)
+from ..settings.workload import AcceleratorSpec, EvaluationSpec, LocalCacheSpec, LogSpec, ReaderSpec
 
 
 class LoaderSettings(OpenRecord):

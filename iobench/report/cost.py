@@ -27,16 +27,7 @@ from ..base.units import (
 )
 from ..record.run import ServingRecord
 from ..settings.instances import STATED
-from .figures import (
-    MAX_BARS,
-    TableOf,
-    facts,
-    listed,
-    picture,
-    some,
-    told,
-    with_interval,
-)
+from .figures import MAX_BARS, TableOf, facts, listed, picture, some, told, with_interval
 from .sections import Cell, Chart, FirstScreen, Section, Table, Value, Where, joined
 
 _DATA = (

@@ -31,14 +31,7 @@ from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .hosts.hosts import Hosts
 from .options import Mixed, Observer, StudyOptions
 from .phase import Saving
-from .study import (
-    HEAD_START_NS,
-    SaveRecords,
-    StudyJob,
-    begin_study,
-    rank_maker,
-    with_leftovers,
-)
+from .study import HEAD_START_NS, SaveRecords, StudyJob, begin_study, rank_maker, with_leftovers
 
 
 def run_study(

@@ -20,14 +20,7 @@ from ..base.errors import DatasetError, IobenchError
 from ..base.units import counted, format_bytes
 from ..host import nfs
 from ..judge.model_load import MEASURED, first_trials, least, value_of
-from ..record.model_load import (
-    HostLoad,
-    LoadStage,
-    LoadTrial,
-    LocalCopy,
-    ModelLoadRun,
-    PlainReads,
-)
+from ..record.model_load import HostLoad, LoadStage, LoadTrial, LocalCopy, ModelLoadRun, PlainReads
 from ..record.run import ModelLoadRecord
 from ..serve.loaders import MODEL_LOADERS
 from ..serve.loaders.direct import DirectLoader

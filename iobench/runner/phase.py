@@ -14,13 +14,7 @@ from ..load.order import Indices
 from ..record.job import LoaderFacts, UserFacts
 from ..record.training import Epoch, RankLog, WorkerLoad
 from ..settings.accelerator import StepFacts
-from ..settings.workload import (
-    AcceleratorSpec,
-    EvaluationSpec,
-    LoaderSpec,
-    LogSpec,
-    ReaderSpec,
-)
+from ..settings.workload import AcceleratorSpec, EvaluationSpec, LoaderSpec, LogSpec, ReaderSpec
 from .messages import Link, Recorded
 from .study import SaveRecords
 from .tasks.checkpoint import CheckpointRank

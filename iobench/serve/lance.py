@@ -29,13 +29,7 @@ import psutil
 from ..base.documents import MAX_DOCUMENT_BYTES, read_regular
 from ..base.errors import DatasetError, StorageError, UsageError
 from ..base.extras import install_command
-from ..load.layouts import (
-    LibraryLayout,
-    layout_place,
-    lock_place,
-    recorded_layout,
-    write_layout,
-)
+from ..load.layouts import LibraryLayout, layout_place, lock_place, recorded_layout, write_layout
 from ..record.manifest import LAYOUT_RECORD, LAYOUTS, Manifest, layout_lock
 from ..settings.scenario import EngineSpec
 from ..storage.base import Storage, local_root

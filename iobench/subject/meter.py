@@ -19,13 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..base.errors import UsageError
-from ..load.torch_compat import (
-    fetcher_of,
-    has_workers,
-    inner_loader,
-    time_sampler,
-    timed_sampler,
-)
+from ..load.torch_compat import fetcher_of, has_workers, inner_loader, time_sampler, timed_sampler
 from ..record.job import UserFacts
 from . import board
 from .batches import Repeats, Size, measure

@@ -25,13 +25,7 @@ from ...record.run import TrainingRecord
 from ...record.training import Ceiling, CeilingDetails
 from .hosts import HostsChange
 from .measured import known_latency
-from .sizing import (
-    Fetch,
-    fetch_parts,
-    handed_over,
-    prepared,
-    with_cache,
-)
+from .sizing import Fetch, fetch_parts, handed_over, prepared, with_cache
 
 MAX_COUNT = 10**6 - 1
 """Largest number of workers, accelerators or reads in flight."""

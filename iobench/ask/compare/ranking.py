@@ -11,13 +11,7 @@ from ...base.documents import UNPRINTED
 from ...base.errors import UsageError
 from ...judge.statistics import NOISE
 from ...record.ab import Drift
-from ...record.run import (
-    ModelLoadRecord,
-    PricedRecord,
-    RunRecord,
-    ServingRecord,
-    TrainingRecord,
-)
+from ...record.run import ModelLoadRecord, PricedRecord, RunRecord, ServingRecord, TrainingRecord
 from ...settings.instances import Instance
 from .claims import MIN_RUNS, Sides, answer_of, claim, combined, drift_of, like
 from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of

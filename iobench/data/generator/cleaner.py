@@ -12,12 +12,7 @@ from typing import NamedTuple
 from ...base.documents import require_place
 from ...base.errors import MissingObjectError, TargetRefusedError
 from ...base.safety import Removal, check_target, remove_exactly
-from ...record.manifest import (
-    LAYOUT_BEGUN,
-    LAYOUT_RECORD,
-    MANIFEST,
-    MARKER,
-)
+from ...record.manifest import LAYOUT_BEGUN, LAYOUT_RECORD, MANIFEST, MARKER
 from ...settings.base import build
 from ...settings.dataset import DatasetSpec
 from ...storage import open_storage, unwrapped

@@ -29,12 +29,7 @@ from ...record.manifest import (
     Manifest,
     write_table,
 )
-from ...storage.local.sinks import (
-    make_folders,
-    open_sink,
-    rename_new,
-    sync_folder,
-)
+from ...storage.local.sinks import make_folders, open_sink, rename_new, sync_folder
 from .scanner import ScanReport
 
 _NAMES = (SAMPLES, SHARDS, MANIFEST)

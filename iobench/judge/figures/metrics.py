@@ -23,14 +23,7 @@ from ...record.verdict import RankTime
 from ...settings.workload import OWN, USER_READS, Subject
 from .events import Array, Events, RankEpoch, epoch_ends_ns, rank_epochs
 from .instep import at_more_ranks, step_times
-from .ranktime import (
-    INDEPENDENT,
-    host_window,
-    rank_times,
-    starts_left_out,
-    with_times,
-    worker_time,
-)
+from .ranktime import INDEPENDENT, host_window, rank_times, starts_left_out, with_times, worker_time
 from .rates import Track, rates_of
 
 MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))

@@ -30,14 +30,7 @@ from ...data.dataset import find_dataset
 from ...data.generator import discard, generate
 from ...judge.rules_ranks import other_cores
 from ...record.run import ModelLoadRecord, RunRecord, TrainingRecord
-from ...record.sweep import (
-    SWEEP_FILE,
-    Settings,
-    Sweep,
-    SweepPoint,
-    load_sweep,
-    save_sweep,
-)
+from ...record.sweep import SWEEP_FILE, Settings, Sweep, SweepPoint, load_sweep, save_sweep
 from ...settings.workload import Workload, check_named
 from ...storage import open_storage
 from ...storage.base import innermost

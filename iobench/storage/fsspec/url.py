@@ -20,12 +20,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from ...base import safety
-from ...base.beneath import (
-    LeadsOutError,
-    NoFileError,
-    file_status,
-    resolve,
-)
+from ...base.beneath import LeadsOutError, NoFileError, file_status, resolve
 from ...base.errors import (
     IobenchError,
     MissingObjectError,
@@ -37,16 +32,7 @@ from ...base.extras import install_command
 from ...base.processes import watch
 from ..base import Buffer, Entry, Sink, StorageTraits, check_key, check_prefix
 from .fsspec_compat import path_of
-from .objects import (
-    FsspecSink,
-    begin,
-    discard,
-    publish,
-    replace,
-    size,
-    version_of,
-    without_secrets,
-)
+from .objects import FsspecSink, begin, discard, publish, replace, size, version_of, without_secrets
 
 T = TypeVar("T")
 

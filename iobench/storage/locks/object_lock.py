@@ -26,14 +26,7 @@ from ...base.units import format_duration
 from ..base import Replacing, Storage
 from .holder import BODY_BYTES, Holder
 from .object_lease import HEARTBEAT_S, ObjectLease, readers
-from .objects import (
-    LOCK,
-    create,
-    look,
-    reader_key,
-    remove,
-    remove_if_ours,
-)
+from .objects import LOCK, create, look, reader_key, remove, remove_if_ours
 
 NOT_LOCKED = (
     "not locked: this server has no conditional create; make sure that nobody else writes here"

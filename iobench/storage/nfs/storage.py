@@ -24,15 +24,7 @@ import numpy as np
 
 from ...base.errors import StorageError, TargetRefusedError, UsageError, in_option
 from ...base.units import parse_duration
-from ..base import (
-    Buffer,
-    Entry,
-    Retries,
-    Sink,
-    StorageTraits,
-    check_key,
-    check_prefix,
-)
+from ..base import Buffer, Entry, Retries, Sink, StorageTraits, check_key, check_prefix
 from .connections import Connections
 from .context import Context, Lost, NfsEntry, library_version, shared_object
 from .write import replacing, writing

@@ -33,14 +33,7 @@ from .clients.base import Client, ObjectInfo, Upload, Wired
 from .connection import Deletions, NoConnectionError, OwnConnection
 from .errors import Failure, Kind, explain
 from .options import NAMES, S3Options, parse_options
-from .session import (
-    ENFORCED,
-    UNKNOWN,
-    NewObject,
-    ParallelUpload,
-    Session,
-    UploadSink,
-)
+from .session import ENFORCED, UNKNOWN, NewObject, ParallelUpload, Session, UploadSink
 from .wire import S3Wire, proxies_of_environment
 
 T = TypeVar("T")
