@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from .base.documents import json_text
 from .base.errors import UsageError
 from .cli.flags import Question
 from .cli.verbs import GenerateQuestion, RunQuestion
@@ -149,8 +150,6 @@ class Run:
 
     def to_json(self) -> str:
         """Return the whole record, as in ``run.json``."""
-        from .base.documents import json_text
-
         return json_text(self.document) + "\n"
 
 

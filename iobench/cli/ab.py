@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..ask.compare.sequential import MIN_ROUNDS, metrics_like, primary, verdict
 from ..base.errors import UnknownNameError, UsageError
@@ -15,6 +14,7 @@ from ..record.run import RUN_FILE, ModelLoadRecord, RunRecord, load_run
 from ..record.sweep import SWEEP_FILE
 from ..report.ab import answer, planned_line, round_line
 from ..runner.ab import VariantAsked, compare_in_turns, naming, shortest_s
+from ..runner.hosts.hosts import Hosts
 from ..runner.options import AbOptions
 from ..runner.repeated import RECORDS, Asked, asked_again, check_same_data, plan_of, recorded_of
 from ..settings.any_workload import load_any_workload
@@ -23,9 +23,6 @@ from .live import Live
 from .printing import finish_ab, status_of
 from .terminal import whole_seconds
 from .verbs import AbRequest
-
-if TYPE_CHECKING:
-    from ..runner.hosts.hosts import Hosts
 
 
 def run(request: AbRequest) -> int:

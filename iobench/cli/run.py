@@ -21,6 +21,7 @@ from ..record.manifest import MANIFEST, MARKER
 from ..runner.budget import Budget, Given
 from ..runner.checkpoint_plan import make_study_plan
 from ..runner.hosts.serving import Permitted, Same, Served
+from ..runner.options import Confirm, Mixed, Options
 from ..runner.plan import Plan, make_plan
 from ..settings.base import build
 from ..settings.workload import Workload, load_workload
@@ -33,9 +34,8 @@ from .verbs import MeasuringQuestion, MeasuringRequest, RunQuestion, RunRequest,
 
 if TYPE_CHECKING:
     from ..runner.hosts.hosts import Hosts
-    from ..runner.options import Mixed, Options
 
-Planned = tuple[Plan, "Mixed | None"]
+Planned = tuple[Plan, Mixed | None]
 RunOrTrain = RunQuestion | TrainRequest
 
 _CALIBRATION_S = 3.0
@@ -115,8 +115,6 @@ def planned(
 
 def options_of(request: RunOrTrain, mixed: Mixed | None, *, whole: bool = False) -> Options:
     """The options of the run. ``whole``: no part of it is left out for want of time."""
-    from ..runner.options import Confirm, Options
-
     whole = whole or request.find_max or request.confirm or mixed is not None
     return request.made(
         Options,
@@ -165,8 +163,6 @@ def _mixed(request: RunOrTrain, ranks: int) -> Mixed | None:
     """Return the checkpoints to save while loading, or None if none are requested."""
     if request.checkpoint is None or request.checkpoint_to is None:
         return None
-    from ..runner.options import Mixed
-
     asked = {
         "model": request.checkpoint,
         "writer": request.checkpoint_writer,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..base.errors import UsageError
 from ..record.sweep import Setting, Sweep, parse_axis, save_sweep, setting_text
 from ..report.advise import confirmation_sections
+from ..runner.hosts.hosts import Hosts
 from ..runner.options import SweepOptions
 from ..runner.repeated import RECORDS
 from ..runner.sweeping.confirm import Given, confirm, take_up
@@ -29,9 +29,6 @@ from .hosts import trials
 from .live import Live
 from .printing import finish_sweep, print_report
 from .verbs import SweepRequest
-
-if TYPE_CHECKING:
-    from ..runner.hosts.hosts import Hosts
 
 _REPEAT, _CALIBRATION_S, _SEED = 5, 1.0, 42
 

@@ -138,8 +138,6 @@ def job_text(lines: list[str], sections: list[list[str]]) -> str:
 
 def relative(files: Files) -> tuple[Path, list[tuple[str, int]]]:
     """The common parent folder, and the names below it; names that fio can't read are left out."""
-    from ..base.errors import StorageError
-
     absolute = [(os.path.abspath(path), size) for path, size in files]
     cwd = os.path.commonpath([os.path.dirname(path) for path, _ in absolute])
     named = [(os.path.relpath(path, cwd), size) for path, size in absolute]

@@ -21,6 +21,14 @@ import psutil
 
 from ..base import cgroup
 from ..base.cgroup import read_text
+from ..base.filesystem import (
+    NFS,
+    block_devices,
+    find_mount,
+    mount_of,
+    nearest_existing,
+    parse_mountinfo,
+)
 from ..record.host import Resources
 from . import nfs
 
@@ -160,8 +168,6 @@ def _cpu_s() -> tuple[float | None, float | None]:
 
 
 def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
-    from ..base.filesystem import block_devices, find_mount, nearest_existing, parse_mountinfo
-
     try:
         existing = nearest_existing(Path(path).resolve())
         number = existing.stat().st_dev
@@ -184,8 +190,6 @@ def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
 
 
 def _nfs(path: Path | str) -> nfs.MountStats | None:
-    from ..base.filesystem import NFS, mount_of
-
     mount = mount_of(path)
     return nfs.read(mount.point) if mount and mount.fs_type in NFS else None
 

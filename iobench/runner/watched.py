@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import psutil
 
 from ..base import pagecache
-from ..base.cgroup import read_text
 from ..base.documents import json_text, write_whole
 from ..base.errors import DatasetError, IobenchError
 from ..data.dataset import Dataset
@@ -44,6 +44,7 @@ from ..settings.base import fitting, read_json
 from ..settings.workload import USER_LOADER, AcceleratorSpec, subject_of
 from ..storage import is_local, open_storage
 from ..storage.base import Storage, innermost, local_root
+from ..subject.watched import Around
 from .agent import CacheState, HostAgent, Used
 from .facts import (
     dataset_facts,
@@ -132,7 +133,7 @@ def _directory(root: Path) -> Data:
     )
 
 
-class HostWatch:
+class HostWatch(Around):
     """The page cache before each iteration, and the host's counters over time."""
 
     def __init__(self, data: Data) -> None:
@@ -235,18 +236,11 @@ def shared_directory(results: Path, name: str, rank: int, count: int) -> Path:
 
 
 def _started(pid: int) -> float:
-    """When a process began, in seconds since 1970. Source: proc(5), btime and starttime."""
-    boot = next(
-        (
-            line.split()[1]
-            for line in (read_text(Path("/proc/stat")) or "").splitlines()
-            if line.startswith("btime ")
-        ),
-        "0",
-    )
-    fields = (read_text(Path(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
-    ticks = int(fields[19]) if len(fields) > 19 else 0
-    return int(boot) + ticks / os.sysconf("SC_CLK_TCK")
+    """When a process began, in seconds since 1970; when the host did, if it can't be seen."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return psutil.boot_time()
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from ..subject.board import Board, Gauge
 from ..subject.factory import one_line
 from ..subject.meter import Meter
 from ..subject.process import listen
-from ..subject.watched import Around, Book, Nothing, Watched, watched
+from ..subject.watched import Around, Book, Watched, watched
 from .facts import new_directory
 from .watched import (
     NO_DATA,
@@ -107,7 +107,7 @@ class Watch:
         except IobenchError as error:
             log.warning("iobench.watch: %s", one_line(error))
         self.created = datetime.now(UTC).isoformat(timespec="seconds")
-        around: Around = Nothing()
+        around = Around()
         if _is_first_of_host(self.rank):
             around = self._around = HostWatch(self._data)
         self._meter = Meter(

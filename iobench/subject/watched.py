@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from operator import length_hint
-from typing import Any, Protocol
+from typing import Any
 from weakref import ReferenceType, ref
 
 from ..host.timeline import Recorder, StepEvent
@@ -25,14 +25,18 @@ MAX_EPOCHS = 60_000
 """Iterations that are told apart; the steps of further ones are added to the last."""
 
 
-class Around(Protocol):
-    """What is done around the iterations of one rank, off the clock or between two steps."""
+class Around:
+    """What is done around the iterations of one rank, off the clock or between two steps.
+
+    This one does nothing: another rank of this host does it.
+    """
 
     def prepare(self, epoch: int) -> tuple[float | None, str]:
         """An iteration is about to begin: look at the page cache.
 
         Returns the residency of the data, and how it was measured, or why it was not.
         """
+        return None, "measured by another rank of this host"
 
     def begin(self, epoch: int, start_ns: int) -> None:
         """It begins."""
@@ -42,22 +46,6 @@ class Around(Protocol):
 
     def end(self) -> None:
         """It is over."""
-
-
-class Nothing:
-    """Nothing is done: another rank of this host does it."""
-
-    def prepare(self, epoch: int) -> tuple[float | None, str]:
-        return None, "measured by another rank of this host"
-
-    def begin(self, epoch: int, start_ns: int) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 class Book:
