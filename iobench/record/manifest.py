@@ -34,10 +34,9 @@ from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular, require
 from ..base.errors import DatasetError, IobenchError, StorageError
 from ..settings.base import Strict, explain
 from ..settings.dataset import DatasetSpec
-from ..settings.wildcards import matches
 from . import tables
 from .arrow import check_plain, number_column, numbers, text_column
-from .packing import Keys, Packing
+from .packing import Keys, Packing, matches
 from .typed import ArrayText
 
 MANIFEST = "manifest.json"
@@ -211,7 +210,7 @@ def unfinished_layout(folder: Path) -> tuple[str, ...]:
 
 
 def name_patterns(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the patterns for names below an unfinished layout (see ``wildcards.matches``).
+    """Return the patterns for names below an unfinished layout (see ``packing.matches``).
 
     iobench's own two records are added. A pattern with more than ``_MAX_STARS`` stars is left out,
     since iobench's libraries have none.

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iobench.base.errors import SpecError
+from iobench.record.packing import matches
 from iobench.settings.base import apply_overrides, build, find_spec, known_specs
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec
-from iobench.settings.wildcards import matches
 from iobench.settings.yamlfile import read_yaml
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
