@@ -24,7 +24,7 @@ from .compare import TONES, ratio_chart
 from .figures import (
     BLANK,
     TableOf,
-    add_tags,
+    add_head,
     cell,
     facts,
     format_of,
@@ -190,7 +190,7 @@ def _rounds(record: AbRecord) -> Table:
     rows.data("seconds", of=lambda each: each[2].seconds)
     names = [claim.metric for claim in record.claims or claims_of(record)]
     rows.data(*names, each=lambda each, name: each[2].figures.get(name))
-    add_tags(rows, record)
+    add_head(rows, record)
     return rows.made("rounds", where="data")
 
 

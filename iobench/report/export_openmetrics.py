@@ -161,13 +161,20 @@ def _about(doc: RunRecord, run: Labels) -> Iterator[Family]:
     if (at := _seconds(doc.created)) is not None:
         when = "When the run began, since 1970-01-01 UTC."
         yield Family("iobench_run_started_seconds", when, [(run, at)], "seconds")
-    name, states = "iobench_run_validity", ("valid", "invalid", "unknown")
-    samples = [({**run, name: state}, float(doc.validity == state)) for state in states]
-    yield Family(name, "Whether the run is valid by its rules.", samples, kind="stateset")
+    ends = ("ok", "failed", "interrupted")
+    yield _states(run, "iobench_run_status", "How the run ended.", ends, doc.status)
+    judged, by_rules = ("valid", "invalid", "unknown"), "Whether the run is valid by its rules."
+    yield _states(run, "iobench_run_validity", by_rules, judged, doc.validity)
     levels = ("invalid", "unknown", "warning", "info")
     counts = {level: sum(each.level == level for each in doc.findings) for level in levels}
     found = [({**run, "level": level}, float(count)) for level, count in counts.items()]
     yield Family("iobench_findings", "Findings of the rules, by level.", found)
+
+
+def _states(run: Labels, name: str, told: str, states: Sequence[str], now: str) -> Family:
+    """Of several states, the one that holds is 1, and the others are 0."""
+    samples = [({**run, name: state}, float(state == now)) for state in states]
+    return Family(name, told, samples, kind="stateset")
 
 
 def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[Family]:

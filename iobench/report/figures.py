@@ -431,14 +431,15 @@ def labels_of(doc: RunRecord) -> dict[str, Value]:
 
 def data_table(rows: TableOf[T], doc: RunRecord, name: str, title: str) -> Table:
     """The table of data of a run, with its labels behind the columns."""
-    known = labels_of(doc)
+    known = {**labels_of(doc), "validity": doc.validity}
     rows.data(*known, each=lambda _, key: known[key])
-    add_tags(rows, doc)
+    add_head(rows, doc)
     return rows.made(name, title, where="data")
 
 
-def add_tags(rows: TableOf[T], record: RecordHead) -> None:
-    """Columns of the labels that the user gave, for tables of data."""
+def add_head(rows: TableOf[T], record: RecordHead) -> None:
+    """Columns of how all ended and of the labels that the user gave, for tables of data."""
+    rows.data("status", of=lambda _: record.status)
     known = {f"{TAG}{key}": value for key, value in record.tags.items()}
     rows.data(*known, each=lambda _, key: known[key])
 

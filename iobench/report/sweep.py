@@ -24,7 +24,7 @@ from .figures import (
     MAX_BARS,
     RANGE,
     TableOf,
-    add_tags,
+    add_head,
     capital,
     cell,
     evenly,
@@ -131,7 +131,7 @@ def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
         for each, on in zip(sweep.points, _on_front(sweep), strict=True)
     }
     rows.add("pareto_front", "Pareto front", of=lambda each: fronts[id(each)], where="pages")
-    add_tags(rows, sweep)
+    add_head(rows, sweep)
 
     def mark(point: SweepPoint) -> str:
         if point.failed:

@@ -10,7 +10,7 @@ from ..base.text import quoted
 from ..base.units import counted, format_count
 from ..record.sweep import Sweep, describe, setting_text
 from .again import kept_sections
-from .figures import ENDS, RANGE, TableOf, add_tags, cell, interval, lacking, listed, word
+from .figures import ENDS, RANGE, TableOf, add_head, cell, interval, lacking, listed, word
 from .glance import ended
 from .sections import (
     Cell,
@@ -142,7 +142,7 @@ def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
     where: Where = "data" if sweep.usd_per_hour is None else "everywhere"
     rows.add("samples_per_usd", "samples/USD", show="{:,.0f}".format, where=where)
     rows.data("kept", of=lambda row: row.kept if row.rates else None)
-    add_tags(rows, sweep)
+    add_head(rows, sweep)
     measured = tuple(at for at, row in enumerate(tried) if row.rates)
     chart = Chart(kind="bars", y=("samples_per_s",), label=("setting",), rows=measured)
     return rows.made(
