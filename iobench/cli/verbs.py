@@ -660,7 +660,8 @@ class KvRequest(ArrivingRequest):
           --accelerator-price-per-hour 2.5
       iobench kv kv-chat-llama3-8b --to /mnt/fast/kv --rate 4 \\
           --set dram=512GB --set admission=seen-twice
-      iobench kv kv-chat-llama3-8b --to /mnt/fast/kv --trace conversation_trace.jsonl
+      iobench kv kv-chat-llama3-8b --to /mnt/fast/kv \\
+          --trace conversation_trace.jsonl
     """
 
     scenario: Annotated[str, named("scenario")] = field(kw_only=False)
@@ -1023,7 +1024,7 @@ class ReportRequest(ReportedRequest):
       iobench report results/<run>
       iobench report results/<run> --format csv
       iobench report results/<run> --format github >> "$GITHUB_STEP_SUMMARY"
-      iobench report results/<run> --format trace -o trace.json # for ui.perfetto.dev
+      iobench report results/<run> --format trace -o trace.json
       iobench report results/<run> results/<run> --html -o report.html
       iobench report results --format csv -o runs.csv # all runs below results
       iobench report results/<run> \\
@@ -1095,7 +1096,8 @@ class WhatifRequest(ReportedRequest):
       iobench whatif results/<run> --accelerators 8 --step-time 0.5x
       iobench whatif results/<1-host> results/<2-hosts> results/<4-hosts> \\
           --hosts 64
-      iobench whatif results/<run> --hosts 64 --storage-limit 40GB/s --html -o hosts.html
+      iobench whatif results/<run> --hosts 64 --storage-limit 40GB/s \\
+          --html -o hosts.html
     """
 
     directories: tuple[str, ...] = field(kw_only=False)

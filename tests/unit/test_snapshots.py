@@ -40,3 +40,9 @@ def test_the_sentences_of_first_screens_are_short() -> None:
         told = re.sub(r"(?m)^\S.*\n(?: .*\n?)+", "", "\n".join(lines))
         if not command.endswith(("--details", "--print mlpstorage")):
             assert long_sentences(each.replace("\n", " ") for each in told.split("\n\n")) == []
+
+
+def test_the_examples_of_help_fit_on_a_terminal() -> None:
+    """A line that is broken by the terminal's width can't be copied as one command."""
+    reviewed = (HERE / "help.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in reviewed if line.startswith("  iobench ") and len(line) > 80] == []
