@@ -66,7 +66,7 @@ def repetition_metrics(
     known: dict[str, object] = {
         "residency_before": max(residencies) if residencies else context.residency_before
     }
-    uncounted = missing.get("bytes_read")
+    uncounted = missing.get("bytes_read", "")
     if uncounted:
         known["bytes_read"] = None
     if context.cpu_s is None:
@@ -78,7 +78,6 @@ def repetition_metrics(
         missing.update({key: NO_EVENTS for key in (*MEDIANS, "rates") if key != "cpu_s"})
         return context.model_copy(update={**known, "not_measured": missing})
     begun = starts_left_out(context.epochs, subject)
-    totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS}
     known["epochs"] = [
         epoch.model_copy(
             update=_delivered(events, epoch.epoch, counted=not uncounted)
@@ -95,44 +94,83 @@ def repetition_metrics(
     earliest = {each.epoch: each.startup_s for each in context.epochs}
     tracks = [part.track(_within(earliest.get(part.epoch), ends[part.epoch])) for part in parts]
     known["rates"] = rates_of(tracks, round_steps=round_steps)
-    known["checkpoint_s"] = mean(each.saves_s for each in times) or None
-    known["read_s"] = float(np.asarray(events["read_ns"], dtype=np.int64).sum()) / 1e9
-    moved, stored = (
-        "sample_bytes" if uncounted else "bytes_read",
-        totals["sample_bytes"],
-    )
-    known = totals | known | {"wall_s": sum(ends.values()) / 1e9}
-    known["samples_per_s"] = _rate(parts, times, "samples")
-    known["read_bytes_per_s"] = _rate(parts, times, moved) if totals[moved] else None
-    if known["read_bytes_per_s"] is None and not totals[moved]:
-        missing["read_bytes_per_s"] = NO_SAMPLE_BYTES
+    known = _amounts(events, parts, times, context, missing) | known
     if len(context.hosts) > 1:
-        known |= _of_hosts(parts, tracks, times, context, moved)
-    known["read_amplification"] = totals[moved] / stored if stored and not uncounted else None
-    if known["read_amplification"] is None:
-        missing["read_amplification"] = uncounted or NO_SAMPLE_BYTES
-    known["requests_per_sample"] = None
-    if context.requests and not uncounted and totals["samples"]:
-        known["requests_per_sample"] = (context.requests + totals["retries"]) / totals["samples"]
-    else:
-        missing["requests_per_sample"] = uncounted or NO_REQUESTS
-    known["busy_s"] = float(np.asarray(events["busy_ns"], dtype=np.int64).sum()) / 1e9 / len(times)
-    known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / len(times)
-    known["sync_s"] = mean(each.sync_s for each in times)
-    if context.sync == INDEPENDENT:
-        known["sync_s"] = None
-        missing["sync_s"] = context.not_measured.get("sync_s", WAITS_FOR_NOBODY)
-    known.update(_utilization(parts, times, context, missing), **_waits(parts, missing))
-    known["late_p99_s"] = quantile(
-        [part.rows["late_ns"] / part.rows["steps"] for part in parts],
-        [part.rows["steps"] for part in parts],
-        0.99,
-    )
-    known["late_left_s"] = _late_left(parts)
+        known |= _of_hosts(parts, tracks, times, context, _moved(uncounted))
+    known |= _times(events, parts, times, context, missing)
+    known |= _utilization(parts, times, context, missing)
+    known |= _waits(parts, missing)
     known["at_more_ranks"] = at_more_ranks(
         step_times(events, round_steps=round_steps), round_steps=round_steps
     )
     return context.model_copy(update={**known, "not_measured": missing})
+
+
+def _moved(uncounted: str) -> str:
+    """The column of the bytes that the storage moved, as far as that is known."""
+    return "sample_bytes" if uncounted else "bytes_read"
+
+
+def _amounts(
+    events: Events,
+    parts: Sequence[RankEpoch],
+    times: Sequence[RankTime],
+    context: Repetition,
+    missing: dict[str, str],
+) -> dict[str, object]:
+    """Samples, steps, bytes and requests: sums, rates, and what was read over what was wanted."""
+    totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS}
+    uncounted = missing.get("bytes_read", "")
+    moved, stored = _moved(uncounted), totals["sample_bytes"]
+    found: dict[str, object] = {
+        **totals,
+        "samples_per_s": _rate(parts, times, "samples"),
+        "read_bytes_per_s": _rate(parts, times, moved) if totals[moved] else None,
+        "read_amplification": totals[moved] / stored if stored and not uncounted else None,
+        "requests_per_sample": None,
+    }
+    if not totals[moved]:
+        missing["read_bytes_per_s"] = NO_SAMPLE_BYTES
+    if found["read_amplification"] is None:
+        missing["read_amplification"] = uncounted or NO_SAMPLE_BYTES
+    if context.requests and not uncounted and totals["samples"]:
+        requests = context.requests + totals["retries"]
+        found["requests_per_sample"] = requests / totals["samples"]
+    else:
+        missing["requests_per_sample"] = uncounted or NO_REQUESTS
+    return found
+
+
+def _times(
+    events: Events,
+    parts: Sequence[RankEpoch],
+    times: Sequence[RankTime],
+    context: Repetition,
+    missing: dict[str, str],
+) -> dict[str, object]:
+    """For how long the ranks did what, and how late the emulated accelerators woke up."""
+
+    def seconds(column: str) -> float:
+        return float(np.asarray(events[column], dtype=np.int64).sum()) / 1e9
+
+    found: dict[str, object] = {
+        "wall_s": sum(epoch_ends_ns(parts).values()) / 1e9,
+        "checkpoint_s": mean(each.saves_s for each in times) or None,
+        "read_s": seconds("read_ns"),
+        "busy_s": seconds("busy_ns") / len(times),
+        "wait_s": seconds("wait_ns") / len(times),
+        "sync_s": mean(each.sync_s for each in times),
+        "late_p99_s": quantile(
+            [part.rows["late_ns"] / part.rows["steps"] for part in parts],
+            [part.rows["steps"] for part in parts],
+            0.99,
+        ),
+        "late_left_s": _late_left(parts),
+    }
+    if context.sync == INDEPENDENT:
+        found["sync_s"] = None
+        missing["sync_s"] = context.not_measured.get("sync_s", WAITS_FOR_NOBODY)
+    return found
 
 
 def _of_hosts(
