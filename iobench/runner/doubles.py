@@ -63,7 +63,7 @@ def _nothing_to_prepare(bench: Bench, saves: bool) -> str:
     plan = bench.plan
     kind = plan.workload.loader.kind
     if plan.subject.users:
-        why = plan.tried[0].not_cached if plan.tried else ""
+        why = plan.tried[0].not_replaced if plan.tried else ""
         return f"your loader can't run without its dataset: {why}" if why else ""
     if plan.subject.reads_itself:
         return f"the loader '{kind}' reads and prepares in one, so prep can't be left out"

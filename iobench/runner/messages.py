@@ -228,7 +228,7 @@ class Delivered(Last):
 class Tried(Last):
     """What a rank found out about the user's loader by its first batches.
 
-    ``hashes``: xxh3 of their samples. ``not_cached``: why its dataset can't be replaced, or empty.
+    ``hashes``: xxh3 of their samples. ``not_replaced``: why its dataset can't be, or empty.
     """
 
     facts: UserFacts
@@ -236,7 +236,7 @@ class Tried(Last):
     prefetch_factor: int
     persistent: bool
     hashes: Sequence[int]
-    not_cached: str
+    not_replaced: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,20 +132,12 @@ def make_plan(
     that does not work.
     """
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
-    if workload.accelerator.model_parallel > 1 and here is not None and len(here) < accelerators:
-        raise UsageError(
-            "accelerator.model_parallel works on one host only",
-            remedy="leave it out: the ranks that do not read need no host of their own",
-        )
+    if here is not None and len(here) < accelerators:
+        check_many_hosts(workload)
     options = workload.storage_options()
     manifest, place = find_dataset(data, options, origin=origin)
     probe = open_storage(place, options=options)
     if workload.local_cache is not None:
-        if here is not None and len(here) < accelerators:
-            raise UsageError(
-                "local_cache works on one host only",
-                remedy="leave --cache-dir out, or run on each host alone",
-            )
         check_local_cache(workload.local_cache, manifest.header.stored_bytes)
     check_match(workload, manifest, data)
     check_reading(workload, manifest)
@@ -169,23 +161,7 @@ def make_plan(
 
         check_library(manifest, probe, reading, workload.loader, world=accelerators)
         direct = False  # libraries read through the page cache
-    if workload.evaluation is not None and manifest.shard_count < 2:
-        raise UsageError(
-            "the dataset has one shard, so none can be held out for evaluation",
-            remedy="generate it with fewer samples in a shard, or leave evaluation out",
-        )
-    if manifest.sample_count < accelerators:
-        raise UsageError(
-            f"the dataset has {counted(manifest.sample_count, 'sample')}, too few for "
-            f"{counted(accelerators, 'accelerator')}",
-            remedy="generate a larger dataset, or use fewer accelerators",
-        )
-    if reading.tail == "drop" and manifest.sample_count // accelerators < workload.batch_size:
-        raise UsageError(
-            f"the dataset has {counted(manifest.sample_count, 'sample')}, too few for one batch of "
-            f"{workload.batch_size} for each of {counted(accelerators, 'accelerator')}",
-            remedy="use reader.tail=keep, a smaller batch_size, or a larger dataset",
-        )
+    check_numbers(workload, manifest, accelerators=accelerators)
     tried: Sequence[Tried] = ()
     if workload.loader.subject.users:
         from .user_loader import adopt, try_loader
@@ -234,6 +210,44 @@ def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> N
     ACCELERATORS.load(workload.accelerator.kind)
     if workload.loader.subject.reads_itself:  # which is always there, and imports torch
         LOADERS.load(workload.loader.kind)
+
+
+def check_many_hosts(workload: Workload) -> None:
+    """Check that the workload can have ranks on several hosts. Raises UsageError."""
+    if workload.accelerator.model_parallel > 1:
+        raise UsageError(
+            "accelerator.model_parallel works on one host only",
+            remedy="leave it out: the ranks that do not read need no host of their own",
+        )
+    if workload.local_cache is not None:
+        raise UsageError(
+            "local_cache works on one host only",
+            remedy="leave --cache-dir out, or run on each host alone",
+        )
+
+
+def check_numbers(workload: Workload, manifest: Manifest, *, accelerators: int) -> None:
+    """Check that there are enough shards and samples. Raises UsageError."""
+    if workload.evaluation is not None and manifest.shard_count < 2:
+        raise UsageError(
+            "the dataset has one shard, so none can be held out for evaluation",
+            remedy="generate it with fewer samples in a shard, or leave evaluation out",
+        )
+    if manifest.sample_count < accelerators:
+        raise UsageError(
+            f"the dataset has {counted(manifest.sample_count, 'sample')}, too few for "
+            f"{counted(accelerators, 'accelerator')}",
+            remedy="generate a larger dataset, or use fewer accelerators",
+        )
+    if (
+        workload.reader.tail == "drop"
+        and manifest.sample_count // accelerators < workload.batch_size
+    ):
+        raise UsageError(
+            f"the dataset has {counted(manifest.sample_count, 'sample')}, too few for one batch of "
+            f"{workload.batch_size} for each of {counted(accelerators, 'accelerator')}",
+            remedy="use reader.tail=keep, a smaller batch_size, or a larger dataset",
+        )
 
 
 def check_match(workload: Workload, manifest: Manifest, data: str) -> None:

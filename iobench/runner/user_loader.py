@@ -102,7 +102,7 @@ class TryUserLoader:
                 prefetch_factor=loader.meter.prefetch_factor or workload.loader.prefetch_factor,
                 persistent=bool(getattr(loader.meter.inner, "persistent_workers", False)),
                 hashes=seen,
-                not_cached=loader.not_cached,
+                not_replaced=loader.not_replaced,
             )
         )
 

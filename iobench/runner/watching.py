@@ -1,7 +1,7 @@
 """``iobench.watch``: measure the loader of a training that iobench does not run.
 
-This is the context that the user's script holds. ``runner.watched`` looks at the host around each
-iteration, and makes the record of what all ranks of a host leave.
+This is the context that the user's script holds. ``runner.watched_record`` looks at the host around
+each iteration, and makes the record of what all ranks of a host leave.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ..subject.board import Board, Gauge
 from ..subject.factory import one_line
 from ..subject.meter import Meter
 from ..subject.process import listen
-from ..subject.watched import Around, Book, Watched, watched
+from ..subject.watched import EpochHooks, Watched, WatchedSteps, watched
 from .facts import new_directory
-from .watched import (
+from .watched_record import (
     NO_DATA,
     Data,
     Ended,
@@ -76,13 +76,13 @@ class Watch:
     def __post_init__(self) -> None:
         self.directory: Path | None = None
         self._meter: Meter | None = None
-        self._book: Book | None = None
-        self._around: HostWatch | None = None
+        self._steps: WatchedSteps | None = None
+        self._host: HostWatch | None = None
         self._data = Data()
         self._number = 0
 
     def __enter__(self) -> Any:
-        if self._book is not None:
+        if self._steps is not None:
             raise UsageError("this watch was entered before", remedy="call iobench.watch again")
         try:
             return self._begin()
@@ -90,7 +90,7 @@ class Watch:
             log.warning("iobench.watch does not measure this training: %s", one_line(error))
             if self._meter is not None:
                 self._meter.close()
-            self._book = None
+            self._steps = None
             return self.loader
 
     def __iter__(self) -> Iterator[Any]:
@@ -107,9 +107,9 @@ class Watch:
         except IobenchError as error:
             log.warning("iobench.watch: %s", one_line(error))
         self.created = datetime.now(UTC).isoformat(timespec="seconds")
-        around = Around()
+        hooks = EpochHooks()
         if _is_first_of_host(self.rank):
-            around = self._around = HostWatch(self._data)
+            hooks = self._host = HostWatch(self._data)
         self._meter = Meter(
             self.loader,
             gauge=Gauge(Board(1, _NAMES_BYTES), 0, self._data.root),
@@ -118,8 +118,8 @@ class Watch:
         )
         listen(self._meter.gauge)
         self._cpu_ns, self._began = time.process_time_ns(), time.monotonic()
-        self._book = Book(self._meter, around, stored_bytes=self._data.stored_bytes)
-        return watched(self.loader, self._book)
+        self._steps = WatchedSteps(self._meter, hooks, stored_bytes=self._data.stored_bytes)
+        return watched(self.loader, self._steps)
 
     def __exit__(
         self,
@@ -127,21 +127,21 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._book is None or self._meter is None:
+        if self._steps is None or self._meter is None:
             return
         try:
             with tagged(self.tags):
-                self._end(self._book, self._meter, error)
+                self._end(self._steps, self._meter, error)
         except Exception as own:
             log.warning("iobench.watch could not leave a record: %s", one_line(own))
 
-    def _end(self, book: Book, meter: Meter, error: BaseException | None) -> None:
-        with book.guarded():
-            book.end()
+    def _end(self, steps: WatchedSteps, meter: Meter, error: BaseException | None) -> None:
+        with steps.guarded():
+            steps.end()
         wall_s = time.monotonic() - self._began
         cpu_s = (time.process_time_ns() - self._cpu_ns) / 1e9 + meter.workers_cpu_s()
         meter.close()
-        part = self._part(book, meter, error, wall_s=wall_s, cpu_s=cpu_s)
+        part = self._part(steps, meter, error, wall_s=wall_s, cpu_s=cpu_s)
         if self.world == 1:
             self.directory = new_directory(self.results, self.name)
             parts, doc = [part], merged(self.directory, [part])
@@ -158,17 +158,23 @@ class Watch:
             _tell(doc, self.directory)
 
     def _part(
-        self, book: Book, meter: Meter, error: BaseException | None, *, wall_s: float, cpu_s: float
+        self,
+        steps: WatchedSteps,
+        meter: Meter,
+        error: BaseException | None,
+        *,
+        wall_s: float,
+        cpu_s: float,
     ) -> WatchedPart:
-        facts, around = meter.facts(), self._around
+        facts, host = meter.facts(), self._host
         resources = nfs = samples = None
         about = Host()
         resident: tuple[float | None, str] = (None, "measured by another rank of this host")
-        if around is not None:
-            resources, nfs = around.used()
-            samples = around.sampler.close()
+        if host is not None:
+            resources, nfs = host.used()
+            samples = host.sampler.close()
             about = Host.model_validate(this_host.fingerprint())
-            resident = _resident(around, meter, facts.files_outside or 0)
+            resident = _resident(host, meter, facts.files_outside or 0)
         if not self._data.root:
             facts = facts.model_copy(
                 update={"files_outside": 0, "files_inside": facts.files_outside, "outside": []}
@@ -185,15 +191,15 @@ class Watch:
             user=facts.model_copy(update={"shared_samples": None}),
             prefetch_factor=meter.prefetch_factor,
             batch_size=max(meter.sizes, key=lambda size: meter.sizes[size], default=None),
-            epochs=book.epochs,
+            epochs=steps.epochs,
             facts=WatchFacts(
                 world=self.world,
                 samples_by=meter.samples_by,
                 synchronized=meter.synchronized,
-                between_s=book.between_ns / 1e9,
+                between_s=steps.between_ns / 1e9,
                 resident_after=resident[0],
                 resident_how=resident[1],
-                lost=book.lost,
+                lost=steps.lost,
             ),
             wall_s=wall_s,
             cpu_s=cpu_s,
@@ -203,15 +209,15 @@ class Watch:
             storage=self._data.about,
             dataset=self._data.facts,
         )
-        return WatchedPart(rank, book.recorder.columns(), samples)
+        return WatchedPart(rank, steps.recorder.columns(), samples)
 
 
-def _resident(around: HostWatch, meter: Meter, opened: int) -> tuple[float | None, str]:
+def _resident(host: HostWatch, meter: Meter, opened: int) -> tuple[float | None, str]:
     """Share of the dataset in the page cache at the end.
 
     Of the files that were opened, if it is not known which files are the dataset's.
     """
-    state = around.cache_state()
+    state = host.cache_state()
     if state.how != NO_DATA:
         return state.ratio, state.how
     return opened_files(meter.names(), opened)

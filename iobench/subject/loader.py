@@ -34,8 +34,8 @@ from .process import listen
 KEPT_BATCHES = 10
 """Batches that ``replay: batches`` keeps, as SPDL's CacheDataLoader does by default."""
 
-_CACHED_BATCHES = 100_000
-"""Batches of an epoch over cached samples, which a limit of time ends earlier."""
+_KEPT_PASS = 100_000
+"""Batches of an epoch over samples that are kept, which a limit of time ends earlier."""
 
 _MAX_PASSES = 4
 """A loader that delivers more than this many times the dataset in an epoch may never end."""
@@ -97,8 +97,8 @@ class UserLoader:
         gauge = Gauge(Board(1), 0, root)
         listen(gauge)
         made = make(loading, data=data, batch_size=batch_size, rank=rank, world=world)
-        self.not_cached = why_not_cached(made)
-        self.iterable = _cached(made, self.not_cached) if loading.replay == "samples" else made
+        self.not_replaced = why_not_replaced(made)
+        self.iterable = _over_kept(made, self.not_replaced) if loading.replay == "samples" else made
         self.meter = meter = Meter(
             self.iterable,
             of=made,
@@ -287,11 +287,11 @@ class Stamped(Iterator[UserBatch]):
             )
 
 
-def _cached(made: Iterable[Any], not_cached: str) -> DataLoader[Any]:
-    if not_cached or not isinstance(made, DataLoader):
-        raise UsageError(f"the loader can't run over cached samples: {not_cached}")
+def _over_kept(made: Iterable[Any], not_replaced: str) -> DataLoader[Any]:
+    if not_replaced or not isinstance(made, DataLoader):
+        raise UsageError(f"the loader can't run over kept samples: {not_replaced}")
     try:
-        return cached(made)
+        return over_kept_samples(made)
     except Exception as error:
         raise failed(error) from error
 
@@ -308,7 +308,7 @@ def failed(error: BaseException) -> IobenchError:
     )
 
 
-def why_not_cached(loader: Iterable[Any]) -> str:
+def why_not_replaced(loader: Iterable[Any]) -> str:
     """Why the dataset of a user's loader can't be replaced; empty if it can."""
     if not isinstance(loader, DataLoader):
         return f"a {type(loader).__name__} has no dataset that could be replaced"
@@ -354,7 +354,7 @@ class KeptSamples(Dataset[Any]):
         return self.samples
 
 
-def cached(loader: DataLoader[Any]) -> DataLoader[Any]:
+def over_kept_samples(loader: DataLoader[Any]) -> DataLoader[Any]:
     """The same loader (workers, collate function, pinned memory) over the samples of one batch.
 
     Its epochs are long, so that the start of workers is no part of its rate.
@@ -363,7 +363,7 @@ def cached(loader: DataLoader[Any]) -> DataLoader[Any]:
     indices = list(next(iter(batches)))
     return DataLoader(
         KeptSamples(loader.dataset, indices),
-        batch_sampler=[indices] * _CACHED_BATCHES,
+        batch_sampler=[indices] * _KEPT_PASS,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,

@@ -25,7 +25,7 @@ MAX_EPOCHS = 60_000
 """Iterations that are told apart; the steps of further ones are added to the last."""
 
 
-class Around:
+class EpochHooks:
     """What is done around the iterations of one rank, off the clock or between two steps.
 
     This one does nothing: another rank of this host does it.
@@ -48,14 +48,14 @@ class Around:
         """It is over."""
 
 
-class Book:
+class WatchedSteps:
     """The steps of one rank. A step is a wait for a batch, and the time until the next request.
 
     An iteration that begins while another one is still held belongs to that one.
     """
 
-    def __init__(self, meter: Meter, around: Around, *, stored_bytes: float) -> None:
-        self.meter, self.around, self.stored_bytes = meter, around, stored_bytes
+    def __init__(self, meter: Meter, hooks: EpochHooks, *, stored_bytes: float) -> None:
+        self.meter, self.hooks, self.stored_bytes = meter, hooks, stored_bytes
         self.recorder = Recorder()
         self.epochs: list[WatchedEpoch] = []
         self.lost = ""
@@ -77,7 +77,7 @@ class Book:
         """An iteration is about to be made: look at the page cache, off the clock."""
         if not self.open and not self.lost:
             with self.guarded(), self.meter.unheard():
-                self._residency = self.around.prepare(len(self.epochs))
+                self._residency = self.hooks.prepare(len(self.epochs))
                 self.meter.begin()
 
     def making(self) -> AbstractContextManager[None]:
@@ -102,7 +102,7 @@ class Book:
                 if self._owner() is not batches:
                     self.meter.mixed()
                 with self.meter.unheard():
-                    self.around.tick()
+                    self.hooks.tick()
             self._before = self.meter.now_used()
             if self.open:
                 self._asked_ns = time.monotonic_ns()
@@ -150,7 +150,7 @@ class Book:
             self.meter.ended(self._start_ns, early=early)
             self._ended_ns = time.monotonic_ns()
             with self.meter.unheard():
-                self.around.end()
+                self.hooks.end()
 
     def broke(self, error: Exception) -> None:
         """Give up counting, and say so once."""
@@ -170,7 +170,7 @@ class Book:
         now = time.monotonic_ns()
         self._start_ns = self._asked_ns = now - batches.made_ns
         self.between_ns += max(0, self._start_ns - self._ended_ns)
-        self.around.begin(len(self.epochs), self._start_ns)
+        self.hooks.begin(len(self.epochs), self._start_ns)
 
     def _begun(self) -> None:
         self._first = False
@@ -193,17 +193,17 @@ class Book:
 class _Guard:
     """No error of the counters reaches the training."""
 
-    __slots__ = ("book",)
+    __slots__ = ("steps",)
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
+    def __init__(self, steps: WatchedSteps) -> None:
+        self.steps = steps
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, Exception):
-            self.book.broke(error)
+            self.steps.broke(error)
             return True
         return False
 
@@ -211,25 +211,25 @@ class _Guard:
 class Batches(Iterator[Any]):
     """An iterator of the user's loader. What it yields and raises is passed on untouched."""
 
-    __slots__ = ("__weakref__", "book", "iterator", "made_ns")
+    __slots__ = ("__weakref__", "_steps", "iterator", "made_ns")
 
-    def __init__(self, book: Book, iterable: Iterable[Any]) -> None:
-        book.prepare()
+    def __init__(self, steps: WatchedSteps, iterable: Iterable[Any]) -> None:
+        steps.prepare()
         began = time.monotonic_ns()
-        self.book = book
-        with book.making():
+        self._steps = steps
+        with steps.making():
             self.iterator = iter(iterable)
         self.made_ns = time.monotonic_ns() - began
-        book.made(self.iterator)
+        steps.made(self.iterator)
 
     def __next__(self) -> Any:
-        self.book.ask(self)
+        self._steps.ask(self)
         try:
             value = next(self.iterator)
         except BaseException as error:
-            self.book.over(self, early=not isinstance(error, StopIteration))
+            self._steps.over(self, early=not isinstance(error, StopIteration))
             raise
-        self.book.got(value)
+        self._steps.got(value)
         return value
 
     def __len__(self) -> int:
@@ -242,23 +242,23 @@ class Batches(Iterator[Any]):
         return bool(self.iterator)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("book", "iterator"):  # the loader raised while this was made
+        if name in ("_steps", "iterator"):  # the loader raised while this was made
             raise AttributeError(name)
         return getattr(self.iterator, name)
 
     def __del__(self) -> None:
         with suppress(Exception):
-            self.book.over(self)
+            self._steps.over(self)
 
 
 class Watched:
     """What ``iobench.watch`` gives in place of a loader: all but ``iter`` is the loader's."""
 
-    def __init__(self, loader: Iterable[Any], book: Book) -> None:
-        self._loader, self._book = loader, book
+    def __init__(self, loader: Iterable[Any], steps: WatchedSteps) -> None:
+        self._loader, self._steps = loader, steps
 
     def __iter__(self) -> Iterator[Any]:
-        return Batches(self._book, self._loader)
+        return Batches(self._steps, self._loader)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -270,12 +270,12 @@ class Watched:
         return self._loader[key]  # type: ignore[index]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_loader", "_book"):
+        if name in ("_loader", "_steps"):
             raise AttributeError(name)
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("_loader", "_book"):
+        if name in ("_loader", "_steps"):
             object.__setattr__(self, name, value)
         else:
             setattr(self._loader, name, value)
@@ -292,11 +292,11 @@ class WatchedIterator(Watched):
     def __next__(self) -> Any:
         running = self._running
         if running is None:
-            running = Batches(self._book, self._loader)
+            running = Batches(self._steps, self._loader)
             object.__setattr__(self, "_running", running)
         return next(running)
 
 
-def watched(loader: Iterable[Any], book: Book) -> Watched:
+def watched(loader: Iterable[Any], steps: WatchedSteps) -> Watched:
     """The loader with stamps, as an iterator if it is one."""
-    return (WatchedIterator if hasattr(loader, "__next__") else Watched)(loader, book)
+    return (WatchedIterator if hasattr(loader, "__next__") else Watched)(loader, steps)

@@ -11,7 +11,7 @@ import pytest
 NAMES = re.compile(r"OWN_LOADER|USER_LOADER|\b(loader|loading)\.kind\b|job\.watched")
 PACKAGE = Path(__file__).resolve().parents[2] / "iobench"
 
-ROOM = ("settings/workload.py", "subject/", "runner/watched.py")
+ROOM = ("settings/workload.py", "subject/", "runner/watched_record.py")
 """Where a kind may be named: the table, the settings that name one, and what makes a record."""
 
 

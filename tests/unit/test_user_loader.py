@@ -225,7 +225,7 @@ def tried(numbers: Iterator[int] | list[int], **facts: Any) -> Tried:
         prefetch_factor=2,
         persistent=True,
         hashes=list(numbers),
-        not_cached="",
+        not_replaced="",
     )
 
 

@@ -166,7 +166,7 @@ def prep_of_user(bench: Bench) -> Ceiling:
 def loader_of_user(bench: Bench) -> Ceiling:
     """The user's loader over the samples of one batch, which are kept: collate and transport."""
     plan = bench.plan
-    why = plan.tried[0].not_cached if plan.tried else ""
+    why = plan.tried[0].not_replaced if plan.tried else ""
     if why:
         return Ceiling(not_measured=f"your loader can't run without its dataset: {why}")
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader)

@@ -44,7 +44,7 @@ from ..settings.base import fitting, read_json
 from ..settings.workload import USER_LOADER, AcceleratorSpec, subject_of
 from ..storage import is_local, open_storage
 from ..storage.base import Storage, innermost, local_root
-from ..subject.watched import Around
+from ..subject.watched import EpochHooks
 from .agent import CacheState, HostAgent, Used
 from .facts import (
     dataset_facts,
@@ -133,7 +133,7 @@ def _directory(root: Path) -> Data:
     )
 
 
-class HostWatch(Around):
+class HostWatch(EpochHooks):
     """The page cache before each iteration, and the host's counters over time."""
 
     def __init__(self, data: Data) -> None:
