@@ -127,18 +127,11 @@ def requirement(
     ``layout``: that of the dataset's format; None: as far as the specification itself tells.
     Raises UsageError for a demand that is not valid, or an accelerator without a step time.
     """
-    required = _checked(workload, demand)
-    step_time = workload.accelerator.step_time
-    if step_time is None:
-        raise UsageError(
-            f"workload '{workload.name}' has no step time, so the demand of its "
-            f"{workload.accelerator.kind} accelerator is not known",
-            remedy="give one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
-        )
+    required, step_time = _checked(workload, demand), _step_time(workload)
     if layout is None:
         layout = Layout(blocks=spec.states_blocks, block_bytes=spec.block_size)
     per_shard = expected_samples_per_shard(spec)
-    whole = expected_stored_bytes(spec) * spec.samples
+    dataset_bytes = expected_stored_bytes(spec) * spec.samples
     reads = sizing.expected_reads(
         workload,
         spec,
@@ -146,27 +139,24 @@ def requirement(
         stored_bytes=expected_stored_bytes(spec),
         alignment=_alignment(demand, run),
     )
-    touched = reads.sample_bytes * spec.samples  # that an epoch wants, and that caches hold
-    appetite = sizing.demanded_samples_per_s(
+    wanted_bytes = reads.sample_bytes * spec.samples  # that an epoch wants, and that caches hold
+    demanded = sizing.demanded_samples_per_s(
         batch_size=workload.batch_size, step_time_s=step_time, accelerators=demand.accelerators
     )
-    samples_per_s = required * appetite
-    read = samples_per_s * reads.read_bytes
-    missing: dict[str, str] = {}
+    samples_per_s = required * demanded
+    read_bytes_per_s = samples_per_s * reads.read_bytes
     latency, p99, latency_from = _latency(demand, run)
     pipeline = _pipeline(workload, spec, demand, layout, reads, step_time, latency, p99)
     found = margin(pipeline, required)
     factor = found.factor
-    buy = None if factor is None else factor * read
-    if buy is None:
-        missing["buy_bytes_per_s"] = _why_no_rate(found, latency)
-    needed = read if buy is None else buy
+    buy = None if factor is None else factor * read_bytes_per_s
+    needed = read_bytes_per_s if buy is None else buy
     measured = None
     if run is not None:
         job = SizedJob(
             spec=spec,
             bytes_per_sample=reads.sample_bytes,
-            samples_per_s_per_accelerator=appetite / demand.accelerators,
+            samples_per_s_per_accelerator=demanded / demand.accelerators,
             accelerators=demand.accelerators,
             hosts=demand.hosts,
             required=required,
@@ -175,20 +165,7 @@ def requirement(
         )
         measured = measured_storage(run, job)
     requests_per_s = samples_per_s * reads.requests * (factor or 1.0)
-    if latency is None:
-        missing["reads_in_flight"] = (
-            "no latency of a read was given: use --latency, or --from with a run that measured it"
-        )
-    if measured is None or measured.cpu_s_per_gb is None:
-        missing["cores"] = (
-            "no CPU time per byte was given: use --from with a run that measured fetch, prep and "
-            "loader"
-        )
     saves = demand.saves
-    if saves.write_bytes_per_s is None:
-        missing["write_bytes_per_s"] = "--checkpoint-bytes and --checkpoint-budget were not given"
-    if saves.restore_bytes_per_s is None:
-        missing["restore_bytes_per_s"] = "--checkpoint-bytes and --restore-budget were not given"
     traffic = sizing.network(
         hosts=demand.hosts,
         read_bytes_per_s=needed,
@@ -207,21 +184,21 @@ def requirement(
         hosts=demand.hosts,
         required_accelerator_utilization=required,
         sample_bytes=reads.sample_bytes,
-        dataset_bytes=whole,
+        dataset_bytes=dataset_bytes,
         dataset_steps=spec.samples // (workload.batch_size * demand.accelerators),
         samples_per_shard=per_shard,
         access="sequential" if reads.sequential else "random",
         block_samples=reads.block_samples,
         read_amplification=reads.amplification,
-        demanded_samples_per_s=appetite,
-        demanded_read_bytes_per_s=appetite * reads.sample_bytes,
+        demanded_samples_per_s=demanded,
+        demanded_read_bytes_per_s=demanded * reads.sample_bytes,
         samples_per_s=samples_per_s,
-        read_bytes_per_s=read,
+        read_bytes_per_s=read_bytes_per_s,
         margin=found,
         buy_bytes_per_s=buy,
         buy_reads_per_s=None if buy is None else requests_per_s,
         peak_read_bytes_per_s=max(
-            needed, appetite * reads.read_bytes, saves.restore_bytes_per_s or 0.0
+            needed, demanded * reads.read_bytes, saves.restore_bytes_per_s or 0.0
         ),
         reads_per_s=samples_per_s * reads.requests,
         read_bytes=reads.read_bytes / reads.requests,
@@ -242,15 +219,15 @@ def requirement(
         page_cached=workload.reader.direct is False or bool(workload.reader.mmap),
         cache=sizing.cache_of(
             demand.cache_bytes,
-            touched=touched,
+            touched=wanted_bytes,
             hosts=demand.hosts,
             shuffle=shuffle,
             read_bytes_per_s=needed,
         ),
         cache_to_halve_bytes_per_host=sizing.cache_that_halves(
-            touched, hosts=demand.hosts, shuffle=shuffle
+            wanted_bytes, hosts=demand.hosts, shuffle=shuffle
         ),
-        pinned_to_halve_bytes_per_host=0.5 / demand.hosts * touched,
+        pinned_to_halve_bytes_per_host=0.5 / demand.hosts * wanted_bytes,
         saves=saves,
         write_bytes_per_s=saves.write_bytes_per_s,
         restore_bytes_per_s=saves.restore_bytes_per_s,
@@ -261,9 +238,43 @@ def requirement(
         if measured and measured.cpu_s_per_gb is not None
         else None,
         measured=measured,
-        not_measured=missing,
+        not_measured=_reasons(found, latency, measured, saves),
         instance=demand.instance,
     )
+
+
+def _step_time(workload: Workload) -> float:
+    """Raises UsageError if there is none."""
+    if workload.accelerator.step_time is None:
+        raise UsageError(
+            f"workload '{workload.name}' has no step time, so the demand of its "
+            f"{workload.accelerator.kind} accelerator is not known",
+            remedy="give one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
+        )
+    return workload.accelerator.step_time
+
+
+def _reasons(
+    found: Margin, latency: float | None, measured: MeasuredStorage | None, saves: sizing.Saves
+) -> dict[str, str]:
+    """Why figures are not known, by their names."""
+    missing = {}
+    if found.factor is None:
+        missing["buy_bytes_per_s"] = _why_no_rate(found, latency)
+    if latency is None:
+        missing["reads_in_flight"] = (
+            "no latency of a read was given: use --latency, or --from with a run that measured it"
+        )
+    if measured is None or measured.cpu_s_per_gb is None:
+        missing["cores"] = (
+            "no CPU time per byte was given: use --from with a run that measured fetch, prep and "
+            "loader"
+        )
+    if saves.write_bytes_per_s is None:
+        missing["write_bytes_per_s"] = "--checkpoint-bytes and --checkpoint-budget were not given"
+    if saves.restore_bytes_per_s is None:
+        missing["restore_bytes_per_s"] = "--checkpoint-bytes and --restore-budget were not given"
+    return missing
 
 
 def _pipeline(

@@ -43,7 +43,7 @@ from ..contents import CONTENTS
 from ..formats import FORMATS
 from ..formats.base import Assembled
 from ..generator.pool import run_tasks, working_on
-from .contents import Contents, classify, content_of
+from .contents import Contents, FoundFiles, classify, content_of
 from .contents import checksums as checksums_of
 from .index import indexer, prepare
 from .samples import LEAVE_IT_OUT, FoundSample, Int64, ShardSamples, listed, suffix_of
@@ -183,24 +183,10 @@ def scan(
         raise DatasetError(
             f"{storage.url} holds no data", remedy="name a directory with files in it"
         )
-    notes: list[str] = []
-    if odd:
-        notes.append(
-            f"objects with names that are not paths: {len(odd)}, e.g. "
-            f"'{printable(odd[0].key, 100)}'"
-        )
-    if kind.format == "files" and kind.suffix in _DIVIDED:
-        notes.append(
-            f"each {kind.suffix} file is one sample: a scan does not divide it into "
-            f"{_DIVIDED[kind.suffix]}"
-        )
     prepare(kind.format)
     run = partial(run_tasks, remedy=LEAVE_IT_OUT)
     shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress, run, workers)
-    notes += [
-        f"{count} {text}"
-        for text, count in sorted(sum((found.notes for found in shards), Counter()).items())
-    ]
+    notes = _notes(kind, odd, shards)
     if not any(found.size.any() for found in shards):
         raise DatasetError(
             f"{storage.url} holds no sample in {counted(len(counts), 'shard')}"
@@ -234,6 +220,53 @@ def scan(
     if checksums:
         table["xxh3"], more = checksums_of(contents, table, run, workers=workers)
         bytes_read += more
+    return ScanReport(
+        manifest=_manifest(
+            spec,
+            url,
+            data,
+            counts,
+            table,
+            stored_bytes=sum(found.nbytes for found in shards),
+            checksums=checksums,
+            expansion=expansion,
+        ),
+        left_out=[*kind.left_out, *odd],
+        notes=notes,
+        bytes_read=bytes_read,
+    )
+
+
+def _notes(kind: FoundFiles, odd: Sequence[Entry], shards: Sequence[ShardSamples]) -> list[str]:
+    """What is to be known of the data; ``odd``: objects that are not looked at."""
+    notes = []
+    if odd:
+        notes.append(
+            f"objects with names that are not paths: {len(odd)}, e.g. "
+            f"'{printable(odd[0].key, 100)}'"
+        )
+    if kind.format == "files" and kind.suffix in _DIVIDED:
+        notes.append(
+            f"each {kind.suffix} file is one sample: a scan does not divide it into "
+            f"{_DIVIDED[kind.suffix]}"
+        )
+    every = sum((found.notes for found in shards), Counter[str]())
+    return [*notes, *(f"{count} {text}" for text, count in sorted(every.items()))]
+
+
+def _manifest(
+    spec: DatasetSpec,
+    url: str,
+    data: Sequence[Entry],
+    counts: Int64,
+    table: dict[str, Any],
+    *,
+    stored_bytes: int,
+    checksums: bool,
+    expansion: float | None,
+) -> Manifest:
+    """That of the shards ``data`` at this URL, each of which has so many samples of the table."""
+    keys = [entry.key for entry in data]
     sizes = np.array([entry.size for entry in data], np.int64)
     rows = {
         "size": sizes,
@@ -251,7 +284,7 @@ def scan(
         spec=spec,
         samples=len(table["stored"]),
         shards=len(data),
-        stored_bytes=sum(found.nbytes for found in shards),
+        stored_bytes=stored_bytes,
         sample_bytes=int(table["size"].sum()),
         origin=url,
         checksums=checksums,
@@ -261,12 +294,7 @@ def scan(
             SHARDS: hash_bytes(write_table(SHARD_COLUMNS, rows, keys)),
         },
     )
-    return ScanReport(
-        manifest=Manifest(header, table, rows, keys),
-        left_out=[*kind.left_out, *odd],
-        notes=notes,
-        bytes_read=bytes_read,
-    )
+    return Manifest(header, table, rows, keys)
 
 
 def _walk(
