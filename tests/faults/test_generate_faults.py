@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from iobench.data.generator.pool import run_tasks
 from iobench.data.verify import verify
 from iobench.record.manifest import MANIFEST
 from iobench.storage import open_storage
+from iobench.storage.base import Sink, StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import Holder
 from iobench.storage.locks.objects import LOCK
@@ -85,6 +88,53 @@ def test_a_check_of_a_dataset_advises_no_check_of_it(tmp_path: Path) -> None:
     code, out, _ = in_process("verify", root)
     assert (code, "t-000003.tar: cannot stat" in out, "iobench verify" in out) == (1, True, False)
     assert "iobench clean" in out
+
+
+class Remote(LocalStorage):
+    """No page cache of this host has its files. The first shards wait until four are being written;
+    the one that ends with ``bad`` fails.
+    """
+
+    bad = "none"
+    traits = StorageTraits(page_cache=False)
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.begun: list[str] = []
+        self.four = threading.Event()
+
+    @contextmanager
+    def create(self, key: str, **how: Any) -> Iterator[Sink]:
+        with super().create(key, **how) as sink:
+            if key.startswith("data"):
+                self.begun.append(key)
+                if len(self.begun) >= 4:
+                    self.four.set()
+                assert self.four.wait(timeout=30)
+            if key.endswith(self.bad):
+                raise StorageError("planted")
+            yield sink
+
+
+def test_small_files_are_written_several_at_once_where_each_takes_round_trips(
+    tmp_path: Path,
+) -> None:
+    spec = spec_of(name="t", samples=40, content="raw", format="files")
+    generate(spec, LocalStorage(tmp_path / "one"), workers=0)
+    generate(spec, Remote(tmp_path / "several"), workers=0)
+    assert verify(LocalStorage(tmp_path / "several"), load_manifest(tmp_path / "one")).ok
+
+
+def test_a_failure_of_one_of_several_leaves_none_of_them(tmp_path: Path) -> None:
+    spec = spec_of(name="t", samples=40, content="raw", format="files")
+    storage = Remote(tmp_path / "d")
+    storage.bad = "07.bin"
+    with pytest.raises(StorageError, match="planted"):
+        generate(spec, storage, workers=0)
+    assert not [*(tmp_path / "d" / "data").rglob("*.bin")]
+    assert not (tmp_path / "d" / MANIFEST).exists()
+    report = generate(spec, LocalStorage(tmp_path / "d"), workers=0)
+    assert report.written_samples == 40
 
 
 def test_a_complete_dataset_is_looked_at(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import xxhash
@@ -21,6 +25,11 @@ from .plan import ShardPlan
 _DURABLE_BYTES = 8 << 20
 """Shards of at least this size are made durable one by one; one flush serves all smaller shards of
 a unit.
+"""
+
+_IN_FLIGHT = 16
+"""So many of these smaller shards are written at once to a storage that is no local disk: the round
+trips of one after the other would take far longer than their bytes.
 """
 
 
@@ -84,13 +93,22 @@ class UnitWriter:
         written: list[str] = []
         flush = False
         try:
-            for shard in shards:
-                key = self._keys(shard)
-                durable = self._nominal(shard) >= _DURABLE_BYTES
-                self.held()
-                self._write_shard(key, shard, rows, first, durable)
-                written.append(key)
-                flush |= not durable
+            with _Stores(self._store, written) as several:
+                for shard in shards:
+                    key = self._keys(shard)
+                    durable = self._nominal(shard) >= _DURABLE_BYTES
+                    flush |= not durable
+                    if not durable and not self.storage.traits.page_cache:
+                        whole = _SmallShard()
+                        self._make_shard(whole, shard, rows, first)
+                        several.store(key, whole.data)
+                        continue
+                    self.held()
+                    hint = self._hint(shard)
+                    with self.storage.create(key, size_hint=hint, durable=durable) as sink:
+                        self._make_shard(sink, shard, rows, first)
+                        self.held()
+                    written.append(key)
             if flush:
                 self.storage.flush()
         except BaseException as error:
@@ -110,24 +128,24 @@ class UnitWriter:
         """Bytes of a shard's samples before the codec."""
         return int(self.plan.sizes[self.plan.first[shard] : self.plan.first[shard + 1]].sum())
 
-    def _write_shard(
-        self, key: str, shard: int, rows: UnitResult, origin: int, durable: bool
-    ) -> None:
+    def _store(self, key: str, data: bytearray) -> None:
+        self.held()
+        with self.storage.create(key, size_hint=len(data), durable=False) as sink:
+            sink.write(memoryview(data))
+            self.held()
+
+    def _make_shard(self, sink: Sink, shard: int, rows: UnitResult, origin: int) -> None:
         first, last = int(self.plan.first[shard]), int(self.plan.first[shard + 1])
         mine = slice(first - origin, last - origin)
-        with self.storage.create(key, size_hint=self._hint(shard), durable=durable) as sink:
-            counted = _CountingSink(sink)
-            contents = self._contents(first, last, rows.xxh3[mine])
-            if isinstance(self.format, Assembled):
-                sizes = self.plan.sizes[first:last]
-                rows.offset[mine], rows.stored[mine] = self.format.assemble(
-                    contents, sizes, counted.write, spec=self.spec, codec=self.codec
-                )
-            elif isinstance(self.format, Framed):
-                self._frame(
-                    self.format, first, contents, counted, rows.offset[mine], rows.stored[mine]
-                )
-            self.held()
+        counted = _CountingSink(sink)
+        contents = self._contents(first, last, rows.xxh3[mine])
+        if isinstance(self.format, Assembled):
+            sizes = self.plan.sizes[first:last]
+            rows.offset[mine], rows.stored[mine] = self.format.assemble(
+                contents, sizes, counted.write, spec=self.spec, codec=self.codec
+            )
+        elif isinstance(self.format, Framed):
+            self._frame(self.format, first, contents, counted, rows.offset[mine], rows.stored[mine])
         row = shard - int(self.plan.units[rows.unit])
         rows.shard_size[row] = counted.position
         rows.shard_xxh3[row] = counted.digest.intdigest()
@@ -169,6 +187,65 @@ class UnitWriter:
         return size + self.format.framing_bytes * int(
             self.plan.first[shard + 1] - self.plan.first[shard]
         )
+
+
+class _SmallShard:
+    """A sink that keeps a small shard."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: bytes | Buffer) -> None:
+        self.data += data
+
+
+class _Stores:
+    """Stores several objects at once, and at its end has stored all of them, or raises.
+
+    ``written`` gets the keys of those that are stored, also after an error.
+    """
+
+    def __init__(self, store: Callable[[str, bytearray], None], written: list[str]) -> None:
+        self._store, self._written = store, written
+        self._pool = ThreadPoolExecutor(_IN_FLIGHT)
+        self._begun: list[Future[None]] = []
+        self._failed = Event()
+
+    def store(self, key: str, data: bytearray) -> None:
+        """Raises what an earlier one has raised."""
+        if self._failed.is_set():
+            self._raise()
+        self._begun.append(self._pool.submit(self._one, key, data))
+
+    def _one(self, key: str, data: bytearray) -> None:
+        if self._failed.is_set():
+            return
+        try:
+            self._store(key, data)
+        except BaseException:
+            self._failed.set()
+            raise
+        self._written.append(key)
+
+    def _raise(self) -> None:
+        for each in self._begun:
+            if each.done():
+                each.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._failed.set()
+        self._pool.shutdown()
+        if kind is None:
+            self._raise()
 
 
 class _CountingSink:
