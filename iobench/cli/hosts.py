@@ -33,7 +33,14 @@ from ..runner.hosts.meeting import meet
 from ..runner.hosts.serving import Permitted, Same, Served
 from ..runner.hosts.sharing import HostShare
 from ..settings.any_workload import read_any_workload
-from .flags import HostsRequest, RecordingRequest, TrialsRequest, names_of
+from .flags import (
+    HostsRequest,
+    LockingRequest,
+    RecordingRequest,
+    TrialsRequest,
+    flag_of,
+    names_of,
+)
 from .terminal import note, show_data
 
 if TYPE_CHECKING:
@@ -121,7 +128,8 @@ def on_all_hosts(
 ) -> int:
     """Do something on this host, or on all hosts of a job; return the exit code of all of them.
 
-    ``make``: this host's plan, and ``same`` what of it must be equal on all hosts (``_WHAT``).
+    ``make``: this host's plan, and ``same`` what of it must be equal on all hosts (``_WHAT``),
+    beside the flags.
     ``accelerators``: the ranks of this host, by the number of hosts. ``lead`` does it as the first
     host, whose ``Control`` has the others (None: there are none), and returns the exit code;
     ``serve`` says what another host has for the first one.
@@ -135,7 +143,7 @@ def on_all_hosts(
     part = HostPart(meeting.is_controller, meeting.accelerators, meeting.here)
 
     def named_same(plan: T) -> Same:
-        return {"verb": f"iobench {request.verb}", **same(plan)}
+        return {"verb": f"iobench {request.verb}", **same(plan), **_flags(request)}
 
     if meeting.is_controller:
         control = Control(meeting)
@@ -194,7 +202,7 @@ def trials(
     return on_all_hosts(
         request,
         permitted,
-        lambda _: _words(request),
+        lambda _: {},
         lead=lambda control, _: measure(hosts_of(control)),
         serve=lambda permitted: Served(
             permitted=permitted, results=request.results, command=request.command
@@ -202,15 +210,30 @@ def trials(
     )
 
 
-def _words(request: TrialsRequest) -> Same:
-    """What is asked for, without what may differ from host to host."""
-    asked = {name: getattr(request, name) for name in names_of(type(request))}
-    told = {name: asked[name] for name in sorted(asked.keys() - _OWN)}
-    return {"settings": hashlib.sha256(repr(told).encode()).hexdigest()}
+def _flags(request: HostsRequest) -> Same:
+    """What is asked for by each flag, without what may differ from host to host."""
+    own = _OWN if isinstance(request, TrialsRequest) else _OWN | _IN_PLAN
+    asked = {name: getattr(request, name) for name in names_of(type(request)) if name not in own}
+    return {
+        flag_of(name): hashlib.sha256(repr(value).encode()).hexdigest()
+        for name, value in asked.items()
+    }
 
 
-_OWN = {*names_of(HostsRequest), *names_of(RecordingRequest), "details"}
+_OWN = {
+    *names_of(HostsRequest),
+    *names_of(RecordingRequest),
+    *names_of(LockingRequest),
+    *("details", "observer", "progress"),
+    *("accelerators_per_host", "ranks_per_host", "workers", "cache_dir", "copy_to"),
+}
 """What a host may be asked for in another way than the others."""
+
+_IN_PLAN = {
+    *("workload", "dataset", "model", "data", "dir", "url", "to", "origin"),
+    *("checkpoint", "checkpoint_to", "overrides"),
+}
+"""What is in the plan of a host, which is compared by its contents and not by its words."""
 
 
 def host_lines(hosts: Sequence[HostShare]) -> Iterator[str]:

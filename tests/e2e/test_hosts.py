@@ -166,6 +166,9 @@ def test_hosts_that_do_not_fit_are_refused_by_name_on_all(
         start(2, "--data", data, of={1: ["--set", "epochs=3"]})  # another workload
     )
     assert [each.code for each in found] == [2, 2]
+    found = ended(start(2, "--data", data, of={1: ["--seed", 7]}))
+    assert [each.code for each in found] == [2, 2]
+    assert all("was given another --seed than host 0" in each.err for each in found)
     assert not list(tmp_path.glob("r/*/run.json"))
 
 

@@ -312,7 +312,9 @@ def check_same(control: Control, mine: Same, others: Iterable[Same]) -> None:
     for peer, theirs in zip(control.peers, others, strict=True):
         for key, here in mine.items():
             if here != (there := theirs.get(key)):
-                told = _WHAT[key].format(first=first, here=here, there=there)
+                told = _WHAT.get(key, f"was given another {key} than {{first}}").format(
+                    first=first, here=here, there=there
+                )
                 raise UsageError(
                     f"{peer.host.label} {told}",
                     remedy=_SAME_DATA
