@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
+from typing import NamedTuple
 
 from ..record.host import Host
 from ..record.job import UserFacts
@@ -62,34 +63,14 @@ def _gather(doc: TrainingRecord) -> Evidence:
     reader, settings = workload.reader, workload.loader
     size = bytes_per_sample(doc)
     fetch = doc.job.ceilings.get("fetch", Ceiling())
-    step_time = workload.accelerator.step_time
-    demand = _rate(doc, "accelerator", size)
-    if step_time and workload.batch_size and workload.accelerator.kind != "null":
-        # The specified step time is the demand; the calibration only checks it.
-        demand = doc.job.accelerators * workload.batch_size / step_time
-    utilization, measured = (
-        doc.metrics.get("accelerator_utilization_sustained"),
-        doc.metrics.get("samples_per_s"),
-    )
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
     costs, cores = _cpu_costs(doc, size), effective_cores(doc)
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
-    modelled = measured is not None and measured.n == 0
-    told = measured is not None and not modelled and not doc.job.subject.watched
-    lasts = lasting(done) if told else None
     data, curve = doc.job.dataset, doc.job.curve
     shares, cut = shares_of(doc.job.repetitions), cut_by_budget(doc)
-    fill = (shares.fill or 0.0) if cut else 0.0
-    steps = median(each.steps for each in done) / doc.job.accelerators if done else None
-    busy = _after(utilization.median, measured, lasts) if utilization else None
-    if busy is not None:
-        busy = min(1.0, busy / max(1e-9, 1 - fill))
-    required = workload.required_accelerator_utilization
-    made_after = _made_after_fill(doc, steps or 0.0)
-    drained = fill > NOISE_OF_FILL and busy is not None and busy >= required > busy * made_after
-    lasting_rate = lasts.after if lasts else measured.median if measured else None
-    if lasting_rate is not None and lasts is None:
-        lasting_rate /= max(1e-9, 1 - fill)
+    lasts = _what_lasts(doc, done, fill=(shares.fill or 0.0) if cut else 0.0)
+    measured = doc.metrics.get("samples_per_s")
+    utilization = doc.metrics.get("accelerator_utilization_sustained")
     found = Evidence(
         job=doc.job,
         raw_by=doc.job.ceilings.get("storage_raw", Ceiling()).by,
@@ -101,10 +82,10 @@ def _gather(doc: TrainingRecord) -> Evidence:
         cpu=_cpu(doc, costs, cores, size),
         cpu_busy=_cpu_busy(done, cores),
         cpu_costs=costs,
-        accelerator=demand,
-        measured=lasting_rate,
-        utilization=None if drained else busy,
-        required=required,
+        accelerator=_demand(doc, size),
+        measured=lasts.rate,
+        utilization=None if lasts.drained else lasts.utilization,
+        required=workload.required_accelerator_utilization,
         accelerators=doc.job.accelerators,
         bytes_per_sample=size,
         cores=cores,
@@ -119,11 +100,11 @@ def _gather(doc: TrainingRecord) -> Evidence:
         compress_ratio=spec.compress_ratio if spec else 1.0,
         intervals=_intervals(doc),
         shares=replace(shares, fill=None) if cut else shares,
-        cut_fill=fill,
-        after_fill=fill > NOISE_OF_FILL,
-        drained=drained,
+        cut_fill=lasts.fill,
+        after_fill=lasts.fill > NOISE_OF_FILL,
+        drained=lasts.drained,
         gains={
-            each.stage: _beside(each.stage, each.gain, lasts)
+            each.stage: _beside(each.stage, each.gain, lasts.lasting)
             for each in doc.job.ablations
             if each.gain is not None and each.gain.value > 0 and not (each.stage == "fill" and cut)
         },
@@ -132,18 +113,18 @@ def _gather(doc: TrainingRecord) -> Evidence:
         batch_size=workload.batch_size,
         packed=data.samples > data.shards if data.samples and data.shards else None,
         access=loader.access or reader.access,
-        rank_steps=steps,
+        rank_steps=_rank_steps(doc, done),
         reads_ahead=not doc.job.subject.reads_itself
         and not data.blocks
         and reader.read_ahead is not False,
-        modelled=modelled,
+        modelled=measured is not None and measured.n == 0,
         in_flight=float(run_reads_in_flight(doc)),
         requests_per_batch=run_requests_per_batch(doc),
         cached=served_by_cache(doc),
         relief=relief(doc),
         unsteady=_unsteady(done),
         own=loader.user if doc.job.subject.users else None,
-        lasting=lasts,
+        lasting=lasts.lasting,
         mean_utilization=utilization.median if utilization else None,
         watched=loader_waits(doc),
         starting=_starting(done, loader.user) if doc.job.subject.users else None,
@@ -151,8 +132,59 @@ def _gather(doc: TrainingRecord) -> Evidence:
         again=partial(job_again, doc),
         repeated=several.evidence if (several := repeated(doc)) is not None else "",
     )
-    return (
-        _as_ceilings_allow(found, made_after) if fill > NOISE_OF_FILL and lasts is None else found
+    if lasts.fill > NOISE_OF_FILL and lasts.lasting is None:
+        return _as_ceilings_allow(found, lasts.made_after)
+    return found
+
+
+def _demand(doc: TrainingRecord, size: float | None) -> float | None:
+    """Samples/s of accelerators that never wait."""
+    spec, batch = doc.job.workload.accelerator, doc.job.workload.batch_size
+    if spec.step_time and batch and spec.kind != "null":
+        # The specified step time is the demand; the calibration only checks it.
+        return doc.job.accelerators * batch / spec.step_time
+    return _rate(doc, "accelerator", size)
+
+
+def _rank_steps(doc: TrainingRecord, done: Sequence[Repetition]) -> float | None:
+    """Steps of a rank in a repetition."""
+    return median(each.steps for each in done) / doc.job.accelerators if done else None
+
+
+class _Lasts(NamedTuple):
+    """What lasts of the repetitions: after a fall, or after the fill where a budget cut them.
+
+    ``fill``: the share of the time that is left out for it. ``made_after``: the smallest share of
+    the batches after the fill that were not made during it; ``drained``: whether these alone would
+    not keep the accelerators as busy as is required.
+    """
+
+    rate: float | None
+    utilization: float | None
+    lasting: Lasting | None
+    fill: float
+    made_after: float
+    drained: bool
+
+
+def _what_lasts(doc: TrainingRecord, done: Sequence[Repetition], *, fill: float) -> _Lasts:
+    measured = doc.metrics.get("samples_per_s")
+    utilization = doc.metrics.get("accelerator_utilization_sustained")
+    told = measured is not None and measured.n != 0 and not doc.job.subject.watched
+    lasts, rest = lasting(done) if told else None, max(1e-9, 1 - fill)
+    busy = _after(utilization.median, measured, lasts) if utilization else None
+    if busy is not None:
+        busy = min(1.0, busy / rest)
+    required = doc.job.workload.required_accelerator_utilization
+    made_after = _made_after_fill(doc, _rank_steps(doc, done) or 0.0)
+    rate = lasts.after if lasts else measured.median / rest if measured else None
+    return _Lasts(
+        rate=rate,
+        utilization=busy,
+        lasting=lasts,
+        fill=fill,
+        made_after=made_after,
+        drained=fill > NOISE_OF_FILL and busy is not None and busy >= required > busy * made_after,
     )
 
 
