@@ -289,3 +289,40 @@ def test_only_the_object_that_was_looked_at_is_deleted(client: str) -> None:
             '"before"', '"before"', '"after"', None,
         ]  # fmt: skip
         storage.close()
+
+
+@pytest.mark.parametrize("client", ["obstore", "boto3"])
+def test_an_upload_that_the_server_could_not_finish_is_its_failure(client: str) -> None:
+    """A full server fails the last request of an upload, and forgets the upload."""
+    completed: list[Asked] = []
+
+    def script(asked: Asked) -> bytes:
+        if asked.method == "POST" and "uploads" in asked.path:
+            return answer(
+                200,
+                b"<InitiateMultipartUploadResult><Bucket>bucket</Bucket><Key>prefix/x</Key>"
+                b"<UploadId>1</UploadId></InitiateMultipartUploadResult>",
+            )
+        if asked.method == "POST":
+            completed.append(asked)
+            status, code = (
+                (500, b"InternalError") if len(completed) == 1 else (404, b"NoSuchUpload")
+            )
+            return answer(status, b"<Error><Code>%s</Code></Error>" % code)
+        if asked.method == "PUT":
+            return answer(200, b"", 'ETag: "1"')
+        return answer(404, b"") if asked.method == "HEAD" else answer(204, b"")
+
+    with ScriptedServer(script) as server:
+        storage: Any = open_storage(
+            f"s3://bucket/prefix?endpoint={server.url}&client={client}&part_size=5MiB"
+        )
+
+        def create() -> None:
+            with storage.create("x", size_hint=6 << 20) as sink:
+                sink.write(bytes(6 << 20))
+
+        said = refused(create)
+    assert len(completed) == 2
+    assert "500 InternalError" in said
+    assert "another program" not in said.lower()

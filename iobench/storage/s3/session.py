@@ -298,6 +298,8 @@ class NewObject:
         # A server may enforce the condition of a PUT and ignore that of CompleteMultipartUpload.
         self.refuse_existing()
 
+        failures: list[Failure] = []
+
         def finish(number: int) -> None:
             try:
                 self._client.finish(
@@ -310,9 +312,18 @@ class NewObject:
                     and self._is(size)
                 )
                 if not ours:
+                    failures.append(failure)
                     raise
 
-        self._session.retrier.run(finish)
+        try:
+            self._session.retrier.run(finish)
+        except Failure as failure:
+            if failure.kind is not Kind.NO_UPLOAD or len(failures) < 2:
+                raise
+            # A server may forget the upload that it could not finish: the first failure is why.
+            first = failures[0]
+            first.attempts, first.elapsed_s = failure.attempts, failure.elapsed_s
+            raise first from None
 
     def _is(self, size: int, etag: str = "") -> bool:
         """Whether the object is the one just sent. ``etag``: '' matches every ETag."""
