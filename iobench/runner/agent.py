@@ -15,7 +15,11 @@ from ..judge.statistics import of_all
 from ..record.host import Host, NfsTraffic, Resources
 from ..storage.base import Cached, Files, Storage, innermost, local_root
 
-NO_CACHE = "not measured: this storage has no page cache on this host"
+_NO_CACHE = "not measured: this storage has no page cache on this host"
+_UNSEEN = (
+    "not measured: the page cache of this host may serve reads of this storage, whose plug-in does "
+    "not tell what it holds"
+)
 
 Change = Literal["empty", "fill", "state"]
 """Of a page cache; ``state``: none, it is only looked at."""
@@ -53,7 +57,7 @@ def find_counter(storage: Storage, keys: Sequence[str], *, direct: bool) -> Fetc
     """Find the counter that works for these objects. Reads and evicts small parts of some."""
     storage = innermost(storage)
     if not isinstance(storage, Files):
-        return FetchCounter(by="nobody", how=NO_CACHE)
+        return FetchCounter(by="nobody", how=_unseen(storage))
     step = max(1, len(keys) // _TRIED)
     try:
         paths = [storage.local_path(key) for key in keys[::step][:_TRIED]]
@@ -67,6 +71,11 @@ def find_counter(storage: Storage, keys: Sequence[str], *, direct: bool) -> Fetc
     if why:
         return FetchCounter(by="nobody", how=f"not measured: {why}")
     return FetchCounter(by="processes", how=_PROCESSES)
+
+
+def _unseen(storage: Storage) -> str:
+    """Why nobody knows what this host's page cache does for a storage."""
+    return _UNSEEN if storage.traits.page_cache else _NO_CACHE
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,7 @@ class HostAgent:
         """Do this with what the page cache holds of these objects; return what it then holds."""
         storage = self.storage
         if not isinstance(storage, Cached):
-            return CacheState(None, NO_CACHE)
+            return CacheState(None, _unseen(innermost(storage)))
         try:
             if what == "empty":
                 storage.evict(keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.tasks import load
 from iobench.settings.workload import AcceleratorSpec, load_workload
+from iobench.storage.base import StorageTraits
 
 EPOCHS, RANKS = 3, 2
 
@@ -91,6 +93,16 @@ def test_what_cannot_be_counted_has_a_reason(data: Path, monkeypatch: pytest.Mon
     epochs = run(plan_of(data)).epochs
     assert [epoch.bytes_fetched for epoch in epochs] == [None] * EPOCHS
     assert all("no counter here" in epoch.fetched_how for epoch in epochs)
+
+
+@pytest.mark.parametrize("page_cache", [False, True])
+def test_a_storage_that_can_not_tell_is_not_said_to_be_uncached(page_cache: bool) -> None:
+    """A storage of somebody else, without residency: the page cache may serve its reads or not."""
+    storage: Any = SimpleNamespace(traits=StorageTraits(page_cache=page_cache))
+    agent = HostAgent(storage)
+    found = agent.empty_cache(["a"]), agent.fetch_counter(["a"], direct=False)
+    assert [each.how for each in found] == [found[0].how] * 2
+    assert ("may serve reads" in found[0].how) == page_cache
 
 
 def test_a_rank_that_loses_its_counter_leaves_no_figure(
