@@ -266,7 +266,9 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     if number == UNKNOWN:
         alone = "how many the storage alone could feed is not known"
     if fed.potential is not None:
-        alone += f", and {format_count(fed.potential)} as advised"
+        advised = verdict is not None and bool(verdict.advice) and verdict.advice[0].id != "none"
+        how = "as advised" if advised else "with more reads in flight"
+        alone += f", and {format_count(fed.potential)} {how}"
     if starved is None:
         return KeyFigure(label, "", alone)
     few = "0" if ranks == 1 else "fewer"

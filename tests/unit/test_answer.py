@@ -108,6 +108,18 @@ def test_what_an_undecided_storage_feeds_is_a_range() -> None:
     assert texts["accelerators fed"] == "0 of 1 now; the storage alone could feed 0 to 14"
 
 
+def test_nothing_is_as_advised_where_nothing_is_advised() -> None:
+    doc = build_run(rates={"fetch": 9000.0}, au=0.5, measured=1000, accelerators=1)
+    fed = doc.job.verdict.fed.model_copy(update={"accelerators": 0, "potential": 12})
+    for advice in ([], doc.job.verdict.advice):
+        assert not advice or advice[0].id != "none"
+        changed = {"bottleneck": "undecided", "starved": True, "fed": fed, "advice": advice}
+        found = answer(doc.with_job(verdict=doc.job.verdict.model_copy(update=changed)))
+        told = {each.label: each.text for each in found.gauges}["accelerators fed"]
+        assert "12" in told
+        assert ("as advised" in told) == bool(advice)
+
+
 def test_what_a_storage_feeds_as_it_is_read_stands_beside_its_best() -> None:
     """The picture has both rates, and each number says which of them it is of."""
     doc = build_run(rates={"fetch": 9000.0}, measured=1000, accelerators=1)
