@@ -67,7 +67,7 @@ def checked_tags(labels: Mapping[str, str]) -> dict[str, str]:
         if not printed:
             raise UsageError(
                 f"{f'{key}={value}'[:60]!r} is no label: a key of letters, digits and _ (at most "
-                f"{MAX_KEY}), and a text of 1 to {MAX_VALUE} characters",
+                f"{MAX_KEY}, a letter first), and a text of 1 to {MAX_VALUE} characters in a line",
                 remedy="write it like --tag box=nfs-b, or tags={'box': 'nfs-b'} in Python",
             )
     if len(labels) > MAX_TAGS:

@@ -108,3 +108,11 @@ def test_what_has_several_runs_shows_its_labels(kind: str, tmp_path: Path) -> No
     assert rows
     assert {row["tag_box"] for row in rows} == {"nfs-b"}
     assert json.loads(completed("report", tmp_path, "--json").stdout)["tags"] == {"box": "nfs-b"}
+
+
+@pytest.mark.parametrize("given", ["1rack=a", "rack-1=a", "=a", "rack=", "rack=a\nb"])
+def test_what_is_no_label_is_refused_with_what_one_is(given: str) -> None:
+    said = refused("run", "demo", "--data", "d", "--tag", given)
+    assert "is no label" in said
+    assert "a letter first" in said
+    assert "in a line" in said
