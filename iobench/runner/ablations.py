@@ -394,7 +394,7 @@ class Ablations:
         return replace(
             phase,
             seed=seed_of(self.bench.plan.seed, "ablation", number, series=series),
-            epochs=max(phase.epochs, _EPOCHS) if phase.epochs else 0,
+            epochs=None if phase.epochs is None else max(phase.epochs, _EPOCHS),
             max_steps=None,
             limit_s=self.plan.seconds,
             whole_rounds=True,

@@ -56,7 +56,7 @@ def _without_storage(bench: Bench, phase: Phase, base: Repetition) -> Phase:
     phase = replace(phase, reader=reader, reading=reading, evicts=False)
     if copy.whole:
         return phase
-    return replace(phase, shards=copy.shards, share=False, epochs=0)
+    return replace(phase, shards=copy.shards, share=False, epochs=None)
 
 
 def _nothing_to_prepare(bench: Bench, saves: bool) -> str:

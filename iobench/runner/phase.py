@@ -33,8 +33,8 @@ FEW_ROUNDS = 2
 class PhaseSettings:
     """What the ranks of a phase do, but for what they read and save.
 
-    ``epochs`` 0: as many as needed to reach a limit; ``max_steps`` and ``limit_s`` limit each rank
-    over all epochs, and ``min_steps`` are made without a reader whatever the time.
+    ``epochs`` None: as many as needed to reach a limit; ``max_steps`` and ``limit_s`` limit each
+    rank over all epochs, and ``min_steps`` are made without a reader whatever the time.
     ``whole_rounds``: each worker finishes its turn before ``limit_s`` ends the phase, and has had
     ``min_rounds`` of them. ``share``: the ranks split an epoch; otherwise each reads all of it, in
     an order of its own. ``counts_fetched``: count the bytes that the storage delivers to ranks and
@@ -51,7 +51,7 @@ class PhaseSettings:
     batch_size: int
     seed: int
     repetition: int = 0
-    epochs: int = 1
+    epochs: int | None = 1
     min_steps: int = 0
     max_steps: int | None = None
     limit_s: float | None = None

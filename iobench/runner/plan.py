@@ -105,12 +105,12 @@ class Plan:
         )
 
     @property
-    def passes(self) -> int:
-        """Epochs of a phase that lasts until a limit; 0: as many as it takes.
+    def passes(self) -> int | None:
+        """Epochs of a phase that lasts until a limit; None: as many as it takes.
 
         Reads that the page cache may serve are taken once only: a second pass would measure it.
         """
-        return 0 if self.uncached else 1
+        return None if self.uncached else 1
 
 
 def make_plan(

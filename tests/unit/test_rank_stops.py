@@ -34,11 +34,11 @@ def stopping(*, workers: int = 1, **limits: Any) -> Stopping:
 
 def test_epochs_are_limited_by_their_number_or_not_at_all() -> None:
     assert [stopping(epochs=2).before_epoch(epoch) for epoch in range(3)] == [False, False, True]
-    assert not stopping(epochs=0).before_epoch(1000)
+    assert not stopping(epochs=None).before_epoch(1000)
 
 
 def test_steps_are_limited_over_all_epochs() -> None:
-    rank = stopping(epochs=0, max_steps=3)
+    rank = stopping(epochs=None, max_steps=3)
     rank.done = 2
     assert not rank.before_epoch(1)
     assert not rank.before_batch(0)
@@ -83,7 +83,7 @@ def test_steps_without_a_batch_have_a_number_that_is_made_anyway() -> None:
 
 
 def test_a_rank_that_is_told_to_stop_does_so_everywhere() -> None:
-    rank = stopping(epochs=0, min_steps=10)
+    rank = stopping(epochs=None, min_steps=10)
     rank._told = SimpleNamespace(value=True)
     assert rank.told
     assert rank.before_epoch(0)

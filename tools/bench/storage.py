@@ -83,7 +83,7 @@ def through_loader(
         accelerators=1,
         batch_size=batch,
         seed=int(time.time()),
-        epochs=0,
+        epochs=None,
         limit_s=seconds,
     )
     outcome = run_phase(phase)

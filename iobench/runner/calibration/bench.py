@@ -272,7 +272,7 @@ class Bench(PhaseContext):
         reader: AnyReader | None,
         loading: LoaderSpec,
         *,
-        epochs: int = 0,
+        epochs: int | None = None,
         shards: Indices | None = None,
         share: bool = True,
     ) -> Phase:

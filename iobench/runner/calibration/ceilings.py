@@ -83,7 +83,7 @@ def local_cache(bench: Bench) -> Ceiling:
             "cache",
             reader,
             _own(plan.workload.loader),
-            epochs=0 if direct else 1,
+            epochs=None if direct else 1,
             shards=shards,
             share=not direct,
         )

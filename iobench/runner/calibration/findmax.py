@@ -231,7 +231,7 @@ def least_tries(plan: Plan) -> tuple[int, float]:
     workload = plan.workload
     most, _ = _most(plan)
     steps = wanted_steps(workload)
-    if plan.passes:
+    if plan.passes is not None:
         steps = min(steps, max(1, plan.manifest.sample_count // (most * workload.batch_size)))
     step_s = workload.accelerator.step_time or 0.0
     return min(USUAL_TRIES, TRIALS * most), min(most_s(workload), steps * step_s)
@@ -244,7 +244,7 @@ def _most(plan: Plan) -> tuple[int, str]:
     """
     workload, samples = plan.workload, plan.manifest.sample_count
     steps = max(1, workload.loader.workers) + least_steps(workload)
-    each = steps * workload.batch_size if plan.passes else 1
+    each = steps * workload.batch_size if plan.passes is not None else 1
     most = max(1, samples // each)
     if most >= MAX_ACCELERATORS:
         return MAX_ACCELERATORS, f"the search stops at {counted(MAX_ACCELERATORS, 'accelerator')}"

@@ -193,9 +193,9 @@ class _Stepper:
             rank=self.rank if phase.share else 0,
             world=phase.accelerators if phase.share else 1,
             seed=seed,
-            epochs=max(phase.epochs, 1),
+            epochs=phase.epochs or 1,
             shards=phase.shards,
-            chain=phase.epochs == 0,
+            chain=phase.epochs is None,
         )
 
     def _device(self) -> DeviceFeed:

@@ -54,7 +54,7 @@ class Stopping:
     def before_epoch(self, epoch: int) -> bool:
         """Whether the rank stops instead of beginning ``epoch``."""
         phase = self.phase
-        if self._stops() or 0 < phase.epochs <= epoch:
+        if self._stops() or (phase.epochs is not None and epoch >= phase.epochs):
             return True
         return phase.limit_s is not None and self._spent_ns >= phase.limit_s * 1e9
 
