@@ -465,7 +465,7 @@ def _without(evidence: Evidence, stage: str, what: str, share: float | None) -> 
 
 @advised(
     "none",
-    change="no change is needed: faster storage would not speed up this job",
+    change="{what}: faster storage would not speed up this job",
     basis="{busy}{first}",
 )
 def nothing(evidence: Evidence) -> Effect | None:
@@ -484,4 +484,6 @@ def nothing(evidence: Evidence) -> Effect | None:
         ratio = known[lowest] / evidence.accelerator
         if ratio >= 1:
             first = f"; the next limit is {lowest}, at {ratio:.2f} x their demand"
-    return bringing(1.0, busy=busy, first=first)
+    starved = evidence.utilization is not None and not evidence.fed
+    what = "no change that helps was found" if starved else "no change is needed"
+    return bringing(1.0, what=what, busy=busy, first=first)

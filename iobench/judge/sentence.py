@@ -268,7 +268,7 @@ def _todo(found: Verdict) -> list[str]:
         return []
     first = found.advice[0]
     if first.id == "none":
-        return ["no change is needed"]
+        return ["no change that helps was found" if found.starved else "no change is needed"]
     gain = in_headline(first)
     if not gain:
         return [first.change]

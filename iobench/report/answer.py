@@ -31,7 +31,10 @@ WHY = {
     "bandwidth": "The limit is its bandwidth, whatever the size of the reads.",
     "stragglers": "A few of its reads take much longer than the others, and batches wait for them.",
 }
-"""Why the storage is the bottleneck, by what limits it at the run's own reads in flight."""
+"""Why the storage is the bottleneck, by what limits it at the run's own reads in flight.
+
+What comes after the colon is left out where the advice that follows is inconclusive.
+"""
 
 _QUOTA = 0.05
 """A server that refuses more than this part of the requests for the time being has a quota."""
@@ -107,7 +110,9 @@ def _sentences(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> Ite
                 f"{counted(asked, 'time')}."
             )
         elif verdict.storage_bound in WHY:
-            yield WHY[verdict.storage_bound]
+            limit, colon, more = WHY[verdict.storage_bound].partition(":")
+            unknown = any(_tells_nothing(each) for each in verdict.advice[:MAX_ADVICE])
+            yield f"{limit}." if colon and unknown else f"{limit}{colon}{more}"
     yield from _log(doc, verdict)
 
 
@@ -284,10 +289,15 @@ def _changes(doc: TrainingRecord) -> Items | None:
     return listed("help", "What would help: the factor on samples/s", items)
 
 
+def _tells_nothing(advice: Advice) -> bool:
+    gain = gain_of(advice)
+    return gain is not None and tells_nothing(gain)
+
+
 def _advised(advice: Advice) -> Item:
     """``5.67 x, tried``, ``at most 1.92 x`` or ``inconclusive``: without its interval."""
     gain, tried, lead = gain_of(advice), advice.found is not None, ""
-    if gain is not None and tells_nothing(gain):
+    if _tells_nothing(advice):
         lead = "inconclusive"
     elif gain is not None:
         bound = "at most " * (advice.at_most and not tried)

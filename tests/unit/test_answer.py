@@ -11,7 +11,7 @@ from iobench.judge.fed import UTILIZATION
 from iobench.judge.rebuild import conclude
 from iobench.record.run import Summary, TrainingRecord, load_run
 from iobench.record.training import Ceiling
-from iobench.record.verdict import Estimate
+from iobench.record.verdict import Ablation, Advice, Estimate
 from iobench.report.answer import answer
 from iobench.report.figures import ENDS, TableOf, unit_of
 from iobench.report.record import sections
@@ -58,6 +58,19 @@ def test_a_quota_of_the_server_is_on_the_first_screen(asked: int, told: bool) ->
     assert ("The limit is a quota of its server" in text) == told
 
 
+@pytest.mark.parametrize(("low", "told"), [(1.5, True), (0.6, False)])
+def test_what_would_bring_more_is_not_claimed_beside_an_advice_that_is_inconclusive(
+    low: float, told: bool
+) -> None:
+    doc = build_run(rates={"storage_raw": 900.0, "fetch": 900.0}, au=0.4, measured=900.0)
+    pack = Advice(id="pack", change="pack", basis="", predicted_gain=2.0, low=low, high=9.0)
+    changed = {"storage_bound": "operations", "advice": [pack]}
+    text = text_of(doc.with_job(verdict=doc.job.verdict.model_copy(update=changed)))
+    assert "The limit is its number of reads per second" in text
+    assert ("larger reads would bring more" in text) == told
+    assert ("inconclusive  pack" in text) != told
+
+
 def test_a_bottleneck_whose_rate_was_not_measured_is_in_the_picture() -> None:
     doc = build_run(rates={"prep": 600.0}, au=0.3, measured=600)
     ceilings = {**doc.job.ceilings, "prep": Ceiling(not_measured="no time")}
@@ -96,6 +109,14 @@ def test_accelerators_are_not_told_to_starve_by_themselves() -> None:
     told = answer(doc.with_job(verdict=doc.job.verdict.model_copy(update=limits))).title
     assert "starved" not in told
     assert "no stage" in told
+    gains = [
+        Ablation(stage=stage, gain=Estimate(value=gain, low=gain, high=gain, n=5))
+        for stage, gain in (("storage", 1.0), ("prep", 1.0), ("accelerator", 3.0))
+    ]
+    doc = build_run(rates={"fetch": 1500.0}, au=0.8, measured=1900, ablations=gains)
+    assert doc.job.verdict.bottleneck == "accelerator"
+    assert "No change that helps was found" in doc.job.verdict.sentence
+    assert "no change is needed" not in text_of(doc).lower()
 
 
 def test_what_an_undecided_storage_feeds_is_a_range() -> None:
