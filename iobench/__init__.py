@@ -129,21 +129,15 @@ if TYPE_CHECKING:
     from .data.contents.base import Content
     from .data.dataset import Dataset, load_dataset_spec, load_manifest, open_dataset
     from .data.formats.base import Format
-    from .data.generator import generate as generate_dataset
     from .data.generator.engine import GenerateReport
+    from .data.generator.engine import generate as generate_dataset
     from .data.verify import VerifyReport
     from .data.verify import verify as verify_dataset
-    from .load import (
-        Batch,
-        BatchLoader,
-        Examples,
-        Labels,
-        LibraryLoader,
-        Padded,
-        TrainingLoader,
-        make_loader,
-        read_labels,
-    )
+    from .load.build import make_loader, read_labels
+    from .load.loader import Batch, BatchLoader
+    from .load.third_party import LibraryLoader
+    from .load.training.labels import Labels
+    from .load.training.loader import Examples, Padded, TrainingLoader
     from .record.manifest import Manifest
     from .record.run import Finding, RunRecord, Summary, load_run
     from .record.verdict import Verdict

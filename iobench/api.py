@@ -25,7 +25,7 @@ from .cli.verbs import GenerateQuestion, RunQuestion
 if TYPE_CHECKING:
     from .ask.compare.comparison import Comparison
     from .ask.compare.runs import Group
-    from .data.generator import GenerateReport
+    from .data.generator.engine import GenerateReport
     from .record.run import Finding, RunRecord, Summary
     from .record.verdict import Verdict
 
@@ -80,7 +80,7 @@ def generate(request: GenerateQuestion) -> GenerateReport:
     0
     """
     from .cli.generate import prepared
-    from .data.generator import generate as write
+    from .data.generator.engine import generate as write
 
     spec, storage = prepared(request)
     return write(

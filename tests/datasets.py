@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.record.manifest import Manifest
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import IobenchError
-from iobench.data.scan import scan
+from iobench.data.scan.scanner import scan
 from iobench.data.verify import verify
-from iobench.load import make_reader
+from iobench.load.choose import make_reader
 from iobench.record.manifest import Manifest
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Storage

@@ -8,8 +8,7 @@ from ..base.errors import StorageError
 from ..base.units import counted, format_bytes, format_count
 from ..checkpoint.place import CHECKPOINTS
 from ..checkpoint.place import clean as clean_checkpoints
-from ..data.generator import clean
-from ..data.generator.cleaner import CleanReport
+from ..data.generator.cleaner import CleanReport, clean
 from ..serve.kv.store import KV_CHUNKS
 from ..serve.logs import LOGS
 from ..serve.weights import WEIGHTS

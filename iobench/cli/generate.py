@@ -9,8 +9,7 @@ from ..base.errors import UsageError
 from ..base.memory import total_bytes
 from ..base.units import counted, format_bytes, format_duration, format_rate
 from ..data.dataset import load_dataset_spec
-from ..data.generator import GenerateReport, generate
-from ..data.generator.engine import marker_hash, write_share
+from ..data.generator.engine import GenerateReport, generate, marker_hash, write_share
 from ..data.generator.target import dataset_id
 from ..data.generator.writer import UnitResult
 from ..runner.hosts.control import Control

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from ..accelerate.bind import use_allocator
 from ..base.errors import UsageError
 from ..base.units import counted, format_count
-from ..data.scan import save, scan
+from ..data.scan.saving import save
+from ..data.scan.scanner import scan
 from ..record.checkpoint import CheckpointSpec, Training
 from ..record.manifest import MANIFEST, MARKER
 from ..runner.budget import Budget, Given

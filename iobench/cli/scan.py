@@ -7,7 +7,8 @@ import shlex
 import numpy as np
 
 from ..base.units import counted, format_bytes
-from ..data.scan import save, scan
+from ..data.scan.saving import save
+from ..data.scan.scanner import scan
 from ..record.manifest import Header
 from ..storage import open_storage, unwrapped
 from .live import progress_bar

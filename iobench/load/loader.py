@@ -436,7 +436,7 @@ def single_threaded() -> None:
 class BatchLoader(DataLoader[Any]):
     """A ``torch.utils.data.DataLoader`` that yields ``Batch``.
 
-    Make one with ``iobench.load.make_loader``. ``plan_epoch(epoch)`` returns the rank's BatchPlan
+    Make one with ``iobench.make_loader``. ``plan_epoch(epoch)`` returns the rank's BatchPlan
     of an epoch. ``largest_batch`` is the number of bytes that a slot must hold. ``ahead`` is the
     number of batches that each worker reads ahead. ``finish`` is what the workers do with samples.
     """

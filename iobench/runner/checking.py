@@ -29,7 +29,8 @@ from ..base.filesystem import describe_path
 from ..base.interrupts import defer_interrupts
 from ..base.units import counted, format_bytes, format_duration, format_rate
 from ..data.dataset import load_dataset_spec, read_manifest
-from ..data.generator import GenerateReport, clean, discard, generate
+from ..data.generator.cleaner import clean, discard
+from ..data.generator.engine import GenerateReport, generate
 from ..judge.evidence import needed_steps
 from ..judge.judged import CHECKED
 from ..record.manifest import MANIFEST, MARKER

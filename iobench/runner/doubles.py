@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base.errors import UsageError
 from ..judge.figures.ablations import in_step
-from ..load import make_reader
+from ..load.choose import make_reader
 from ..load.null import ReadyReader
 from ..record.training import Ceiling, Repetition
 from ..record.verdict import AblatedStage

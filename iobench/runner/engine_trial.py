@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..base.errors import WorkerError
 from ..base.processes import in_own_process
-from ..load import make_reader
+from ..load.choose import make_reader
 from ..load.order import BatchPlan, Indices, epoch_order, rank_share
 from ..record.manifest import Manifest
 from ..settings.workload import Workload

@@ -19,7 +19,7 @@ from ..host import timeline
 from ..host.samples import write_samples
 from ..judge.rebuild import conclude
 from ..judge.user_loader import user_findings
-from ..load import make_reader
+from ..load.choose import make_reader
 from ..record.run import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
 from ..record.training import Ceiling
 from ..record.verdict import Advice

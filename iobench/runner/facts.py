@@ -19,8 +19,8 @@ from ..judge.figures.events import Events
 from ..judge.figures.metrics import repetition_metrics, uncounted_reads
 from ..judge.rebuild import conclude
 from ..judge.statistics import of_all
-from ..load import make_reader, offered, planned_ahead
-from ..load.choose import reads_ahead
+from ..load.build import offered, planned_ahead
+from ..load.choose import make_reader, reads_ahead
 from ..load.order import BatchPlan, epoch_order, rank_share
 from ..record.host import Host, ModelWork, StorageFacts
 from ..record.job import DatasetFacts, LoaderFacts, WorkloadFacts

@@ -17,7 +17,7 @@ from ..base.filesystem import require_room
 from ..base.units import counted
 from ..data.dataset import find_dataset, load_dataset_spec, read_by_blocks
 from ..judge.figures.in_flight import asked_reads_in_flight
-from ..load import is_sequential, use_direct, with_map
+from ..load.choose import is_sequential, use_direct, with_map
 from ..load.libraries import LOADERS
 from ..load.order import Indices
 from ..record.manifest import Manifest
@@ -157,7 +157,7 @@ def make_plan(
         else False
     )
     if workload.loader.subject.reads_itself:
-        from ..load import check_library  # imports torch
+        from ..load.third_party import check_library  # imports torch
 
         check_library(manifest, probe, reading, workload.loader, world=accelerators)
         direct = False  # libraries read through the page cache

@@ -11,7 +11,7 @@ from ..ask.capacity import sizing
 from ..base.filesystem import describe_path
 from ..base.memory import total_bytes
 from ..data.dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
-from ..data.generator import plan_shards
+from ..data.generator.plan import plan_shards
 from ..judge.figures.in_flight import asked_reads_in_flight
 from ..record.manifest import MANIFEST, Manifest
 from ..record.plan import PlanFigures, ProbeFigures

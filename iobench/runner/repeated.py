@@ -20,7 +20,7 @@ from typing import Protocol
 from ..ask.compare.sequential import figures_of
 from ..base.errors import DatasetError, IobenchError, UsageError, kept_in
 from ..base.text import printable
-from ..load import make_reader
+from ..load.choose import make_reader
 from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
 from ..settings.any_workload import AnyWorkload
 from ..settings.base import apply_overrides, build

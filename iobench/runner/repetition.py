@@ -10,7 +10,7 @@ from ..base.interrupts import defer_interrupts
 from ..host.nvml import GpuWatch
 from ..judge.figures.metrics import evaluation_of
 from ..judge.figures.requests import joined_log
-from ..load import make_reader
+from ..load.choose import make_reader
 from ..record.host import HostTime
 from ..record.training import Repetition
 from .agent import Used

@@ -26,11 +26,12 @@ import xxhash
 from ..base.errors import NoRoomError
 from ..base.units import format_bytes
 from ..data.dataset import index_file
-from ..load import library_version, make_reader, open_library
+from ..load.choose import make_reader
 from ..load.layouts import held_layout, make_layout
 from ..load.libraries import converter_class, library_class
 from ..load.libraries.base import Source
 from ..load.order import Indices
+from ..load.third_party import library_version, open_library
 from ..record.job import Delivery, LayoutFacts, LoaderFacts, Shuffle
 from ..record.manifest import Manifest
 from ..settings.base import fitting

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..base import buffers
 from ..data.dataset import ResolvedSpec
-from ..load import make_reader
+from ..load.choose import make_reader
 from ..load.engines.base import ends_early
 from ..load.reader import BatchReader
 from ..record.manifest import Manifest

@@ -16,9 +16,9 @@ from ..data.codecs import CODECS
 from ..data.codecs.base import Codec
 from ..data.contents.base import Content
 from ..data.formats.base import Assembled, Blocks, Format, Framed
-from ..data.generator import generate
+from ..data.generator.engine import generate
 from ..data.verify import verify
-from ..load import make_loader
+from ..load.build import make_loader
 from ..record.manifest import Manifest
 from ..settings.base import build
 from ..settings.dataset import DatasetSpec

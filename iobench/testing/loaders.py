@@ -11,10 +11,11 @@ import pytest
 import xxhash
 
 from ..base.errors import IobenchError
-from ..load import LibraryLoader, library_version, make_loader, open_library
+from ..load.build import make_loader
 from ..load.layouts import make_layout
 from ..load.libraries import converter_class
 from ..load.libraries.base import Source
+from ..load.third_party import LibraryLoader, library_version, open_library
 from ..record.manifest import Manifest
 from ..settings.workload import LoaderSpec, ReaderSpec
 from ..storage.base import Storage

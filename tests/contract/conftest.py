@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from iobench.load import BatchLoader, make_loader
+from iobench.load.build import make_loader
+from iobench.load.loader import BatchLoader
 
 Load = Callable[..., Any]
 

@@ -19,11 +19,12 @@ from iobench.base.errors import SpecError, UsageError
 from iobench.data.dataset import index_file
 from iobench.data.formats import FORMATS
 from iobench.data.formats.base import Format
-from iobench.data.generator import clean
+from iobench.data.generator.cleaner import clean
 from iobench.data.generator.plan import plan_shards
-from iobench.data.scan import scan
+from iobench.data.scan.scanner import scan
 from iobench.data.verify import verify
-from iobench.load import make_loader, make_reader
+from iobench.load.build import make_loader
+from iobench.load.choose import make_reader
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.testing.data import FormatContract, assembled, flipped_bits_are_found, packed

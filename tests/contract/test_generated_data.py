@@ -17,7 +17,7 @@ import zstandard
 
 from iobench.base import payload
 from iobench.base.errors import SpecError
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.settings.dataset import load_dataset_spec, resized
 from iobench.storage.local.storage import LocalStorage
 from tests.datasets import generated, spec_of

@@ -18,7 +18,8 @@ import torch
 
 from iobench.base.errors import UsageError
 from iobench.data.dataset import load_manifest
-from iobench.load import BatchLoader, build_loader, make_loader
+from iobench.load.build import build_loader, make_loader
+from iobench.load.loader import BatchLoader
 from iobench.load.null import NullReader
 from iobench.load.slots import DeviceFeed
 from iobench.record.manifest import Manifest

@@ -17,10 +17,11 @@ import tqdm
 import xxhash
 
 from iobench.base.errors import UsageError
-from iobench.load import make_loader, open_library
+from iobench.load.build import make_loader
 from iobench.load.layouts import layout_keys, make_layout
 from iobench.load.libraries import LOADERS, library_class
 from iobench.load.libraries.base import Source
+from iobench.load.third_party import open_library
 from iobench.settings.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries

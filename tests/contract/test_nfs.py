@@ -18,8 +18,7 @@ import torch
 from iobench.base.errors import StorageError, TargetRefusedError, UsageError
 from iobench.base.safety import check_target
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.data.generator import clean
-from iobench.data.generator.cleaner import discard
+from iobench.data.generator.cleaner import clean, discard
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.nfs import context

@@ -10,7 +10,7 @@ import pytest
 
 from iobench.base.buffers import Buffer
 from iobench.base.errors import SpecError
-from iobench.load import make_reader
+from iobench.load.choose import make_reader
 from iobench.load.reader import prep_times
 from iobench.settings.workload import ReaderSpec, load_workload
 from iobench.storage import open_storage

@@ -11,7 +11,7 @@ import pytest
 
 from iobench.base.errors import CorruptSampleError, UsageError
 from iobench.data.verify import verify
-from iobench.load import make_reader
+from iobench.load.choose import make_reader
 from iobench.record.manifest import Manifest
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from iobench.base.errors import CorruptSampleError, IobenchError, StorageError, UsageError
-from iobench.load import Batch, BatchLoader
+from iobench.load.loader import Batch, BatchLoader
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.wrapper import Wrapper

@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from iobench.base.errors import StorageError, UsageError
-from iobench.load import is_sequential, make_loader, make_reader, use_direct
+from iobench.load.build import make_loader
+from iobench.load.choose import is_sequential, make_reader, use_direct
 from iobench.settings.workload import ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local.mapped import MappedStorage

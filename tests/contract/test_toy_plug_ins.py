@@ -18,9 +18,9 @@ from iobench.base.errors import UsageError
 from iobench.cli.main import main
 from iobench.data.codecs import CODECS
 from iobench.data.dataset import cheaper_codecs, load_dataset_spec, open_dataset, with_shards_stated
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.data.verify import verify
-from iobench.load import make_loader
+from iobench.load.build import make_loader
 from iobench.plugins import third_parties
 from iobench.settings.dataset import expected_samples_per_shard
 from iobench.storage.local.storage import LocalStorage

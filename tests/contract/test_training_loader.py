@@ -25,7 +25,8 @@ import torch
 import iobench
 from iobench.base.errors import DatasetError, UsageError
 from iobench.cli.main import main
-from iobench.load import TrainingLoader, make_loader, read_labels
+from iobench.load.build import make_loader, read_labels
+from iobench.load.training.loader import TrainingLoader
 from tests.conftest import MakeDataset
 from tests.pairs import one_of
 

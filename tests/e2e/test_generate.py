@@ -23,7 +23,9 @@ from iobench.base.errors import (
     TargetRefusedError,
 )
 from iobench.data.dataset import load_manifest
-from iobench.data.generator import clean, generate, plan
+from iobench.data.generator import plan
+from iobench.data.generator.cleaner import clean
+from iobench.data.generator.engine import generate
 from iobench.data.generator.writer import UnitWriter
 from iobench.data.verify import verify
 from iobench.record.manifest import Manifest

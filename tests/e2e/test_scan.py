@@ -21,7 +21,8 @@ from tfrecord import TFRecordWriter
 from iobench import make_loader
 from iobench.base.errors import DatasetError, TargetRefusedError, UsageError
 from iobench.data.dataset import find_dataset, load_manifest
-from iobench.data.scan import save, scan
+from iobench.data.scan.saving import save
+from iobench.data.scan.scanner import scan
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from tests.processes import completed, document, printed, refused
@@ -170,7 +171,7 @@ def test_the_clone_has_the_shape(images: Path, tmp_path: Path) -> None:
     report = scan(LocalStorage(images))
     sizes = np.sort(report.manifest.samples["stored"])
     spec = report.manifest.spec
-    from iobench.data.generator import sample_sizes
+    from iobench.data.generator.plan import sample_sizes
 
     cloned = sample_sizes(spec.model_copy(update={"samples": 20_000}))
     assert (cloned.min(), cloned.max()) == (max(1024, sizes.min()), sizes.max())

@@ -21,7 +21,8 @@ from PIL import Image
 from iobench import make_loader
 from iobench.base.errors import DatasetError, UsageError
 from iobench.data.dataset import load_manifest
-from iobench.data.scan import ScanReport, save, scan
+from iobench.data.scan.saving import save
+from iobench.data.scan.scanner import ScanReport, scan
 from iobench.data.verify import verify
 from iobench.storage.local.storage import LocalStorage
 from tests.looking import contents

@@ -19,7 +19,7 @@ import pytest
 
 from iobench.base import payload
 from iobench.data.dataset import load_dataset_spec
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.runner.calibration import bench
 from iobench.settings.workload import load_workload
 from iobench.storage.base import Buffer

@@ -16,7 +16,7 @@ from iobench.base.errors import StorageError
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.manifest import is_ours
 from iobench.data.dataset import load_manifest
-from iobench.data.generator import clean
+from iobench.data.generator.cleaner import clean
 from iobench.load.layouts import make_layout
 from iobench.record.manifest import LAYOUT_BEGUN
 from iobench.settings.workload import LoaderSpec, ReaderSpec

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import IobenchError, StorageError
-from iobench.load import make_loader
+from iobench.load.build import make_loader
 from iobench.load.engines.base import Extent, ReadEngine
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine

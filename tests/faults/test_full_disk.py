@@ -18,7 +18,8 @@ import pytest
 
 from iobench.base.errors import NoRoomError, StorageError, WorkerError
 from iobench.data.dataset import load_manifest
-from iobench.data.generator import generate, target
+from iobench.data.generator import target
+from iobench.data.generator.engine import generate
 from iobench.data.generator.pool import run_tasks
 from iobench.data.verify import verify
 from iobench.runner import serving

@@ -14,7 +14,8 @@ import pytest
 
 from iobench.base.errors import StorageError, TargetLostError
 from iobench.data.dataset import load_manifest
-from iobench.data.generator import engine, generate
+from iobench.data.generator import engine
+from iobench.data.generator.engine import generate
 from iobench.data.generator.pool import run_tasks
 from iobench.data.verify import verify
 from iobench.record.manifest import MANIFEST

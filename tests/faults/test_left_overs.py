@@ -12,8 +12,10 @@ import pytest
 from iobench.base.errors import InterruptedRun, StorageError, TargetRefusedError
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.cli.main import main
-from iobench.data.generator import clean, generate
-from iobench.data.scan import ScanReport, save, scan
+from iobench.data.generator.cleaner import clean
+from iobench.data.generator.engine import generate
+from iobench.data.scan.saving import save
+from iobench.data.scan.scanner import ScanReport, scan
 from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.record.manifest import MANIFEST
 from iobench.record.run import CheckpointRecord, load_run

@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from iobench.base.errors import IobenchError, StorageError, WorkerError
-from iobench.load import make_loader, make_reader
+from iobench.load.build import make_loader
+from iobench.load.choose import make_reader
 from iobench.record.manifest import Manifest
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase

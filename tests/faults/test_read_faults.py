@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from iobench.base.errors import IobenchError, StorageError, WorkerError
-from iobench.load import BatchLoader, build_loader, make_loader
-from iobench.load.loader import die_with_parent
+from iobench.load.build import build_loader, make_loader
+from iobench.load.loader import BatchLoader, die_with_parent
 from iobench.load.reader import BatchReader
 from iobench.record.manifest import Manifest
 from iobench.record.training import Epoch

@@ -17,7 +17,8 @@ from iobench.data.contents.npz import Arrays, Npz
 from iobench.data.dataset import index_file, load_manifest, packing_at
 from iobench.data.formats.parquet import Parquet
 from iobench.data.formats.tfrecord import masked_crc
-from iobench.data.scan import hdf5, scan
+from iobench.data.scan import hdf5
+from iobench.data.scan.scanner import scan
 from iobench.load.training.labels import labels_from
 from iobench.record.manifest import (
     MANIFEST,

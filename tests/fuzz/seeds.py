@@ -24,7 +24,8 @@ import zstandard
 
 from iobench.base.documents import json_text
 from iobench.data.contents.jpeg import Jpeg
-from iobench.data.generator import generate, journal
+from iobench.data.generator import journal
+from iobench.data.generator.engine import generate
 from iobench.data.generator.writer import UnitResult
 from iobench.host.samples import write_samples
 from iobench.record.host import SAMPLE_COLUMNS

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from iobench.load import BatchLoader, make_loader
+from iobench.load.build import make_loader
+from iobench.load.loader import BatchLoader
 from iobench.load.reader import BatchReader
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase

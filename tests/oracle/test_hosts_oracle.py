@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.record.run import TrainingRecord, load_run
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec

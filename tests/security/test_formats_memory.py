@@ -25,10 +25,11 @@ from iobench.base.limits import ALWAYS_FITS, MAX_NPY_HEADER, MAX_PAX_HEADER
 from iobench.data.codecs import CODECS
 from iobench.data.contents import CONTENTS
 from iobench.data.formats.tfrecord import masked_crc
-from iobench.data.scan import scan
+from iobench.data.scan.scanner import scan
 from iobench.data.verify import verify
 from iobench.host.timeline import read_events, write_events
-from iobench.load import make_loader, make_reader
+from iobench.load.build import make_loader
+from iobench.load.choose import make_reader
 from iobench.record.manifest import Manifest
 from iobench.record.tables import check_claims
 from iobench.record.training import EVENT_COLUMNS

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from iobench.base.errors import CorruptSampleError, DatasetError, IobenchError, WorkerError
 from iobench.base.limits import ALWAYS_FITS
 from iobench.data.formats.parquet import Parquet
-from iobench.data.scan import scan
+from iobench.data.scan.scanner import scan
 from iobench.data.verify import verify
-from iobench.load import make_reader
+from iobench.load.choose import make_reader
 from iobench.record.manifest import Manifest
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import DatasetError, StorageError
-from iobench.data.scan import sandbox, scan
+from iobench.data.scan import sandbox
 from iobench.data.scan.index import FINDERS
 from iobench.data.scan.samples import ShardSamples
 from iobench.data.scan.sandbox import Sandbox
+from iobench.data.scan.scanner import scan
 from iobench.storage.files import ReadWindow
 from tests.looking import stored_as
 

@@ -144,7 +144,7 @@ def test_a_record_names_no_workload_file(tmp_path: Path) -> None:
 def laid_out(make_dataset: Any, tmp_path: Path) -> Source:
     """A dataset with litdata's layout, freshly made."""
     pytest.importorskip("litdata")
-    from iobench.data.generator import generate
+    from iobench.data.generator.engine import generate
 
     manifest, _ = make_dataset(samples=12)
     generate(manifest.spec, LocalStorage(tmp_path / "d"), workers=0)
@@ -210,7 +210,7 @@ def test_a_record_of_other_files_is_none(laid_out: Source, name: str) -> None:
 
 @pytest.mark.parametrize("link", ["layouts", "layouts/litdata", "layouts/litdata.part"])
 def test_no_layout_is_written_through_a_link(link: str, make_dataset: Any, tmp_path: Path) -> None:
-    from iobench.data.generator import generate
+    from iobench.data.generator.engine import generate
 
     manifest, _ = make_dataset(samples=12)
     root, outside = tmp_path / "d", tmp_path / "outside"
@@ -230,7 +230,7 @@ def test_no_layout_is_written_through_a_link(link: str, make_dataset: Any, tmp_p
 
 def test_an_index_of_others_is_refused(make_dataset: Any, tmp_path: Path) -> None:
     """MDS: mosaicml-streaming opens what it names, and unpickles columns that it calls pickled."""
-    from iobench.data.generator import generate
+    from iobench.data.generator.engine import generate
 
     manifest, _ = make_dataset(samples=12, format="mds", samples_per_shard=6)
     generate(manifest.spec, LocalStorage(tmp_path / "d"), workers=0)

@@ -20,8 +20,9 @@ import pytest
 
 from iobench.base.errors import IobenchError
 from iobench.cli.main import main
-from iobench.data.generator import generate
-from iobench.data.scan import save, scan
+from iobench.data.generator.engine import generate
+from iobench.data.scan.saving import save
+from iobench.data.scan.scanner import scan
 from iobench.data.verify import MAX_UNREADABLE, verify
 from iobench.load.choose import make_reader
 from iobench.record.manifest import Manifest

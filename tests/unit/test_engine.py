@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.base.errors import StorageError
-from iobench.load import make_reader
+from iobench.load.choose import make_reader
 from iobench.load.engines.base import Extent
 from iobench.load.engines.threads import ThreadEngine
 from iobench.load.reader import BatchReader

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.data.dataset import ResolvedSpec
-from iobench.data.generator import plan, plan_shards
-from iobench.data.generator.plan import ShardNumbers
+from iobench.data.generator import plan
+from iobench.data.generator.plan import ShardNumbers, plan_shards
 from iobench.data.generator.target import Owned
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec

@@ -13,7 +13,7 @@ import pytest
 from iobench.base.filesystem import Mount
 from iobench.host import nfs
 from iobench.host.fetched import probe
-from iobench.load import make_reader
+from iobench.load.choose import make_reader
 from iobench.runner import agent as fetches
 from iobench.runner.agent import CacheState, HostAgent
 from iobench.runner.cache import prepare_cache, run_cached_phase

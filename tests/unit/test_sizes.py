@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.base.errors import SpecError
-from iobench.data.generator import plan_shards, sample_sizes
+from iobench.data.generator.plan import plan_shards, sample_sizes
 from iobench.settings.dataset import DatasetSpec
 
 

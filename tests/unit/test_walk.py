@@ -13,7 +13,7 @@ import pytest
 from iobench.accelerate.possible import why_not
 from iobench.ask.tuning.walk import ALL, kept_settings, points_of, rows
 from iobench.base.errors import InterruptedRun, IobenchError, SpecError
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.record.run import load_training
 from iobench.record.sweep import Sweep, SweepPoint
 from iobench.report.walk import best_command

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.host import fio, host
 from iobench.record.manifest import Manifest
 from iobench.settings.base import build

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from iobench.base import buffers
 from iobench.judge.figures.windows import ceiling_from_events
-from iobench.load import build_loader
+from iobench.load.build import build_loader
 from iobench.load.reader import BatchReader
 from iobench.record.training import Repetition
 from iobench.runner.loading import run_phase

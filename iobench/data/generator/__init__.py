@@ -4,18 +4,3 @@
 ``pool`` runs units in several processes; ``journal`` records finished units; ``engine`` connects
 them; ``cleaner`` removes a dataset.
 """
-
-from .cleaner import CleanReport, clean, discard
-from .engine import GenerateReport, generate
-from .plan import ShardPlan, plan_shards, sample_sizes
-
-__all__ = [
-    "CleanReport",
-    "GenerateReport",
-    "ShardPlan",
-    "clean",
-    "discard",
-    "generate",
-    "plan_shards",
-    "sample_sizes",
-]

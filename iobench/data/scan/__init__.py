@@ -4,8 +4,3 @@ The data is only read, never written to; the manifest is stored elsewhere. ``ind
 samples of one shard, those of Parquet and HDF5 in a ``sandbox``; ``classify`` says what the files
 are; ``scanner`` connects them; ``saving`` writes the result.
 """
-
-from .saving import save
-from .scanner import ScanReport, scan
-
-__all__ = ["ScanReport", "save", "scan"]

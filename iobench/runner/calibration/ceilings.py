@@ -14,7 +14,7 @@ import numpy as np
 from ...base.errors import UsageError, WorkerError
 from ...base.units import counted
 from ...judge.figures.windows import pooled
-from ...load import make_reader
+from ...load.choose import make_reader
 from ...load.null import NullReader
 from ...record.training import Ceiling, Epoch
 from ...settings.workload import LoaderSpec

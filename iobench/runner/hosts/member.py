@@ -23,7 +23,7 @@ from ...checkpoint.catalog import CheckpointRoot
 from ...host.nfs import MountStats
 from ...host.resources import Snapshot
 from ...host.timeline import Array
-from ...load import make_reader
+from ...load.choose import make_reader
 from ...load.null import AnyReader, NullReader, ReadyReader
 from ...record.host import Host
 from ...record.typed import OneOf, to_text

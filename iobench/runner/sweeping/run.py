@@ -27,7 +27,8 @@ from ...base.errors import (
 )
 from ...base.units import counted, format_bytes, format_count, format_duration, format_rate
 from ...data.dataset import find_dataset
-from ...data.generator import discard, generate
+from ...data.generator.cleaner import discard
+from ...data.generator.engine import generate
 from ...judge.rules_ranks import other_cores
 from ...record.run import ModelLoadRecord, RunRecord, TrainingRecord
 from ...record.sweep import SWEEP_FILE, Settings, Sweep, SweepPoint, load_sweep, save_sweep

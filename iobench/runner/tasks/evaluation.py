@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from ...accelerate import ACCELERATORS
 from ...host.timeline import Recorder, StepEvent
-from ...load import build_loader
+from ...load.build import build_loader
 from ...load.reader import BatchReader
 from ...settings.workload import EvaluationSpec
 from ..messages import Flag

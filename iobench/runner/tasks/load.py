@@ -16,11 +16,12 @@ from ...base.errors import LostRankError
 from ...host.fetched import fetched_by_family
 from ...host.timeline import Recorder, StepEvent
 from ...judge.figures.requests import growth_of
-from ...load import LibraryLoader, build_loader
+from ...load.build import build_loader
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader
 from ...load.requests import Stats
 from ...load.slots import DeviceFeed, Staged
+from ...load.third_party import LibraryLoader
 from ...record.job import LoaderFacts
 from ...record.training import RankLog
 from ...serve.logs import StepLog
