@@ -6,8 +6,7 @@ from pathlib import Path
 
 from iobench.serve.generate import generate_weights
 from iobench.serve.models import find_served_model
-from iobench.serve.share import RankShare, ranges_to_read
-from iobench.serve.weights import Weights
+from iobench.serve.weights import RankShare, Weights, ranges_to_read
 from iobench.storage import open_storage
 
 MODEL, LAYERS, VOCABULARY = "qwen3-0.6b", 1, 64

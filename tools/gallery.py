@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from iobench.report.again import quoted
+from iobench.report.glance import quoted
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "results" / "reference"

@@ -8,7 +8,7 @@ from ..runner.model_load import run_loads
 from ..runner.model_load_plan import make_load_plan
 from ..runner.options import LoadOptions
 from ..runner.tasks.model_load import LoadParts
-from ..settings.model_load import LoadSpec
+from ..settings.any_workload import LoadSpec
 from .hosts import hosts_of, on_all_hosts
 from .live import measured
 from .verbs import LoadRequest

@@ -13,7 +13,7 @@ from ..record.ab import AbRecord
 from ..record.run import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
 from ..record.sweep import Sweep
 from ..report.ab import sections as ab_sections
-from ..report.again import command_sections
+from ..report.glance import command_sections
 from ..report.media import MEDIA, Kind, is_export, refusal
 from ..report.page.whole import page
 from ..report.record import sections, several_sections

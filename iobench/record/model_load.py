@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..settings.any_workload import LoadSpec
 from ..settings.base import Count, Duration, Figure, Ranks, Record, Share
-from ..settings.model_load import LoadSpec
 from .host import JobHost
 from .verdict import Estimate
 

@@ -19,7 +19,6 @@ from ..base.units import counted, format_duration, format_factor, format_share
 from ..judge.statistics import factor_of
 from ..record.ab import MAX_ROUNDS, AbRecord, AbVariant, Claim
 from ..record.metrics import BY_NAME
-from .again import kept_sections
 from .compare import TONES, ratio_chart
 from .figures import (
     BLANK,
@@ -36,7 +35,7 @@ from .figures import (
     tone_of,
     word,
 )
-from .glance import ended
+from .glance import ended, kept_sections
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 
 SHOWN_DIFFERENCES = 12

@@ -19,7 +19,6 @@ from ..ask.tuning.points import front, number, payback
 from ..base.units import counted, format_factor
 from ..record.metrics import Metric
 from ..record.sweep import Sweep, SweepPoint, describe, setting_text
-from .again import kept_sections
 from .figures import (
     MAX_BARS,
     RANGE,
@@ -32,7 +31,7 @@ from .figures import (
     listed,
     picture,
 )
-from .glance import ended
+from .glance import ended, kept_sections
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Where, joined
 
 COSTS = {

@@ -9,9 +9,8 @@ from ..ask.tuning.walk import ALL, BASELINE, TriedSetting
 from ..base.text import quoted
 from ..base.units import counted, format_count
 from ..record.sweep import Sweep, describe, setting_text
-from .again import kept_sections
 from .figures import ENDS, RANGE, TableOf, add_head, cell, interval, lacking, listed, word
-from .glance import ended
+from .glance import ended, kept_sections
 from .sections import (
     Cell,
     Chart,

@@ -25,7 +25,7 @@ from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_optio
 from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
 from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
 from ..serve.weights import SUFFIX, Weights, WeightShard, read_weights, require_memory
-from ..settings.model_load import LoadSpec
+from ..settings.any_workload import LoadSpec
 from ..storage import is_local, open_storage, rewrapped
 from ..storage.base import (
     Cached,

@@ -22,9 +22,8 @@ from ..base.errors import DatasetError, IobenchError, UsageError, kept_in
 from ..base.text import printable
 from ..load.choose import make_reader
 from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
-from ..settings.any_workload import AnyWorkload
+from ..settings.any_workload import MODEL_LOAD, AnyWorkload, LoadSpec
 from ..settings.base import apply_overrides, build
-from ..settings.model_load import MODEL_LOAD, LoadSpec
 from ..settings.scenario import Scenario
 from ..settings.workload import Named, Workload, check_named, code_in, code_of
 from ..storage import is_local, open_storage

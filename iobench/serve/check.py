@@ -15,8 +15,7 @@ from ..load.engines.threads import ThreadEngine
 from ..storage.base import Storage
 from .generate import first_pieces, tensor_bytes
 from .loaders.base import Loaded
-from .share import RankShare, slice_of
-from .weights import StoredTensor, Weights, require_memory
+from .weights import RankShare, StoredTensor, Weights, require_memory, slice_of
 
 Checksums = Mapping[str, str]
 """By name of the tensor: XXH3-128 of the bytes that a rank has of it, as 32 hex digits."""

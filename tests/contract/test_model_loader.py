@@ -28,8 +28,7 @@ from iobench.serve.check import check_loaded, expected_checksums
 from iobench.serve.loaders import MODEL_LOADERS, make_model_loader
 from iobench.serve.loaders.base import Exchange, Loaded, ModelLoader
 from iobench.serve.loaders.common import TORCH
-from iobench.serve.share import ALONE, RankShare, slice_of
-from iobench.serve.weights import Weights, read_weights
+from iobench.serve.weights import ALONE, RankShare, Weights, read_weights, slice_of
 from iobench.storage import open_storage
 from iobench.storage.base import Buffer, Storage, read_object
 from iobench.storage.wrapper import Wrapper

@@ -13,7 +13,7 @@ import iobench
 from iobench.record.run import TrainingRecord, load_training
 from iobench.record.verdict import Advice
 from iobench.report.advise import by_hand
-from iobench.report.again import again_sections
+from iobench.report.glance import again_sections
 from iobench.report.sections import SourceLines
 from iobench.settings.tags import tagged
 from iobench.settings.workload import load_workload

@@ -12,8 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from iobench.serve.share import RankShare, Sharing
-from iobench.serve.weights import SUFFIX, read_weights
+from iobench.serve.weights import SUFFIX, RankShare, Sharing, read_weights
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from tests.processes import (

@@ -18,7 +18,7 @@ from iobench.runner.model_load import run_loads
 from iobench.runner.model_load_plan import make_load_plan
 from iobench.runner.options import LoadOptions
 from iobench.serve.loaders.direct import DirectLoader
-from iobench.settings.model_load import LoadSpec
+from iobench.settings.any_workload import LoadSpec
 from iobench.storage.scratch import scratch
 from tests.oracle.plants import throttle_for
 from tests.small_models import small_weights

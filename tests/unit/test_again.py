@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from iobench.record.run import TrainingRecord, load_run
-from iobench.report.again import again_sections, quoted
+from iobench.report.glance import again_sections, quoted
 from iobench.report.sections import SourceLines
 from iobench.settings.base import build
 from iobench.settings.workload import Workload, load_workload

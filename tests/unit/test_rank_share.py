@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.serve.models import find_served_model, shards_of
-from iobench.serve.share import ALONE, RankShare, bytes_of, ranges_to_read, slice_of
-from iobench.serve.weights import StoredTensor, Weights, WeightShard
+from iobench.serve.weights import (
+    ALONE,
+    RankShare,
+    StoredTensor,
+    Weights,
+    WeightShard,
+    bytes_of,
+    ranges_to_read,
+    slice_of,
+)
 from tests.small_models import bytes_to_read
 
 HEADER = 1000

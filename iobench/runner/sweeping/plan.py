@@ -30,10 +30,9 @@ from ...record.sweep import (
     describe,
     setting_text,
 )
-from ...settings.any_workload import AnyWorkload, load_any_workload, read_any_workload
+from ...settings.any_workload import AnyWorkload, LoadSpec, load_any_workload, read_any_workload
 from ...settings.base import apply_overrides, head, with_overrides
 from ...settings.dataset import DatasetSpec, resized
-from ...settings.model_load import LoadSpec
 from ...settings.walk import WalkSpec, check_keys
 from ...settings.workload import Workload, code_of, load_workload
 from ...storage import below, open_storage

@@ -25,8 +25,7 @@ from ...serve.check import Checksums, check_loaded, expected_checksums
 from ...serve.loaders import make_model_loader
 from ...serve.loaders.base import Exchange, Loaded, ModelLoader
 from ...serve.loaders.direct import DirectLoader
-from ...serve.share import RankShare, Sharing
-from ...serve.weights import Weights, require_memory
+from ...serve.weights import RankShare, Sharing, Weights, require_memory
 from ...storage.base import Storage
 from ..messages import CheckLoaded, Done, Ended, Link, LoadNow, PartLoaded
 from ..model_load_plan import LoadPlan, memory_needed, options_of

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from ...base import buffers
 from ...base.errors import LostRankError
 from ...storage.base import Storage
-from ..share import ALONE, FileRange, RankShare
-from ..weights import Weights, require_memory
+from ..weights import ALONE, FileRange, RankShare, Weights, require_memory
 
 if TYPE_CHECKING:
     import torch

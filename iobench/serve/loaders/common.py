@@ -17,8 +17,16 @@ from ...base.errors import DatasetError, IobenchError, NoRoomError, StorageError
 from ...base.units import format_bytes, parse_size
 from ...storage.base import Files, Storage
 from ..models import DTYPES
-from ..share import ALONE, FileRange, RankShare, TensorSlice, slice_of
-from ..weights import StoredTensor, Weights, require_memory
+from ..weights import (
+    ALONE,
+    FileRange,
+    RankShare,
+    StoredTensor,
+    TensorSlice,
+    Weights,
+    require_memory,
+    slice_of,
+)
 from .base import Exchange, Loaded, Stage, TensorTimes, size_class
 
 TORCH: dict[str, torch.dtype] = {name: getattr(torch, own) for name, (_, own) in DTYPES.items()}

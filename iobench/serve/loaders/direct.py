@@ -16,7 +16,7 @@ from ...base import buffers
 from ...load.engines.base import Extent, ReadEngine
 from ...load.reader import make_engine
 from ...storage.base import Files, Storage
-from ..share import bytes_of, ranges_to_read
+from ..weights import bytes_of, ranges_to_read
 from .base import Exchange, Loaded, Stage
 from .common import (
     LoadClock,

@@ -26,8 +26,7 @@ from ...base.buffers import Buffer, private
 from ...load.engines.base import Extent
 from ...load.engines.threads import ThreadEngine
 from ...storage.base import Files
-from ..share import ranges_to_read
-from ..weights import WeightShard, require_memory
+from ..weights import WeightShard, ranges_to_read, require_memory
 from .base import Loaded, Stage
 from .common import (
     LoadClock,
