@@ -135,12 +135,12 @@ def generation(
     """A generation to ``d`` that goes on no further once a unit of its work is finished, and
     another one has begun.
     """
-    write, journal = UnitWriter._write_shard, tmp_path / "d" / ".iobench-journal"
+    write, journal = UnitWriter._make_shard, tmp_path / "d" / ".iobench-journal"
 
-    def wait_first(self: UnitWriter, key: str, shard: int, rows: Any, *more: Any) -> None:
+    def wait_first(self: UnitWriter, sink: Any, shard: int, rows: Any, *more: Any) -> None:
         while shard != self.plan.units[rows.unit] and any(journal.glob("*.json")):
             time.sleep(0.01)
-        write(self, key, shard, rows, *more)
+        write(self, sink, shard, rows, *more)
 
     def in_the_middle() -> bool:
         shards = [path for path in (tmp_path / "d").rglob("*.bin") if path.is_file()]
@@ -149,7 +149,7 @@ def generation(
     monkeypatch.chdir(tmp_path)
     Path("t.yaml").write_text(LARGER.model_dump_json())
     with monkeypatch.context() as patch:
-        patch.setattr(UnitWriter, "_write_shard", wait_first)
+        patch.setattr(UnitWriter, "_make_shard", wait_first)
         process = running("generate t.yaml --to d --workers 2", folder=tmp_path)
         with process as begun:
             patch.undo()

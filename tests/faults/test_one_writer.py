@@ -34,7 +34,7 @@ QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loade
          "--set", "batch_size=4", "--set", "reader.crop=null", "--set", "reader.decode=false",
          "--no-ablations", "--quiet")  # fmt: skip
 
-WRITING = "iobench.data.generator.writer:UnitWriter._write_shard"
+WRITING = "iobench.data.generator.writer:UnitWriter._make_shard"
 READING = "iobench.runner.cache:prepare_cache"
 SAVING = "iobench.runner.study:StudyJob.save"
 TRYING = "iobench.runner.sweeping.run:_Trials._trial"
