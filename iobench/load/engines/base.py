@@ -85,6 +85,10 @@ class Columns(NamedTuple):
         )
 
 
+Extents = Sequence[Extent] | Columns
+"""What is to be read, in either form."""
+
+
 def ends_early(key: str, end: int, expected: int) -> StorageError:
     return StorageError(
         f"{key} ends at byte {end}, but {expected} bytes were expected",
@@ -143,9 +147,7 @@ class ReadEngine(ABC):
         It must stay in place until the engine is closed, which keeps it alive.
         """
 
-    def read(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
-    ) -> int:
+    def read(self, extents: Extents, memory: Buffer | None, then: Then | None = None) -> int:
         """Read the extents into ``memory`` and return the number of bytes that were read.
 
         If ``memory`` is None, the bytes are only counted: they are read into a few blocks that are
@@ -156,9 +158,7 @@ class ReadEngine(ABC):
         return self.wait(self.begin(extents, memory, then))
 
     @abstractmethod
-    def begin(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
-    ) -> Reading:
+    def begin(self, extents: Extents, memory: Buffer | None, then: Then | None = None) -> Reading:
         """Issue the requests for these extents, behind those of readings that were begun before.
 
         Only one thread may call it. The memory must not be used before ``wait`` or ``settle`` has
@@ -180,7 +180,7 @@ class ReadEngine(ABC):
         None writes to any memory after the return. After an interrupt it can be called again.
         """
 
-    def requests_of(self, extents: Sequence[Extent] | Columns) -> Columns:
+    def requests_of(self, extents: Extents) -> Columns:
         """As ``blocks``, as arrays; all of them are issued now."""
         columns = extents if isinstance(extents, Columns) else Columns.of(extents)
         columns = columns.blocks(self.block_size)
@@ -191,7 +191,7 @@ class ReadEngine(ABC):
         """So many requests are issued now."""
         self.issued += self._each * requests
 
-    def blocks(self, extents: Sequence[Extent] | Columns) -> list[Extent]:
+    def blocks(self, extents: Extents) -> list[Extent]:
         """Return the extents in pieces of at most ``block_size`` bytes: one for each request."""
         if not isinstance(extents, Columns):
             if all(extent.length <= self.block_size for extent in extents):

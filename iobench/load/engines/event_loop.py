@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 
@@ -28,7 +28,7 @@ from ...storage.s3.errors import TRANSIENT, Failure, Kind
 from ...storage.s3.storage import S3Storage
 from ...storage.s3.threads import Threads
 from ...storage.s3.wire import S3Wire, error_is_whole, failure_of, understood
-from .base import Columns, Extent, ReadEngine, Reading, Then, ends_early
+from .base import Columns, Extent, Extents, ReadEngine, Reading, Then, ends_early
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class EventLoopEngine(ReadEngine):
         self._loop: _Loop | None = None
 
     def begin(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
+        self, extents: Extents, memory: Buffer | None, then: Then | None = None
     ) -> LoopReading:
         """As ``ReadEngine.begin``; the loop's thread calls ``then``."""
         columns = self.requests_of(extents)

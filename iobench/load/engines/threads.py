@@ -25,7 +25,7 @@ from ...base.buffers import Buffer
 from ...base.errors import StorageError
 from ...base.interrupts import defer_interrupts
 from ...storage.base import Storage
-from .base import Columns, Extent, ReadEngine, Reading, Then, ends_early
+from .base import Extent, Extents, ReadEngine, Reading, Then, ends_early
 
 ReadBlock = Callable[[Extent, Buffer | None, Then | None], int]
 
@@ -81,9 +81,7 @@ class ThreadEngine(ReadEngine):
         self._reading_pid = -1  # of the process that has the readers
         self._live: set[ThreadReading] = set()
 
-    def read(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
-    ) -> int:
+    def read(self, extents: Extents, memory: Buffer | None, then: Then | None = None) -> int:
         """As ``ReadEngine.read``; the calling thread takes part. Any thread may call it."""
         tasks = deque(self.blocks(extents))
         self.count(len(tasks))
@@ -171,7 +169,7 @@ class ThreadEngine(ReadEngine):
     # Readings that were begun
 
     def begin(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
+        self, extents: Extents, memory: Buffer | None, then: Then | None = None
     ) -> ThreadReading:
         """As ``ReadEngine.begin``: requests are read in the order in which they were begun."""
         blocks = self.blocks(extents)

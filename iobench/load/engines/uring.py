@@ -35,7 +35,7 @@ from ...storage.local.uring import (
     REQUEST,
     Ring,
 )
-from .base import Columns, Extent, ReadEngine, Reading, Then, ends_early
+from .base import Columns, Extents, ReadEngine, Reading, Then, ends_early
 
 _READ, _OPENED, _HAD, _CLOSED, _AGAIN, _NOTHING = range(6)
 """What has ended: the read of a shard; of a file that is opened for one request its open, its read
@@ -212,9 +212,7 @@ class UringEngine(ReadEngine):
             if self._ring is not None and self._ring.mine:
                 self._register(self._ring, memory)
 
-    def read(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
-    ) -> int:
+    def read(self, extents: Extents, memory: Buffer | None, then: Then | None = None) -> int:
         """As ``ReadEngine.read``, with ``then`` called in this thread."""
         reading = None
         try:
@@ -226,7 +224,7 @@ class UringEngine(ReadEngine):
             raise
 
     def begin(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
+        self, extents: Extents, memory: Buffer | None, then: Then | None = None
     ) -> RingReading:
         """As ``ReadEngine.begin``, as far as the window has room for the requests."""
         try:
@@ -236,9 +234,7 @@ class UringEngine(ReadEngine):
             self.settle()
             raise
 
-    def _begin(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None
-    ) -> RingReading:
+    def _begin(self, extents: Extents, memory: Buffer | None, then: Then | None) -> RingReading:
         ring = self._own_ring()
         columns = self.requests_of(extents)
         files = None
