@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from iobench.cli.main import main
 from tests.processes import document, printed, refused
 
 Tree = dict[str, tuple[int, int, str]]
@@ -238,3 +239,14 @@ def test_a_flipped_bit_is_named(data: Path, tmp_path: Path) -> None:
     assert shard.name in recorded["error"]
     (damage,) = document(f"verify {data}", code=1)["damages"]
     assert (damage["shard"], damage["sample"]) == (f"data/{shard.name}", 0)
+
+
+def test_the_current_directory_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert main(["plan", "demo"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert "current directory" in told.err
