@@ -31,6 +31,7 @@ accelerators).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -324,6 +325,27 @@ class SaveCost:
     mtbf_s: float
     restart_s: float
 
+    @classmethod
+    def by(
+        cls,
+        statistic: str,
+        times: Mapping[str, Spread],
+        training: Training,
+        *,
+        mtbf_s: float,
+        slower: float | None,
+    ) -> SaveCost:
+        """By one statistic of the times, a name in ``Spread``. ``slower``: as ``slowdown``."""
+        restore = times.get("restore_s")
+        return cls(
+            blocked_s=getattr(times["blocked_s"], statistic),
+            behind_s=getattr(times["behind_s"], statistic),
+            drag=0.0 if slower is None or slower <= 1 else 1 - 1 / slower,
+            mtbf_s=mtbf_s,
+            restart_s=training.restart_s
+            + (0.0 if restore is None else getattr(restore, statistic)),
+        )
+
     def slowed_s(self, interval_s: float) -> float:
         """The part of an interval that slower steps cost."""
         return self.drag * min(self.behind_s, interval_s) if self.drag else 0.0
@@ -368,31 +390,15 @@ def meaning(study: Study, training: Training) -> Meaning | None:
     saves = whole_saves(study, writers)
     if not saves:
         return None
-    times = {
-        name: spread([getattr(save, name) for save in saves])
-        for name in ("blocked_s", "durable_s", "committed_s", "behind_s")
-    }
-    if restores := whole_restores(study, readers):
-        times["restore_s"] = spread(restores)
+    times = _times(saves, whole_restores(study, readers))
     accelerators = training.accelerators or study.ranks
     mtbf = training.mtbf_s or published_mtbf_s(accelerators)
     slower = slowdown(study)
-    drag = 0.0 if slower is None or slower <= 1 else 1 - 1 / slower
-    restore = times.get("restore_s")
-
-    def cost(statistic: str) -> SaveCost:
-        """The cost by one statistic of the times, a name in ``Spread``."""
-        return SaveCost(
-            blocked_s=getattr(times["blocked_s"], statistic),
-            behind_s=getattr(times["behind_s"], statistic),
-            drag=drag,
-            mtbf_s=mtbf,
-            restart_s=training.restart_s
-            + (0.0 if restore is None else getattr(restore, statistic)),
-        )
-
-    plan, mean, middle = cost("upper"), cost("mean"), cost("median")
-    interval = plan.best_s
+    plan, mean, middle = (
+        SaveCost.by(statistic, times, training, mtbf_s=mtbf, slower=slower)
+        for statistic in ("upper", "mean", "median")
+    )
+    interval, restore = plan.best_s, times.get("restore_s")
     lost = mean.waste(interval) * DAY_S
     price = training.usd_per_accelerator_hour
     asynchronous = any(save.staged_s is not None for save in study.saves)
@@ -455,7 +461,7 @@ def meaning(study: Study, training: Training) -> Meaning | None:
             training.stall_budget,
             mtbf,
             copy_s=mean.blocked_s if asynchronous else 0.0,
-            drag=1.0 if slower is None else drag,
+            drag=1.0 if slower is None else mean.drag,
         ),
         within_budget=mean.overhead(interval) <= training.stall_budget,
         notice_s=training.notice_s,
@@ -464,6 +470,17 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         curve=[(at, mean.waste(at)) for at in _around(interval)],
     )
     return found.model_copy(update={"sentence": _sentence(study, found)})
+
+
+def _times(saves: Sequence[WholeSave], restores: Sequence[float]) -> dict[str, Spread]:
+    """The times of whole saves and, if there were any, of whole restores."""
+    times = {
+        name: spread([getattr(save, name) for save in saves])
+        for name in ("blocked_s", "durable_s", "committed_s", "behind_s")
+    }
+    if restores:
+        times["restore_s"] = spread(restores)
+    return times
 
 
 def _known(rate: float | None) -> float | None:
