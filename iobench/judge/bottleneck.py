@@ -269,7 +269,7 @@ BY_GAINS: tuple[Criteria, ...] = (
                 "leaving the accelerators out brings more than all waiting could",
                 "accelerator",
                 "the low end of that gain over 1 / utilization, and no other gain above its square "
-                "root",
+                "root, or above noise with an interval that reaches it",
                 criteria.accelerator_gains_most,
                 tested=True,
             ),

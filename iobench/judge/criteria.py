@@ -416,9 +416,11 @@ def accelerator_gains_most(case: Case) -> bool:
     evidence, busy = case.evidence, case.evidence.utilization
     if busy is None or not _accelerator_gains(evidence):
         return False
-    lost = math.sqrt(1 / busy) if busy else math.inf
-    if any(gain.value > lost for stage, gain in evidence.gains.items() if stage != "accelerator"):
-        return False  # another stage may be what is lost, although its rounds do not tell
+    lost = 1 / busy if busy else math.inf
+    for gain in (gain for stage, gain in evidence.gains.items() if stage != "accelerator"):
+        wide = gain.value > 1 + NOISE and (gain.high is None or gain.high >= lost)
+        if wide or gain.value > math.sqrt(lost):
+            return False  # another stage may be what is lost, although its rounds do not tell
     return interval(evidence.gains["accelerator"])[0] * busy > 1
 
 

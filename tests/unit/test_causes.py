@@ -401,6 +401,19 @@ def test_the_accelerator_is_not_to_blame_for_what_another_stage_may_cost(
     assert verdict_on(measured=1200, au=0.6, ablations=left_out).bottleneck == bottleneck
 
 
+@pytest.mark.parametrize(
+    ("storage", "bottleneck"), [((0.27, 6.17), "undecided"), ((0.98, 1.5), "accelerator")]
+)
+def test_a_gain_that_may_be_all_that_is_lost_is_not_refuted(
+    storage: tuple[float, float], bottleneck: str
+) -> None:
+    """Accelerators that were 54 % busy were the bottleneck: a storage of 1.28 x [0.27, 6.17] was
+    said to gain nothing.
+    """
+    left_out = without(storage=storage, prep=(0.97, 1.02), accelerator=(4.0, 6.0))
+    assert verdict_on(measured=1080, au=0.54, ablations=left_out).bottleneck == bottleneck
+
+
 def test_a_faster_accelerator_that_brings_more_than_all_waiting_binds() -> None:
     left_out = without(storage=(0.98, 1.03), accelerator=(1.9, 2.1))
     found = verdict_on(measured=1840, au=0.92, ablations=left_out)
