@@ -27,10 +27,10 @@ from ..record.metrics import BY_NAME
 from ..record.run import RunRecord
 from ..settings.base import head
 from .budget import Budget
-from .facts import make_directory, new_directory
 from .hosts.hosts import Hosts
 from .options import AbOptions, Observer, timed
 from .repeated import AnyPlan, Asked, Repeated, asked_of, expected_s, hold
+from .results import make_directory, new_directory
 from .trials import take_turns
 
 

@@ -27,10 +27,10 @@ from ..storage.locks.lock import Lease
 from .budget import Budget
 from .checkpoint_plan import StudyPlan
 from .conductor import Script
-from .facts import failures_recorded, new_directory, new_record, storage_facts
 from .hosts.hosts import Hosts
 from .options import Mixed, Observer, StudyOptions
 from .phase import Saving
+from .results import failures_recorded, new_directory, new_record, storage_facts
 from .study import HEAD_START_NS, SaveRecords, StudyJob, begin_study, rank_maker, with_leftovers
 
 

@@ -33,16 +33,6 @@ from .calibration.findmax import begin_search, check_search, find_max
 from .checkpoint import Saver, saving_to, unlocked
 from .confirm import NOTHING, Trying, applicable
 from .estimate import Pilot
-from .facts import (
-    add_changes,
-    add_loader_facts,
-    add_plan,
-    begin_record,
-    failures_recorded,
-    new_directory,
-    shard_versions,
-    write_document,
-)
 from .fit import (
     CURVE,
     NO_TIME,
@@ -59,6 +49,16 @@ from .fit import (
 from .hosts.hosts import Hosts
 from .options import Confirm, Observer, Options, VerbOptions, timed
 from .plan import Plan, check_room
+from .results import (
+    add_changes,
+    add_loader_facts,
+    add_plan,
+    begin_record,
+    failures_recorded,
+    new_directory,
+    shard_versions,
+    write_document,
+)
 from .rounds import Rounds
 from .third_party import prepare_library
 

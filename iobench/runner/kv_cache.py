@@ -36,10 +36,10 @@ from ..storage.locks.lock import Lease
 from .checkpoint import unlocked
 from .curve.places import Place
 from .curve.reader import HostReader
-from .facts import Ending, new_directory
 from .options import Observer, VerbOptions
 from .plan import check_room
 from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
+from .results import Ending, new_directory
 
 MAX_HISTORY_S = 4 * 3600.0
 """So long before a window, requests fill the tiers at most."""

@@ -29,11 +29,11 @@ from ..storage.base import Files
 from ..storage.locks.lock import shared
 from .agent import CacheState, FetchCounter, HostAgent
 from .conductor import Script, Scripted, conduct
-from .facts import Ending, failures_recorded, new_directory, new_record, storage_facts
 from .hosts.hosts import Hosts
 from .messages import CheckLoaded, LoadNow, PartLoaded
 from .model_load_plan import CopiedFiles, LoadPlan
 from .options import LoadOptions, Observer, VerbOptions
+from .results import Ending, failures_recorded, new_directory, new_record, storage_facts
 from .tasks.model_load import LoadOrder, LoadParts
 from .trials import WARM_UP, rotated, rounds, take_turns
 

@@ -31,13 +31,13 @@ from ..storage.locks.lock import reading
 from .cache import Others
 from .estimate import expected_repetition_s
 from .experiment import RunBegun
-from .facts import add_changes, add_loader_facts, failures_recorded, new_directory
 from .hosts.hosts import Hosts
 from .model_load import LoadsBegun, weights_held
 from .model_load_plan import LoadPlan, make_load_plan, one_of_each
 from .options import Observer, VerbOptions
 from .plan import Plan, make_plan
 from .repetition import measure, repetition_phase
+from .results import add_changes, add_loader_facts, failures_recorded, new_directory
 from .serving import ServingBegun, ServingPlan, make_serving_plan
 from .trials import WARM_UP
 

@@ -16,9 +16,9 @@ from ..record.training import Repetition
 from .agent import Used
 from .calibration.bench import Bench
 from .counters import slowest
-from .facts import with_figures
 from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
+from .results import with_figures
 from .trials import Kind, seed_of
 
 

@@ -25,8 +25,8 @@ from ..settings.scenario import Scenario
 from ..storage.base import Storage
 from .agent import HostAgent
 from .budget import Budget
-from .facts import Ending, failures_recorded, new_record, storage_facts
 from .options import Observer, VerbOptions
+from .results import Ending, failures_recorded, new_record, storage_facts
 from .trials import seed_of, take_turns
 
 R = TypeVar("R", bound=RequestsRecord)

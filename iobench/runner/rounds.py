@@ -22,10 +22,10 @@ from .calibration.ceilings import ENTRIES, CeilingEntry, measure_again, plan_win
 from .checkpoint import Saver
 from .doubles import DOUBLES
 from .estimate import CeilingTimes
-from .facts import add_loader_facts, add_work
 from .fit import MAX_REPETITIONS, MIN_REPETITIONS, STAGES, repetitions_again
 from .options import Options, timed
 from .repetition import measure, repetition_phase
+from .results import add_loader_facts, add_work
 from .trials import take_turns
 
 log = logging.getLogger(__name__)

@@ -29,10 +29,10 @@ from ..storage.locks.lock import reading
 from .cache import Others, prepare_cache
 from .calibration.bench import MAX_COPY_BYTES, choose_shards, copy_to_memory
 from .checkpoint import unlocked
-from .facts import Ending, dataset_facts, location_of, new_directory, storage_facts
 from .options import Observer, VerbOptions
 from .plan import Plan, check_room, make_plan
 from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
+from .results import Ending, dataset_facts, location_of, new_directory, storage_facts
 from .trials import WARM_UP, seed_of
 
 FRESH = 0.1

@@ -46,7 +46,7 @@ from ..storage import is_local, open_storage
 from ..storage.base import Storage, innermost, local_root
 from ..subject.watched import EpochHooks
 from .agent import CacheState, HostAgent, Used
-from .facts import (
+from .results import (
     dataset_facts,
     make_directory,
     new_directory,

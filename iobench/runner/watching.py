@@ -32,7 +32,7 @@ from ..subject.factory import one_line
 from ..subject.meter import Meter
 from ..subject.process import listen
 from ..subject.watched import EpochHooks, Watched, WatchedSteps, watched
-from .facts import new_directory
+from .results import new_directory
 from .watched_record import (
     NO_DATA,
     Data,

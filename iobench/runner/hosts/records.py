@@ -12,7 +12,7 @@ from ...record.host import JobHost
 from ...record.run import EVENTS_FILE, Finding
 from ...record.training import Repetition
 from ..calibration.bench import Bench
-from ..facts import begin_record, new_directory, write_document
+from ..results import begin_record, new_directory, write_document
 from .meeting import Meeting
 
 

@@ -39,9 +39,9 @@ from ...settings.base import apply_overrides, head
 from ...settings.tags import tags
 from ...settings.workload import check_named, code_in, code_of, option_texts
 from ...storage import is_local, open_storage
-from ..facts import new_directory
 from ..hosts.hosts import Hosts
 from ..options import Observer, SweepOptions
+from ..results import new_directory
 from .plan import code_named, with_own_places, workload_of
 from .run import run_sweep
 

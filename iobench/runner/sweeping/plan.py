@@ -36,9 +36,9 @@ from ...settings.dataset import DatasetSpec, resized
 from ...settings.walk import WalkSpec, check_keys
 from ...settings.workload import Workload, code_of, load_workload
 from ...storage import below, open_storage
-from ..facts import new_directory
 from ..model_load_plan import one_of_each
 from ..plan import check_asked, make_plan
+from ..results import new_directory
 
 DATASET = "dataset."
 OVER_BUDGET = "exceeds the byte budget"

@@ -1,4 +1,4 @@
-"""What a run's record says of its plan, its loader and its data."""
+"""A run's directory, and its record while it is made: begun, added to, and written."""
 
 from __future__ import annotations
 
