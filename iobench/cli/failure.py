@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from ..base.errors import InternalError, IobenchError, MissingPlaceError
+from ..base.errors import InternalError, IobenchError
 from ..base.text import MAX_SHOWN, printable
 from .terminal import warn
 
@@ -85,24 +85,12 @@ def _known(error: BaseException) -> IobenchError | None:
             "no space is left where the output or the results are written",
             remedy="free some there, or write elsewhere (-o FILE, --results DIR)",
         )
-    if isinstance(error, FileNotFoundError) and not error.filename and not _has_cwd():
-        return MissingPlaceError(
-            "the current directory no longer exists", remedy="change to another one"
-        )
     if isinstance(error, OSError):
         where = f" ({os.fsdecode(error.filename)})" if _is_path(error.filename) else ""
         return IobenchError(
             f"{error.strerror or error}{where}", remedy="use --debug for the traceback"
         )
     return None
-
-
-def _has_cwd() -> bool:
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _is_of_shared_memory(error: OSError) -> bool:

@@ -28,7 +28,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from .. import __version__
-from ..base.errors import InterruptedRun, UsageError
+from ..base.errors import InterruptedRun, MissingPlaceError, UsageError
 from ..base.interrupts import interrupt_on_sigterm
 from ..base.text import MAX_SHOWN, printable
 from .failure import report_error
@@ -219,6 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     WHOLE_HELP.asked = not {"--help", "-h"} & {*words}
     try:
+        _check_current_directory()
         request = parse(words)
         code = 0 if words else 2
         if request is not None:
@@ -241,6 +242,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         verb = next((word for word in words if word in VERBS), "")
         return report_error(error, debug="--debug" in words, verb=verb)
+
+
+def _check_current_directory() -> None:
+    """Raise MissingPlaceError if it is gone. A library of torch ends the process without one."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise MissingPlaceError(
+            "the current directory no longer exists", remedy="change to another one"
+        ) from None
 
 
 def document_of(words: Sequence[str]) -> tuple[Any, int]:
