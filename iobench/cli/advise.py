@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..ask.tuning.recommend import TuningTarget, recommend
 from ..ask.tuning.sweepfolder import read_sweep
 from ..base.errors import UsageError
+from ..base.text import quoted
 from ..judge.rebuild import conclude
 from ..record.run import load_training
 from ..record.sweep import SWEEP_FILE
@@ -56,7 +57,7 @@ def _recommend(request: AdviseRequest) -> int:
         and (Path(request.directory) / "sweep.json").is_file()
     ):
         say()
-        say(f"confirm: iobench sweep --confirm {request.directory}")
+        say(f"confirm: iobench sweep --confirm {quoted(str(request.directory))}")
     return 0
 
 
@@ -83,7 +84,7 @@ def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
     if (directory / SWEEP_FILE).is_file():
         raise UsageError(
             f"{directory} is a sweep, not one run",
-            remedy=f"confirm its advice with: iobench sweep --confirm {directory}",
+            remedy=f"confirm its advice with: iobench sweep --confirm {quoted(str(directory))}",
         )
     earlier = conclude(load_training(directory))
     advice = earlier.job.verdict.advice if earlier.job.verdict is not None else []
@@ -91,7 +92,7 @@ def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
         remedy = "; ".join(f"{item.text}: {item.basis}" for item in by_hand(earlier))
         raise UsageError(
             f"there is nothing to confirm: {NOTHING}",
-            remedy=remedy or f"its advice is in: iobench report {directory}",
+            remedy=remedy or f"its advice is in: iobench report {quoted(str(directory))}",
         )
     given, code = apply_overrides({}, request.overrides), code_in(request.overrides)
     named = code_of(earlier.job.workload.model_dump(mode="json"))

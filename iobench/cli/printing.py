@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..base.documents import write_whole
 from ..base.errors import IobenchError, UsageError
+from ..base.text import quoted
 from ..judge.validity import violations
 from ..record.ab import AbRecord
 from ..record.run import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
@@ -140,7 +141,7 @@ def finish_sweep(request: ReportedRequest, sweep: Sweep, directory: Path, *, new
     points = sum(bool(point.runs) for point in sweep.points)
     advised = sweep.metric == TrainingRecord.headline and not sweep.walk
     if request.format == "text" and advised and points > 1:
-        say(f"advice:  iobench advise {directory}")
+        say(f"advice:  iobench advise {quoted(str(directory))}")
     return 0 if points else 1
 
 
@@ -198,7 +199,7 @@ def say_where(directory: Path, *, details: bool) -> None:
     if (directory / PAGE).is_file():
         say(f"page:    {directory / PAGE}")
     label, flag = ("again:  ", "") if details else ("details:", " --details")
-    say(f"{label} iobench report {directory}{flag}")
+    say(f"{label} iobench report {quoted(str(directory))}{flag}")
 
 
 def keep_page(doc: object, shown: Sequence[Section], directory: Path) -> None:

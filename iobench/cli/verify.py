@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ..base.errors import DatasetError, MissingObjectError, StorageError, UnreadableError
+from ..base.text import quoted
 from ..base.units import counted, format_bytes, format_rate
 from ..data.dataset import find_dataset
 from ..data.verify import VerifyReport, check_share, verify
@@ -116,7 +117,7 @@ def _lines(path: str, origin: str, report: VerifyReport) -> Iterator[str]:
         remedy = (
             f"Restore the data at {origin}, or remove what is damaged and scan it again"
             if origin
-            else f"Remove it (iobench clean {path}) and generate it again"
+            else f"Remove it (iobench clean {quoted(path)}) and generate it again"
         )
         yield f"DAMAGED: {found}, in {where}. {remedy}"
         rest = ""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..base.documents import MAX_HEADER_BYTES
 from ..base.errors import DatasetError, SpecError, UsageError
-from ..base.text import printable
+from ..base.text import printable, quoted
 from ..record import manifest as on_disk
 from ..record.manifest import MANIFEST, MARKER, SAMPLES, SHARDS, Manifest, hash_bytes, parse_header
 from ..record.packing import FOLDER_FILES, Keys, Layout, Packing
@@ -349,8 +349,9 @@ def read_manifest(storage: Storage) -> Manifest:
         raise DatasetError(
             f"no dataset at {storage.url} (no {MANIFEST})",
             remedy=(
-                f"to measure your own data, scan it first: iobench scan {storage.url} --save "
-                f"mine.yaml; or generate data: iobench generate NAME --to {storage.url}"
+                f"to measure your own data, scan it first: iobench scan {quoted(storage.url)} "
+                f"--save mine.yaml; or generate data: iobench generate NAME --to "
+                f"{quoted(storage.url)}"
             ),
         )
     where = f"{storage.url}/{MANIFEST}"

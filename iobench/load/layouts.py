@@ -18,6 +18,7 @@ from ..base.beneath import check_folder, file_status, key_problem
 from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..base.errors import DatasetError, StorageError, TargetHeldError, UsageError
 from ..base.safety import remove_exactly
+from ..base.text import quoted
 from ..record.manifest import (
     LAYOUT_BEGUN,
     LAYOUTS,
@@ -142,8 +143,8 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     root = folder.parent.parent
     raise UsageError(
         f"loader '{kind}' reads a layout (files in its own format), and {what}",
-        remedy=f"make it with 'iobench run WORKLOAD --data {root} --set loader.kind={kind}' or "
-        "iobench.load.layouts.make_layout",
+        remedy=f"make it with iobench run WORKLOAD --data {quoted(str(root))} "
+        f"--set loader.kind={kind}, or iobench.load.layouts.make_layout",
     )
 
 

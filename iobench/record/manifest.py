@@ -32,6 +32,7 @@ from pydantic import Field, ValidationError
 from ..base.beneath import NoFileError, open_regular
 from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular, require_place
 from ..base.errors import DatasetError, IobenchError, StorageError
+from ..base.text import quoted
 from ..settings.base import Strict, explain
 from ..settings.dataset import DatasetSpec
 from . import tables
@@ -392,7 +393,8 @@ def load_manifest(root: str | Path, packing_of: PackingOf) -> Manifest:
             f"{root} is not an iobench dataset (no {MANIFEST})",
             remedy=(
                 "to measure existing data, scan it first: iobench scan "
-                f"{root} --save mine.yaml; or generate data: iobench generate NAME --to {root}/NEW"
+                f"{quoted(str(root))} --save mine.yaml; or generate data: iobench generate NAME "
+                f"--to {quoted(f'{root}/NEW')}"
             ),
         )
     try:
@@ -417,11 +419,12 @@ def _how_to_get(root: Path) -> str:
     if scheme := next((part for part in root.parts if part.endswith(":")), ""):
         return f"a URL has two slashes: {scheme}//..."
     if root.suffix not in (".yaml", ".yml"):
-        return f"generate one: iobench generate NAME --to {root}"
+        return f"generate one: iobench generate NAME --to {quoted(str(root))}"
     scanned = root.with_suffix(".manifest")
     if scanned.is_dir():
         return f"this is the spec of scanned data: use {scanned} and --origin instead"
-    return f"this is a dataset spec: run iobench generate {root} --to DIR, and then use DIR"
+    made = f"iobench generate {quoted(str(root))} --to DIR"
+    return f"this is a dataset spec: run {made}, and then use DIR"
 
 
 def _is_there(path: Path) -> bool:

@@ -20,7 +20,7 @@ from ..ask.compare.identity import identity
 from ..ask.compare.sequential import MIN_ROUNDS, claims_of, logs_of, metrics_like, sequential_of
 from ..base.errors import InterruptedRun, IobenchError, UsageError
 from ..base.interrupts import defer_interrupts
-from ..base.text import printable
+from ..base.text import printable, quoted
 from ..base.units import counted
 from ..record.ab import AbRecord, AbRound, AbTrial, AbVariant, Name, save_ab
 from ..record.metrics import BY_NAME
@@ -233,7 +233,7 @@ class _Comparison:
             record.status = "interrupted"
             failure = InterruptedRun(
                 f"interrupted after {counted(len(record.rounds), 'complete round')}; what was "
-                f"measured until then: iobench report {self.directory}"
+                f"measured until then: iobench report {quoted(str(self.directory))}"
             )
         except IobenchError as error:
             record.status, record.error = "failed", str(error)

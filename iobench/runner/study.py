@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from ..base.errors import IobenchError
+from ..base.text import quoted
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..checkpoint.manifest import BaseCheckpoint
@@ -206,7 +207,7 @@ def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
     ]
     left += [f"partial: {', '.join(target.folder for target in partial)}"] if partial else []
     failure.remedy = "; ".join(
-        filter(None, [failure.remedy, *left, f"remove them: iobench clean {root.url}"])
+        filter(None, [failure.remedy, *left, f"remove them: iobench clean {quoted(root.url)}"])
     )
     return failure
 

@@ -13,6 +13,7 @@ from ..base.buffers import private
 from ..base.errors import TargetRefusedError, UsageError
 from ..base.filesystem import require_room
 from ..base.payload import fill
+from ..base.text import quoted
 from ..storage.base import Buffer, Guarded, Storage, innermost, local_root
 from ..storage.files import ReadWindow
 from ..storage.locks.held import Held
@@ -100,7 +101,8 @@ def _require_same(storage: Storage, made: MadeBy) -> None:
         what = "what nobody can tell" if there is None else str(there._asdict())
         raise TargetRefusedError(
             f"{storage.url} is a place of other weights: {what}",
-            remedy=f"name a new or empty place, or remove them: iobench clean {storage.url}",
+            remedy="name a new or empty place, or remove them: "
+            f"iobench clean {quoted(storage.url)}",
         )
 
 

@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 from ..base import buffers
 from ..base.documents import parse_json, require_place
 from ..base.errors import DatasetError, NoRoomError
+from ..base.text import quoted
 from ..base.units import format_bytes
 from ..storage.base import Storage, exists, innermost, local_root, read_object
 from ..storage.files import ReadWindow
@@ -163,7 +164,7 @@ def _at_root(storage: Storage) -> tuple[str | None, list[str]]:
     keys = sorted(name for name in names if name.endswith(SUFFIX))
     indices = [name for name in names if name.endswith(f"{SUFFIX}.index.json")]
     if not keys:
-        make = f", or make one: iobench generate llama3-8b-weights --to {storage.url}"
+        make = f", or make one: iobench generate llama3-8b-weights --to {quoted(storage.url)}"
         remedy = f"name the folder that holds the weights{'' if names else make}"
         root = local_root(innermost(storage))
         if root is not None:

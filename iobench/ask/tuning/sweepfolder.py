@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...base.documents import require_place
 from ...base.errors import IobenchError, UsageError
+from ...base.text import quoted
 from ...base.units import counted
 from ...record.run import RUN_FILE, TrainingRecord, load_run
 from ...record.sweep import SWEEP_FILE, SweepPoint, load_sweep, setting_text
@@ -50,7 +51,8 @@ def read_sweep(
         raise UsageError(
             f"{folder} is one run, but advice needs several",
             remedy="name the directory of a sweep; see the advice of this run with: "
-            f"iobench report {folder}, and try it with: iobench advise {folder} --confirm",
+            f"iobench report {quoted(str(folder))}, and try it with: iobench advise "
+            f"{quoted(str(folder))} --confirm",
         )
     left_out: list[str] = []
     documents = _runs(folder, workload, left_out)

@@ -30,6 +30,7 @@ from ...base.errors import (
     TargetRefusedError,
 )
 from ...base.filesystem import free_bytes, nearest_existing, require_room
+from ...base.text import quoted
 from ...base.units import format_count
 from ...load.libraries import LOADERS
 from ...record.manifest import (
@@ -285,7 +286,7 @@ def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], b
         name, seed = data["spec"].get("name", "?"), data["spec"].get("seed", "?")
         raise TargetRefusedError(
             f"{storage.url} holds {state} ('{name}', seed {seed})",
-            remedy=f"choose another directory, or remove it: iobench clean {storage.url}",
+            remedy=f"choose another directory, or remove it: iobench clean {quoted(storage.url)}",
         )
     return data, complete
 
@@ -321,7 +322,7 @@ def _claim(
         if wrong := first_difference(storage, spec, manifest.shards["size"]):
             raise DatasetError(
                 f"by its manifest, the dataset at {storage.url} is complete, but {wrong}",
-                remedy=f"remove it (iobench clean {storage.url}), and generate it again",
+                remedy=f"remove it (iobench clean {quoted(storage.url)}), and generate it again",
             )
         return replace(claim, manifest=manifest)
     finished, leftovers = _take_up(spec, storage, plan, held)

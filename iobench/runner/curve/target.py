@@ -11,6 +11,7 @@ import numpy as np
 
 from ...base.documents import require_place
 from ...base.errors import UsageError
+from ...base.text import quoted
 from ...base.units import format_bytes
 from ...data.dataset import find_dataset
 from ...data.formats import FORMATS
@@ -88,7 +89,7 @@ def open_target(
             )
         raise UsageError(
             f"there are no files at {url}",
-            remedy=f"generate data to read: iobench generate demo --to {url.rstrip('/')}/probe"
+            remedy=f"generate data to read: iobench generate demo --to {quoted(f'{url}/probe')}"
             if is_local(url) and "+" not in url
             else "generate data to read there: iobench generate demo --to URL",
         )

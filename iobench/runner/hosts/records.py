@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...base.errors import InterruptedRun, IobenchError
+from ...base.text import quoted
 from ...host import timeline
 from ...judge.rebuild import rebuild
 from ...record.host import JobHost
@@ -51,7 +52,9 @@ def with_part(
     except IobenchError as failed:
         error.remedy = f"this host's part of the run could not be kept: {failed}"
         return error
-    error.remedy = f"this host's part of the run is kept; see it with: iobench report {directory}"
+    error.remedy = (
+        f"this host's part of the run is kept; see it with: iobench report {quoted(str(directory))}"
+    )
     return error
 
 
