@@ -429,12 +429,17 @@ def no_barrier(evidence: Evidence) -> Effect | None:
 
 @advised(
     "faster-saves",
-    change="save faster or less often: faster durable writes, an asynchronous writer, or a longer "
-    "interval between checkpoints",
+    change="save faster or less often: faster durable writes,{writer} or a longer interval between "
+    "checkpoints",
     basis="{because}",
 )
 def faster_saves(evidence: Evidence) -> Effect | None:
-    return _without(evidence, "checkpoint", "the training stands still", evidence.shares.saves)
+    gain, facts = _without(
+        evidence, "checkpoint", "the training stands still", evidence.shares.saves
+    )
+    saves = evidence.job.saves
+    behind = saves is not None and any(each.waited_s is not None for each in saves.saves)
+    return bringing(gain, writer="" if behind else " an asynchronous writer,", **facts)
 
 
 @advised(

@@ -458,18 +458,24 @@ def _read_cost(repetition: Repetition) -> float | None:
     return repetition.read_s / size if repetition.read_s and size else None
 
 
+WAITED = 0.05
+"""A save waits for the one before it if that takes more than this share of what blocks training."""
+
+
 def back_pressure(doc: RunRecord) -> RuleOutcome | None:
     """Check that an asynchronous save was finished before the next one was due."""
-    waited = [save.waited_s for save in _study(doc).saves if save.waited_s]
-    blocked = sum(save.blocked_s for save in _study(doc).saves)
-    if blocked and sum(waited) > 0.05 * blocked:
+    saves = _study(doc).saves
+    waited = [each.waited_s for each in saves if (each.waited_s or 0) > WAITED * each.blocked_s]
+    blocked = sum(each.blocked_s for each in saves)
+    total = sum(each for each in waited if each is not None)
+    if blocked and total > WAITED * blocked:
         remedy = (
             "save less often, or use faster storage; until then the saves are not fully "
             "asynchronous"
         )
         evidence = (
-            f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the previous one, "
-            f"{sum(waited):.2f} s in total"
+            f"{len(waited)} of {counted(len(saves), 'save')} had to wait for the previous one, "
+            f"{total:.2f} s in total"
         )
         return RuleOutcome(evidence, remedy)
     return None

@@ -30,6 +30,7 @@ from iobench.judge.rebuild import conclude
 from iobench.judge.rules_data import RuleOutcome
 from iobench.judge.validity import evaluate
 from iobench.record.run import CheckpointRecord, TrainingRecord, load_run
+from iobench.record.verdict import Ablation, Estimate
 from tests.processes import document, printed, refused
 from tests.unit.conftest import build_run
 
@@ -271,3 +272,24 @@ def test_saves_that_no_repetition_lets_wait_are_told(
     verdict = conclude(doc.with_job(saves=study)).job.verdict
     assert verdict is not None
     assert ("each waits for the one before" in verdict.sentence) == told
+
+
+def test_the_first_asynchronous_save_waits_for_none() -> None:
+    """Its 36 microseconds are no wait: 12 of 12 saves were said to have waited."""
+    times = ((3.6e-5, 0.05), (0.8, 0.85), (0.8, 0.85))
+    doc = study(saves=[save(waited_s=waited, blocked_s=blocked) for waited, blocked in times])
+    found = back_pressure(doc)
+    assert found is not None
+    assert found.evidence.startswith("2 of 3 saves had to wait for the previous one, 1.60 s")
+
+
+@pytest.mark.parametrize("waited_s", [None, 0.8])
+def test_no_asynchronous_writer_is_advised_to_one(waited_s: float | None) -> None:
+    gain = Estimate(value=1.8, low=1.7, high=1.9, n=5)
+    kept = study(saves=[save(waited_s=waited_s)] * 3).checkpoints
+    doc = build_run(measured=1100, au=0.95, ablations=[Ablation(stage="checkpoint", gain=gain)])
+    verdict = conclude(doc.with_job(saves=kept)).job.verdict
+    assert verdict is not None
+    (advice,) = verdict.advice
+    assert advice.id == "faster-saves"
+    assert ("an asynchronous writer" in advice.change) == (waited_s is None)
