@@ -110,7 +110,7 @@ without them.
 
 AGAIN = """
 import sys
-from iobench.data.generator import generate
+from iobench.data.generator.engine import generate
 from iobench.settings.dataset import DatasetSpec
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
