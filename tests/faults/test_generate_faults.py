@@ -126,6 +126,31 @@ def test_small_files_are_written_several_at_once_where_each_takes_round_trips(
     assert verify(LocalStorage(tmp_path / "several"), load_manifest(tmp_path / "one")).ok
 
 
+def test_small_files_are_verified_several_at_once_where_each_takes_round_trips(
+    tmp_path: Path,
+) -> None:
+    """The first ones wait until four are asked for; then one is damaged, and one is missing."""
+    spec = spec_of(name="t", samples=40, content="raw", format="files")
+    manifest = generate(spec, LocalStorage(tmp_path), workers=0).manifest
+    asked: list[str] = []
+    four = threading.Event()
+
+    class Slow(Remote):
+        def size(self, key: str) -> int:
+            asked.append(key)
+            if len(asked) >= 4:
+                four.set()
+            assert four.wait(timeout=30)
+            return super().size(key)
+
+    damaged, missing = (tmp_path / manifest.key(shard) for shard in (7, 23))
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    missing.unlink()
+    report = verify(Slow(tmp_path), manifest, workers=0)
+    assert (report.shards, len(report.unreadable)) == (40, 0)
+    assert [each.shard for each in report.damages] == [manifest.key(7), manifest.key(23)]
+
+
 def test_a_failure_of_one_of_several_leaves_none_of_them(tmp_path: Path) -> None:
     spec = spec_of(name="t", samples=40, content="raw", format="files")
     storage = Remote(tmp_path / "d")
