@@ -273,7 +273,7 @@ def local_cache_section(doc: TrainingRecord) -> Table | None:
     rows = TableOf(facts.epochs)
     rows.add("epoch", "epoch")
     rows.add("hit_rate", "hits of reads", "share")
-    rows.add_each({"cached_share": "bytes from the cache", "expected_share": "expected"})
+    rows.add_each({"cached_share": "bytes spared the storage", "expected_share": "expected"})
     rows.add("samples_per_s", "samples/s")
     rows.add("predicted", "predicted samples/s", "samples/s", _predicted)
     kept = f"the copies are in {facts.kept}" if facts.kept else ""

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from iobench.base import buffers
 from iobench.base.buffers import Buffer
 from iobench.base.errors import StorageError, UsageError
 from iobench.judge.cache import expected_share
+from iobench.record.training import CachedEpoch
+from iobench.report.stages import local_cache_section
 from iobench.settings.workload import LocalCacheSpec
 from iobench.storage.local_cache import LocalCache, local_cache
 from iobench.storage.simulated.memory import MemoryStorage
@@ -222,3 +225,17 @@ def test_a_place_that_is_missing_or_too_small_is_refused(tmp_path: Path, make_da
     _, data = make_dataset(samples=10, sample_size={"mean": PAGE})
     with pytest.raises(UsageError, match="not a directory"):
         ran(tmp_path, data, local_cache={"directory": str(tmp_path / "no"), "size": 1}, **RUN)
+
+
+def test_a_cache_that_spares_nothing_is_not_said_to_have_served_nothing() -> None:
+    """Reads that go past a copy in the making: 40 % of them hit, and the storage delivers more."""
+    use = CachedEpoch(epoch=1, hit_rate=0.4, cached_share=0.0)
+    facts = {"epochs": [use], "kept": "", "share": None, "directory": "d", "fs_type": "ext4"}
+    workload = SimpleNamespace(local_cache=SimpleNamespace(size=1000, eviction="lru"))
+    job = SimpleNamespace(local_cache=SimpleNamespace(**facts, direct=True), workload=workload)
+    doc: Any = SimpleNamespace(job=job)
+    table = local_cache_section(doc)
+    assert table is not None
+    labels = [each.label for each in table.columns]
+    assert not any("from the cache" in label for label in labels)
+    assert any("spared" in label for label in labels)
