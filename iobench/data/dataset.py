@@ -20,7 +20,7 @@ from ..record.packing import FOLDER_FILES, Keys, Layout, Packing
 from ..settings import dataset as schema
 from ..settings.dataset import DatasetSpec
 from ..storage import is_local, open_storage, rewrapped
-from ..storage.base import Storage, exists, innermost, local_root, read_object
+from ..storage.base import Storage, address_of, exists, innermost, local_root, read_object
 from .codecs import CODECS
 from .codecs.base import Codec
 from .contents import CONTENTS
@@ -346,12 +346,12 @@ def read_manifest(storage: Storage) -> Manifest:
                 f"the dataset at {storage.url} is only half generated",
                 remedy="finish it: run the same iobench generate command again",
             )
+        there = quoted(address_of(storage))
         raise DatasetError(
             f"no dataset at {storage.url} (no {MANIFEST})",
             remedy=(
-                f"to measure your own data, scan it first: iobench scan {quoted(storage.url)} "
-                f"--save mine.yaml; or generate data: iobench generate NAME --to "
-                f"{quoted(storage.url)}"
+                f"to measure your own data, scan it first: iobench scan {there} --save mine.yaml; "
+                f"or generate data: iobench generate NAME --to {there}"
             ),
         )
     where = f"{storage.url}/{MANIFEST}"

@@ -27,7 +27,7 @@ from ..record.checkpoint import (
     Study,
     StudySpec,
 )
-from ..storage.base import Storage
+from ..storage.base import Storage, address_of
 from ..storage.scratch import scratch
 from .agent import CacheState, HostAgent
 from .checkpoint_plan import StudyPlan
@@ -206,9 +206,8 @@ def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
         else "no checkpoint is complete"
     ]
     left += [f"partial: {', '.join(target.folder for target in partial)}"] if partial else []
-    failure.remedy = "; ".join(
-        filter(None, [failure.remedy, *left, f"remove them: iobench clean {quoted(root.url)}"])
-    )
+    remove = f"remove them: iobench clean {quoted(address_of(root.storage))}"
+    failure.remedy = "; ".join(filter(None, [failure.remedy, *left, remove]))
     return failure
 
 

@@ -14,7 +14,7 @@ from ..base.errors import TargetRefusedError, UsageError
 from ..base.filesystem import require_room
 from ..base.payload import fill
 from ..base.text import quoted
-from ..storage.base import Buffer, Guarded, Storage, innermost, local_root
+from ..storage.base import Buffer, Guarded, Storage, address_of, innermost, local_root
 from ..storage.files import ReadWindow
 from ..storage.locks.held import Held
 from .models import DTYPES, ModelTensor, ServedModel, shards_of
@@ -102,7 +102,7 @@ def _require_same(storage: Storage, made: MadeBy) -> None:
         raise TargetRefusedError(
             f"{storage.url} is a place of other weights: {what}",
             remedy="name a new or empty place, or remove them: "
-            f"iobench clean {quoted(storage.url)}",
+            f"iobench clean {quoted(address_of(storage))}",
         )
 
 

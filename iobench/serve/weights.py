@@ -26,7 +26,7 @@ from ..base.documents import parse_json, require_place
 from ..base.errors import DatasetError, NoRoomError
 from ..base.text import quoted
 from ..base.units import format_bytes
-from ..storage.base import Storage, exists, innermost, local_root, read_object
+from ..storage.base import Storage, address_of, exists, innermost, local_root, read_object
 from ..storage.files import ReadWindow
 from ..storage.markers import Marked
 from .models import DTYPES
@@ -164,7 +164,8 @@ def _at_root(storage: Storage) -> tuple[str | None, list[str]]:
     keys = sorted(name for name in names if name.endswith(SUFFIX))
     indices = [name for name in names if name.endswith(f"{SUFFIX}.index.json")]
     if not keys:
-        make = f", or make one: iobench generate llama3-8b-weights --to {quoted(storage.url)}"
+        there = quoted(address_of(storage))
+        make = f", or make one: iobench generate llama3-8b-weights --to {there}"
         remedy = f"name the folder that holds the weights{'' if names else make}"
         root = local_root(innermost(storage))
         if root is not None:

@@ -393,6 +393,22 @@ def innermost(storage: Storage) -> Storage:
     return storage
 
 
+@runtime_checkable
+class Addressed(Protocol):
+    """A storage that options lead to, which are no part of its ``url``."""
+
+    @property
+    def address(self) -> str:
+        """The URL with these options."""
+        ...
+
+
+def address_of(storage: Storage) -> str:
+    """What a command is to name to reach the same place, outside of all wrappers."""
+    place = innermost(storage)
+    return place.address if isinstance(place, Addressed) else storage.url
+
+
 def local_root(storage: Storage) -> Path | None:
     """The directory of a storage of local files; None for any other storage."""
     return storage.root if isinstance(storage, Files) else None

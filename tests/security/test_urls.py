@@ -11,6 +11,7 @@ from iobench.base.errors import StorageError, UsageError
 from iobench.base.safety import remove_exactly
 from iobench.cli.main import main
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
+from iobench.storage.base import address_of
 from tests.pairs import one_of
 
 CANARY = "canary9d2c41e7"
@@ -102,7 +103,9 @@ def test_wrappers_come_off_and_on() -> None:
     assert unwrapped(url) == inner
     again = rewrapped(url, "s3://other/y?endpoint=http://h:2")
     assert unwrapped(again) == "s3://other/y?endpoint=http://h:2"
-    assert open_storage(again).url == "throttled+faulty+s3://other/y"
+    opened = open_storage(again)
+    assert opened.url == "throttled+faulty+s3://other/y"
+    assert address_of(opened) == "s3://other/y?endpoint=http://h:2"  # what a command is to name
     assert rewrapped("/data", inner) == inner
     for local in ("/data", "data", "file:///data", "throttled+/data?latency=1ms"):
         assert is_local(local)

@@ -49,7 +49,15 @@ from ...record.manifest import (
 )
 from ...record.packing import DATA, Keys
 from ...settings.dataset import DatasetSpec, in_columns
-from ...storage.base import Guarded, Storage, exists, innermost, local_root, read_object
+from ...storage.base import (
+    Guarded,
+    Storage,
+    address_of,
+    exists,
+    innermost,
+    local_root,
+    read_object,
+)
 from ...storage.locks.held import Held, delete
 from ...storage.locks.lock import Lease, exclusive, shared
 from ...storage.locks.objects import READERS, is_lock_name
@@ -286,7 +294,8 @@ def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], b
         name, seed = data["spec"].get("name", "?"), data["spec"].get("seed", "?")
         raise TargetRefusedError(
             f"{storage.url} holds {state} ('{name}', seed {seed})",
-            remedy=f"choose another directory, or remove it: iobench clean {quoted(storage.url)}",
+            remedy="choose another directory, or remove it: "
+            f"iobench clean {quoted(address_of(storage))}",
         )
     return data, complete
 
@@ -322,7 +331,8 @@ def _claim(
         if wrong := first_difference(storage, spec, manifest.shards["size"]):
             raise DatasetError(
                 f"by its manifest, the dataset at {storage.url} is complete, but {wrong}",
-                remedy=f"remove it (iobench clean {quoted(storage.url)}), and generate it again",
+                remedy=f"remove it (iobench clean {quoted(address_of(storage))}), and generate it "
+                "again",
             )
         return replace(claim, manifest=manifest)
     finished, leftovers = _take_up(spec, storage, plan, held)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event, Lock
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlencode
 
 from ...base.beneath import key_problem
 from ...base.errors import (
@@ -88,6 +89,17 @@ class S3Storage:
         self._compares = True  # until the server refuses a conditional deletion as such
         self._reset()
         watch(self)
+
+    @property
+    def address(self) -> str:
+        """The URL with the options without which another server would be asked, or otherwise."""
+        plain = S3Options()
+        given = {
+            name: getattr(self.options, name)
+            for name in ("endpoint", "region", "addressing", "tls_verify", "signing")
+            if getattr(self.options, name) != getattr(plain, name)
+        }
+        return f"{self.url}?{urlencode(given, safe='/:')}" if given else self.url
 
     def _reset(self) -> None:
         self._lock = Lock()
