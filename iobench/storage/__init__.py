@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -75,9 +75,8 @@ def open_storage(
         raise UsageError("a directory or URL is empty", remedy="write . for this directory")
     if name := wrapper_of(url):
         wrapper, inner, own = _split(url)
-        return _checked(
-            name, wrapper.wrap(open_storage(inner, direct=direct, options=options), own)
-        )
+        around = open_storage(inner, direct=direct, options=options)
+        return _opened(name, lambda: wrapper.wrap(around, own))
     if "://" not in url:
         scheme, place, given = "file", url, {}
     else:
@@ -105,11 +104,21 @@ def open_storage(
             )
         if key not in kind.OPTIONS:
             _refuse(scheme, key, kind.OPTIONS)
-    return _checked(scheme, kind.open(place, direct=direct, options=given))
+    return _opened(scheme, lambda: kind.open(place, direct=direct, options=given))
 
 
-def _checked(scheme: str, storage: Storage) -> Storage:
-    """What a plug-in has opened. Raises UsageError for one that lacks what this version needs."""
+def _opened(scheme: str, make: Callable[[], Storage]) -> Storage:
+    """What a plug-in has opened.
+
+    Raises UsageError where it refuses a value, and if it lacks what this version needs.
+    """
+    try:
+        storage = make()
+    except ValueError as error:
+        raise UsageError(
+            f"storage '{scheme}' can't be opened: {str(error) or 'a value is wrong'}",
+            remedy="look at the options of its URL",
+        ) from error
     has = {*dir(type(storage)), *vars(storage)}  # looked up, not evaluated: that may take long
     lacking = [name for name in ("traits", "facts") if name not in has]
     if lacking:

@@ -12,6 +12,7 @@ from iobench.base.safety import remove_exactly
 from iobench.cli.main import main
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
 from iobench.storage.base import address_of
+from iobench.storage.s3.storage import S3Storage
 from tests.pairs import one_of
 
 CANARY = "canary9d2c41e7"
@@ -111,6 +112,15 @@ def test_wrappers_come_off_and_on() -> None:
         assert is_local(local)
     for other in (inner, url, "memory://x", "local:///data"):
         assert not is_local(other)
+
+
+def test_a_value_that_a_plug_in_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str, *, direct: bool, options: object) -> None:
+        raise ValueError("wait=abc is no number")
+
+    monkeypatch.setattr(S3Storage, "open", refuse)
+    with pytest.raises(UsageError, match="wait=abc is no number"):
+        open_storage("throttled+s3://bucket/x?latency=1ms")
 
 
 # Races
