@@ -293,9 +293,15 @@ class Context:
     # Files
 
     @contextmanager
-    def opened(self, path: str, *, keep: bool = True) -> Iterator[c.c_void_p]:
-        """A handle for reading, kept open afterwards unless an exception is raised."""
+    def opened(self, path: str, *, keep: bool = True, anew: bool = False) -> Iterator[c.c_void_p]:
+        """A handle for reading, kept open afterwards unless an exception is raised.
+
+        ``anew``: not the one that was kept, which may be that of a file that was replaced.
+        """
         handle = self._files.pop(path, None)
+        if anew and handle is not None:
+            self.close(handle)
+            handle = None
         if handle is None:
             handle = c.c_void_p()
             try:

@@ -122,7 +122,7 @@ class NfsStorage:
         def read(nfs: Context) -> int:
             nonlocal done, refused  # a new connection continues where the old one stopped
             path = self.connections.path_of(key)
-            with nfs.opened(path, keep=not once) as handle:
+            with nfs.opened(path, keep=not once, anew=refused) as handle:
                 try:
                     while done < want:
                         count = nfs.pread(

@@ -9,6 +9,7 @@ import posixpath
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from .context import Context, Lost
 @contextmanager
 def writing(connections: Connections, key: str) -> Iterator[Sink]:
     """See NfsStorage.create, which says what is guaranteed."""
-    connections.ask(lambda nfs: _prepare(nfs, connections.path_of(key)), "create", key)
+    connections.ask(
+        lambda nfs: _prepare(nfs, connections.path_of(key), connections.making), "create", key
+    )
     try:
         nfs = connections.take()
     except (Lost, OSError) as error:
@@ -67,7 +70,7 @@ def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool
     def replace(nfs: Context) -> None:
         path = connections.path_of(key)
         part = f"{path}.{secrets.token_hex(4)}.part"
-        _make_folders(nfs, posixpath.dirname(path))
+        _make_folders(nfs, posixpath.dirname(path), connections.making)
         sink = NfsSink(nfs, part)
         try:
             sink.write(data)
@@ -83,13 +86,13 @@ def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool
     connections.ask(replace, "replace", key)
 
 
-def _prepare(nfs: Context, path: str) -> None:
+def _prepare(nfs: Context, path: str, making: Lock) -> None:
     """Check that the name is free, make its folders, and remove a killed writer's ``.part``."""
     if _exists(nfs, path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if _exists(nfs, f"{path}.part"):
         nfs.unlink(f"{path}.part")
-    _make_folders(nfs, posixpath.dirname(path))
+    _make_folders(nfs, posixpath.dirname(path), making)
 
 
 def _exists(nfs: Context, path: str) -> bool:
@@ -100,14 +103,18 @@ def _exists(nfs: Context, path: str) -> bool:
     return True
 
 
-def _make_folders(nfs: Context, folder: str) -> None:
+def _make_folders(nfs: Context, folder: str, making: Lock) -> None:
+    """Make a folder with those above it, one writer of this process at a time."""
     if folder in ("", "/") or _exists(nfs, folder):
         return
-    _make_folders(nfs, posixpath.dirname(folder))
-    try:
-        nfs.mkdir(folder)
-    except FileExistsError:
-        pass  # another writer has made it meanwhile
+    _make_folders(nfs, posixpath.dirname(folder), making)
+    with making:
+        if _exists(nfs, folder):
+            return  # another writer has made it meanwhile
+        try:
+            nfs.mkdir(folder)
+        except FileExistsError:
+            pass  # so has another process
 
 
 def _publish(nfs: Context, part: str, path: str) -> bool:
