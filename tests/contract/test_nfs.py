@@ -354,8 +354,8 @@ def test_a_write_that_finds_no_connection_is_one_line(
     put(storage, "x")
     prepare = nfs_write._prepare
 
-    def prepare_and_lose(nfs: Any, path: str) -> None:
-        prepare(nfs, path)
+    def prepare_and_lose(nfs: Any, *about: Any) -> None:
+        prepare(nfs, *about)
         nfs.spoiled = True  # it is not kept
         mortal.stop()
 
