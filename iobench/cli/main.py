@@ -265,7 +265,7 @@ def document_of(words: Sequence[str]) -> tuple[Any, int]:
         raise UsageError(printable(_worded(error), MAX_SHOWN).removesuffix(".")) from None
     if request is None or request.output is not None:
         raise UsageError(
-            f"iobench {' '.join(words)} has no document to return",
+            f"{' '.join(('iobench', *words))} has no document to return",
             remedy="leave out --output and --help",
         )
     asked = replace(request, command=("iobench", *words), began_s=time.monotonic())

@@ -22,14 +22,14 @@ from ..dataset import ResolvedSpec
 from ..formats.base import Assembled, Framed
 from .plan import ShardPlan
 
-_DURABLE_BYTES = 8 << 20
+SMALL_BYTES = 8 << 20
 """Shards of at least this size are made durable one by one; one flush serves all smaller shards of
 a unit.
 """
 
-_IN_FLIGHT = 16
-"""So many of these smaller shards are written at once to a storage that is no local disk: the round
-trips of one after the other would take far longer than their bytes.
+IN_FLIGHT = 16
+"""So many of these smaller shards are written or verified at once where the storage is no local
+disk: the round trips of one after the other would take far longer than their bytes.
 """
 
 
@@ -96,7 +96,7 @@ class UnitWriter:
             with _Stores(self._store, written) as several:
                 for shard in shards:
                     key = self._keys(shard)
-                    durable = self._nominal(shard) >= _DURABLE_BYTES
+                    durable = self._nominal(shard) >= SMALL_BYTES
                     flush |= not durable
                     if not durable and not self.storage.traits.page_cache:
                         whole = _SmallShard()
@@ -207,7 +207,7 @@ class _Stores:
 
     def __init__(self, store: Callable[[str, bytearray], None], written: list[str]) -> None:
         self._store, self._written = store, written
-        self._pool = ThreadPoolExecutor(_IN_FLIGHT)
+        self._pool = ThreadPoolExecutor(IN_FLIGHT)
         self._begun: list[Future[None]] = []
         self._failed = Event()
 

@@ -15,6 +15,7 @@ from ...record.manifest import Manifest
 from ...storage.base import Storage, exists, innermost, local_root
 from ..formats.base import Framed
 from ..generator.pool import RunTasks, default_workers, run_tasks
+from ..generator.writer import IN_FLIGHT, SMALL_BYTES
 from .shards import (
     MAX_DAMAGES,
     MAX_UNREADABLE,
@@ -29,9 +30,6 @@ __all__ = ["MAX_DAMAGES", "MAX_UNREADABLE", "Damage", "Unreadable", "VerifyRepor
 
 _TASK_BYTES = 64 << 20
 _TASK_SHARDS = 1000
-_AT_ONCE, _SMALL_BYTES = 16, 8 << 20
-"""So many shards of at most this mean size are read at once where each takes round trips."""
-
 _REMEDY = "a shard that can't be read may be damaged: try to read it with another program"
 
 
@@ -118,12 +116,12 @@ def _maker(
         checker = ShardChecker(storage, manifest)
         if not _takes_round_trips(checker):
             return lambda task: checker.check(tasks[task])
-        checkers = [checker, *(ShardChecker(storage, manifest) for _ in range(1, _AT_ONCE))]
+        checkers = [checker, *(ShardChecker(storage, manifest) for _ in range(1, IN_FLIGHT))]
 
         def check(task: int) -> PartialReport:
-            shares = (tasks[task][at::_AT_ONCE] for at in range(_AT_ONCE))
+            shares = (tasks[task][at::IN_FLIGHT] for at in range(IN_FLIGHT))
             whole = PartialReport()
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
+            with ThreadPoolExecutor(IN_FLIGHT) as pool:
                 for part in pool.map(ShardChecker.check, checkers, shares):
                     whole.add(part)
             return whole
@@ -141,7 +139,7 @@ def _takes_round_trips(checker: ShardChecker) -> bool:
     return (
         not checker.storage.traits.page_cache
         and isinstance(checker.format, Framed)
-        and checker.manifest.shards["size"].mean() <= _SMALL_BYTES
+        and checker.manifest.shards["size"].mean() < SMALL_BYTES
     )
 
 
