@@ -27,7 +27,7 @@ from .agent import HostAgent
 from .budget import Budget
 from .options import Observer, VerbOptions
 from .results import Ending, failures_recorded, new_record, storage_facts
-from .trials import seed_of, take_turns
+from .trials import STEP, LoadSearch, seed_of, take_turns
 
 R = TypeVar("R", bound=RequestsRecord)
 
@@ -219,7 +219,7 @@ class RequestsRun(Generic[R]):
         """Find the largest rate that holds the limit, and keep what is known after each window."""
         job, search, late = self.doc.job, self.rates(), 0
         job.found = FoundRate()
-        while (rate := search.next_rate()) is not None:
+        while (rate := search.next_load()) is not None:
             each = self.budget.longest_s(PART)
             # A repetition, with all of its windows, is still to come.
             if not self.budget.fits(each, keeping_s=len(self.plan.kinds) * each):
@@ -235,75 +235,35 @@ class RequestsRun(Generic[R]):
                 search.bound = f"the client could not tell: {why}"
                 break
             if not why:
-                search.tried(rate, held=held)
+                search.tried(rate, passed=held)
             job.found = search.found()
         job.found = search.found()
         self.rate = job.rate = job.found.low
 
 
-STEP = 2.0
-"""Rates are doubled until one fails."""
+FIRST_RATE = 32.0
+"""Requests/s with which a search begins where nothing better is known."""
 
 CLOSE = 1.1
 """The search ends where the rate that fails is at most so many times the one that holds."""
 
-WINDOWS = 3
-"""Windows of each of the two rates at the end; the most of them decide."""
 
+class RateSearch(LoadSearch):
+    """The largest rate in requests/s that holds the limit. ``bound``: what ended the search."""
 
-class RateSearch:
-    """Rates from ``least`` to ``most`` requests/s: doubled, then bisected, then tried again.
+    bound = ""
 
-    One window may be disturbed, so the rates at the edge are tried several times in turns. Where
-    most of their windows disagree with the first one, the search goes on.
-    """
-
-    def __init__(self, *, least: float, most: float, first: float = 32.0) -> None:
-        self.least, self.most, self.bound = least, most, ""
-        self._first = min(max(first, least), most)
-        self._tries: dict[float, list[bool]] = {}
-
-    def tried(self, rate: float, *, held: bool) -> None:
-        """Hear what became of a window."""
-        self._tries.setdefault(rate, []).append(held)
-
-    def next_rate(self) -> float | None:
-        """The rate of the next window; None: the search has ended."""
-        low, high = self._edge()
-        if low is None and high is None:
-            return self._first
-        if high is None:
-            assert low is not None
-            if low < self.most:
-                return min(self.most, STEP * low)
-        elif low is None:
-            if high > self.least:
-                return max(self.least, high / STEP)
-            self.bound = f"even {high:g} requests/s do not hold the limit"
-            return None
-        elif high > CLOSE * low:
-            return math.sqrt(low * high)
-        edge = [rate for rate in (low, high) if rate is not None]
-        few = min(edge, key=lambda rate: len(self._tries[rate]))
-        return few if len(self._tries[few]) < WINDOWS else None
-
-    def _holds(self, rate: float) -> bool:
-        tries = self._tries[rate]
-        return 2 * sum(tries) > len(tries)
-
-    def _edge(self) -> tuple[float | None, float | None]:
-        """The largest rate that holds below every one that fails, and the smallest that fails."""
-        high = min((rate for rate in self._tries if not self._holds(rate)), default=None)
-        low = max(
-            (rate for rate in self._tries if self._holds(rate) and (high is None or rate < high)),
-            default=None,
-        )
-        return low, high
+    def between(self, low: float | None, high: float) -> float | None:
+        if low is None:
+            return max(self.least, high / STEP) if high > self.least else None
+        return math.sqrt(low * high) if high > CLOSE * low else None
 
     def found(self) -> FoundRate:
         """What is known so far."""
-        low, high = self._edge()
+        low, high = self.edge()
         bound = self.bound if high is None or low is None else ""
-        if high is None and low is not None and not bound:
+        if not bound and low is not None and high is None:
             bound = f"no rate above {low:g} requests/s was tried"
+        elif not bound and low is None and high == self.least:
+            bound = f"even {high:g} requests/s do not hold the limit"
         return FoundRate(low=low, high=high, bound=bound)

@@ -31,7 +31,7 @@ from .calibration.bench import MAX_COPY_BYTES, choose_shards, copy_to_memory
 from .checkpoint import unlocked
 from .options import Observer, VerbOptions
 from .plan import Plan, check_room, make_plan
-from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
+from .requests import FIRST_RATE, MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
 from .results import Ending, dataset_facts, location_of, new_directory, storage_facts
 from .trials import WARM_UP, seed_of
 
@@ -178,7 +178,7 @@ class ServingBegun(RequestsRun[ServingRecord]):
 
     def rates(self) -> RateSearch:
         most = min(MAX_RATE, self.plan.scenario.most_per_s)
-        return RateSearch(least=2 / self.plan.seconds, most=most)
+        return RateSearch(least=2 / self.plan.seconds, most=most, first=FIRST_RATE)
 
     def repeat(self, rate: float) -> None:
         if self.index is None:

@@ -1,5 +1,7 @@
 """Variants that are measured in turns: the one loop for all that is compared, and all seeds.
 
+Beside it is the one search for the largest load that passes.
+
 A variant is a setting, one of ``ab``'s two, a point of a sweep, a repetition or the same without
 one stage. Storage and machines drift, so nothing is measured several times in a row: each round has
 a trial of every variant, and the order rotates from round to round (A B C, B C A, ...), so that a
@@ -102,3 +104,59 @@ def take_turns(
 
 
 _ALWAYS = (InterruptedRun, TargetLostError, HostLostError)
+
+
+STEP = 2
+"""Loads are doubled until one fails."""
+
+TRIALS = 3
+"""Trials of each load at the edge; the most of them decide."""
+
+
+class LoadSearch:
+    """Loads from ``least`` to ``most``: doubled, then bisected, then tried again in turns.
+
+    One trial may be disturbed, so the loads at the edge, the largest that passes and the smallest
+    that fails, are tried several times. Where most of their trials disagree with the first one, the
+    search goes on. ``refused``: why a load can't be tried; what is below it can.
+    """
+
+    def __init__(self, *, least: float, most: float, first: float) -> None:
+        self.least, self.most, self._first = least, most, min(max(first, least), most)
+        self.trials: dict[float, list[bool]] = {}
+        self.refused: dict[float, str] = {}
+
+    def between(self, low: float | None, high: float) -> float | None:
+        """A load between one that passes, or none, and one that fails; None: they are close."""
+        raise NotImplementedError
+
+    def tried(self, load: float, *, passed: bool) -> None:
+        """Hear what became of a trial."""
+        self.trials.setdefault(load, []).append(passed)
+
+    def next_load(self) -> float | None:
+        """The load of the next trial; None: the search has ended."""
+        low, high = self.edge()
+        if high is not None:
+            load = self.between(low, high)
+        elif low is not None:
+            load = min(self.most, STEP * low) if low < self.most else None
+        else:
+            load = self._first
+        if load is not None:
+            return load
+        edge = [each for each in (low, high) if each is not None and each not in self.refused]
+        few = min(edge, key=lambda each: len(self.trials[each]), default=None)
+        return few if few is not None and len(self.trials[few]) < TRIALS else None
+
+    def edge(self) -> tuple[float | None, float | None]:
+        """The largest load that passes below every one that fails, and the smallest that fails."""
+        passing = [load for load in self.trials if self._passes(load)]
+        high = min({*self.trials, *self.refused}.difference(passing), default=None)
+        low = max((load for load in passing if high is None or load < high), default=None)
+        return low, high
+
+    def _passes(self, load: float) -> bool:
+        """As most of its trials; the first one decides where as many passed as failed."""
+        trials = self.trials[load]
+        return load not in self.refused and 2 * sum(trials) + trials[0] > len(trials)

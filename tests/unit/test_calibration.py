@@ -15,7 +15,7 @@ from iobench.judge.figures.in_flight import job_reads_in_flight
 from iobench.load.engines.base import ReadEngine
 from iobench.load.engines.threads import ThreadEngine
 from iobench.load.engines.uring import UringEngine
-from iobench.runner import engine_trial
+from iobench.runner import engine_trial, trials
 from iobench.runner.agent import HostAgent
 from iobench.runner.budget import Budget
 from iobench.runner.calibration import findmax
@@ -67,7 +67,7 @@ def test_the_search_reads_on_only_where_no_cache_can_serve_it(
 ) -> None:
     """An epoch has 60 samples, and 16 steps of 8 samples are asked for, 15 of them steady."""
     monkeypatch.setattr(findmax, "MAX_ACCELERATORS", 1)
-    monkeypatch.setattr(findmax, "TRIALS", 1)
+    monkeypatch.setattr(trials, "TRIALS", 1)
     monkeypatch.setattr(findmax, "MIN_STEPS", 15)
     monkeypatch.setattr(findmax, "IN_FLIGHT", 1)
     monkeypatch.setattr(findmax, "MAX_POINT_S", PATIENCE_S)

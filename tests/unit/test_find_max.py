@@ -21,11 +21,12 @@ from iobench.judge.rebuild import rebuild
 from iobench.record.job import LoaderFacts
 from iobench.record.training import Epoch, FindMax, FindMaxPoint
 from iobench.runner.budget import Budget
-from iobench.runner.calibration.findmax import TRIALS, begin_search, find_max, search
+from iobench.runner.calibration.findmax import begin_search, find_max, search
 from iobench.runner.options import Observer
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
-from iobench.runner.requests import CLOSE, WINDOWS, RateSearch
+from iobench.runner.requests import CLOSE, RateSearch
+from iobench.runner.trials import TRIALS
 from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset
 from tests.unit.conftest import build_events, build_run
@@ -238,16 +239,16 @@ def rate_searched(
 ) -> list[float]:
     """All rates that were tried; those up to ``largest`` hold, but for some luck."""
     generator, tried = random.Random(seed), []
-    while (rate := search.next_rate()) is not None:
+    while (rate := search.next_load()) is not None:
         tried.append(rate)
-        search.tried(rate, held=rate <= largest * (1 + generator.gauss(0, noise)))
+        search.tried(rate, passed=rate <= largest * (1 + generator.gauss(0, noise)))
         assert len(tried) < 100
     return tried
 
 
 @pytest.mark.parametrize("largest", [0.9, 3, 31, 32, 33, 410, 4_999])
 def test_the_answer_is_between_the_rates_of_its_interval(largest: float) -> None:
-    search = RateSearch(least=0.2, most=5_000)
+    search = RateSearch(least=0.2, most=5_000, first=32)
     rate_searched(search, largest)
     found = search.found()
     assert found.low <= largest < found.high <= CLOSE * found.low + 1e-9
@@ -255,20 +256,20 @@ def test_the_answer_is_between_the_rates_of_its_interval(largest: float) -> None
 
 
 def test_the_rates_at_the_edge_are_tried_several_times() -> None:
-    search = RateSearch(least=0.2, most=5_000)
+    search = RateSearch(least=0.2, most=5_000, first=32)
     tried, found = rate_searched(search, 410), search.found()
-    assert [tried.count(rate) for rate in (found.low, found.high)] == [WINDOWS, WINDOWS]
+    assert [tried.count(rate) for rate in (found.low, found.high)] == [TRIALS, TRIALS]
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_one_disturbed_window_does_not_decide(seed: int) -> None:
-    search = RateSearch(least=0.2, most=5_000)
+    search = RateSearch(least=0.2, most=5_000, first=32)
     rate_searched(search, 410, noise=0.05, seed=seed)
     assert search.found().low == pytest.approx(410, rel=0.2)
 
 
 def test_where_every_rate_holds_nothing_above_the_largest_is_said() -> None:
-    search = RateSearch(least=0.2, most=100)
+    search = RateSearch(least=0.2, most=100, first=32)
     rate_searched(search, 1e9)
     found = search.found()
     assert (found.low, found.high) == (100, None)
@@ -276,7 +277,7 @@ def test_where_every_rate_holds_nothing_above_the_largest_is_said() -> None:
 
 
 def test_where_no_rate_holds_there_is_no_answer() -> None:
-    search = RateSearch(least=4, most=100)
+    search = RateSearch(least=4, most=100, first=32)
     rate_searched(search, 0)
     found = search.found()
     assert (found.low, found.high) == (None, 4)
@@ -284,9 +285,9 @@ def test_where_no_rate_holds_there_is_no_answer() -> None:
 
 
 def test_a_search_that_is_ended_early_says_why() -> None:
-    search = RateSearch(least=0.2, most=5_000)
-    while (rate := search.next_rate()) is not None and rate <= 256:
-        search.tried(rate, held=True)
+    search = RateSearch(least=0.2, most=5_000, first=32)
+    while (rate := search.next_load()) is not None and rate <= 256:
+        search.tried(rate, passed=True)
     search.bound = "the client is late"
     found = search.found()
     assert (found.low, found.high, found.bound) == (256, None, "the client is late")

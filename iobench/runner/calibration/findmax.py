@@ -7,25 +7,22 @@ turns, so that one disturbed try does not decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...base.errors import IobenchError, NoMemoryError, NoRoomError, UsageError
 from ...base.units import counted, format_duration
-from ...judge.figures.search import IN_FLIGHT, find_max_point, passes, trials_of, with_answer
+from ...judge.figures.search import IN_FLIGHT, find_max_point, trials_of, with_answer
 from ...record.training import FindMax, FindMaxPoint
 from ...settings.workload import Workload
 from ..budget import Budget
 from ..plan import Plan
 from ..repetition import repetition_phase
-from ..trials import seed_of
+from ..trials import TRIALS, LoadSearch, seed_of
 from .bench import Bench
 
 MAX_ACCELERATORS = 256
 """Ranks are processes; with more of them, one host would measure itself."""
-
-TRIALS = 3
-"""Tries of each number at the edge."""
 
 MIN_STEPS = 500
 """Steps of a try after the pipeline was filled: at least so many, and IN_FLIGHT times the batches
@@ -130,97 +127,41 @@ def find_max(bench: Bench, found: FindMax, budget: Budget) -> None:
         found.bound = over.what
 
 
+class _NumberSearch(LoadSearch):
+    def between(self, low: float | None, high: float) -> float | None:
+        low = low or 0
+        return (low + high) // 2 if high - low > 1 else None
+
+
 def search(found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> None:
-    """Try numbers from ``first`` on, up to ``most``; ``why`` no larger number is tried."""
-    _Search(found, attempt, first=first, most=most, why=why).run()
+    """Try numbers from ``first`` on, up to ``most``; ``why`` no larger number is tried.
 
-
-class _Search:
-    """Which numbers are tried, one after the other; ``found`` has what is known so far.
-
-    The number doubles or halves until one passes and a larger one fails, and then the interval is
-    bisected. Then both are repeated in turns. Where the medians of their tries disagree with that,
-    the search goes on.
-
-    ``low`` passes (0 trivially); ``high`` fails, or is ``limit``, which is not tried.
+    ``found`` has what is known so far.
     """
+    numbers = _NumberSearch(least=1, most=most, first=first)
 
-    def __init__(self, found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> None:
-        self.found, self.attempt = found, attempt
-        self.low, self.high = 0, most + 1
-        self.limit, self.why_no_more = most + 1, why
-        self.number = first
-
-    def run(self) -> None:
-        goes_on = True
-        while goes_on:
-            self._close_in()
-            self._repeat_the_edge()
-            goes_on = self._was_wrong()
-        trials, below = self._trials(), self.low - 1
-        if below > 0 and below not in trials and not all(one.passed for one in trials[self.low]):
-            self._try(below)  # the lower end of the interval
-        at_limit = self.high == self.limit
-        self.found.bound = self.why_no_more if at_limit and self.low else ""
-
-    def _trials(self) -> Mapping[int, list[FindMaxPoint]]:
-        return trials_of(self.found.points)
-
-    def _try(self, number: int) -> bool:
-        """Try a number once more, and keep what it says; whether it passed."""
-        found = self.found
-        found.points.append(self.attempt(number, len(self._trials().get(number, []))))
+    def try_once_more(number: int) -> None:
+        trial = len(trials_of(found.points).get(number, []))
+        found.points.append(attempt(number, trial))
         answer = with_answer(found)
         found.accelerators, found.low, found.high = answer.accelerators, answer.low, answer.high
-        return found.points[-1].passed
+        numbers.tried(number, passed=found.points[-1].passed)
 
-    def _close_in(self) -> None:
-        """Try numbers until the one that passes and the one that fails are neighbours."""
-        while self.high - self.low > 1:
-            number = min(max(self.number, self.low + 1), self.high - 1)
-            try:
-                passed = self._try(number)
-            except (NoRoomError, NoMemoryError) as error:
-                # So many ranks do not fit into the host's memory: the limit is the host, not the
-                # storage.
-                ranks = counted(number, "accelerator")
-                self.why_no_more = f"this host can't emulate {ranks}: {error.what}"
-                self.high = self.limit = number
-                self.number = self._middle
-                continue
-            if passed:
-                self.low = number
-                doubled = min(2 * number, self.high - 1)
-                self.number = doubled if self.high == self.limit else self._middle
-            else:
-                self.high = number
-                self.number = number // 2 if self.low == 0 else self._middle
-
-    def _repeat_the_edge(self) -> None:
-        """Try the two neighbours in turns, until each has ``TRIALS`` tries."""
-        for _ in range(TRIALS):
-            for each in (self.low, self.high):
-                if 0 < each < self.limit and len(self._trials()[each]) < TRIALS:
-                    self._try(each)
-
-    def _was_wrong(self) -> bool:
-        """Whether the medians of all tries disagree with the two, which then are others."""
-        required = self.found.required_accelerator_utilization
-        passing = {each: passes(tries, required) for each, tries in self._trials().items()}
-        if self.low in passing and not passing[self.low]:
-            below = (each for each in passing if each < self.low and passing[each])
-            self.high, self.low = self.low, max(below, default=0)
-        elif self.high < self.limit and passing[self.high]:
-            above = (each for each in passing if each > self.high and not passing[each])
-            self.low, self.high = self.high, min(above, default=self.limit)
-        else:
-            return False
-        self.number = self._middle if self.high < self.limit else 2 * self.low
-        return True
-
-    @property
-    def _middle(self) -> int:
-        return (self.low + self.high) // 2
+    while (number := numbers.next_load()) is not None:
+        try:
+            try_once_more(int(number))
+        except (NoRoomError, NoMemoryError) as error:
+            # So many ranks do not fit into the host's memory: the limit is the host, not the
+            # storage.
+            ranks = counted(int(number), "accelerator")
+            numbers.refused[number] = f"this host can't emulate {ranks}: {error.what}"
+    low, high = numbers.edge()
+    found.bound = ""
+    if low is not None and (high is None or high in numbers.refused):
+        found.bound = why if high is None else numbers.refused[high]
+    below = int(low or 0) - 1
+    if below > 0 and below not in numbers.trials and not all(numbers.trials[below + 1]):
+        try_once_more(below)  # the lower end of the interval
 
 
 def least_tries(plan: Plan) -> tuple[int, float]:
