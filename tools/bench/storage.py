@@ -8,12 +8,13 @@ JSON file with every repetition goes to ``results/bench/``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -271,24 +272,58 @@ def ring_small(data: Data, seconds: float, *, against: str, target: str) -> Case
 
 
 class Bare(Dataset[int]):
-    """Files that are opened, read into the same memory, and closed: nothing else."""
+    """Files that are opened, read into the same memory, and closed: nothing else.
 
-    def __init__(self, files: list[Path], largest: int) -> None:
+    ``places``: how many files the memory has room for. One stays in the cache of the CPU; as many
+    as the batches that wait in a ring have are written to the memory behind it.
+    """
+
+    def __init__(self, files: list[Path], largest: int, places: int = 1) -> None:
         self.files = [str(file) for file in files]
-        self.memory = [bytearray(largest)]
+        self.largest, self.places = largest, places
+        self.memory: Iterator[memoryview] | None = None
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitems__(self, indices: list[int]) -> list[int]:
+        if self.memory is None:  # in the worker, with its first batch
+            whole = buffers.private(self.places * self.largest).array.data
+            starts = range(0, self.places * self.largest, self.largest)
+            self.memory = itertools.cycle([whole[start : start + self.largest] for start in starts])
         return [self[index] for index in indices]
 
     def __getitem__(self, index: int) -> int:
+        assert self.memory is not None
         opened = os.open(self.files[index], os.O_RDONLY)
         try:
-            return os.readv(opened, self.memory)
+            return os.readv(opened, (next(self.memory),))
         finally:
             os.close(opened)
+
+
+def bare(files: list[Path], seconds: float, *, workers: int, places: int = 1) -> Figure:
+    """A DataLoader over ``Bare``, whose workers start anew for each epoch, as ours do."""
+    largest = max(file.stat().st_size for file in files)
+    loader = DataLoader(
+        Bare(files, largest, places),
+        batch_size=400,
+        shuffle=True,
+        num_workers=workers,
+        collate_fn=sum,
+    )
+    done, rates = 0, []
+    before, began = cpu_s(), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        batches = iter(loader)
+        epoch = next(batches)  # as ours: the start of the workers is not counted
+        started, counted = time.perf_counter(), 0
+        for size in batches:
+            counted += size
+        rates.append(counted / (time.perf_counter() - started))
+        done += epoch + counted
+        del batches
+    return Figure(statistics.median(rates), (cpu_s() - before) / (done / 1e9))
 
 
 def small_warm(
@@ -303,8 +338,7 @@ def small_warm(
     name = f"resnet-{content}"
     size = {"mean": 114_660}
     made = data.dataset(name, samples=4800, sample_size=size, format="files", content=content)
-    files, largest = made.files, int(made.manifest.shards["size"].max())
-    in_memory(files)
+    in_memory(made.files)
 
     def ours() -> Figure:
         return through_loader(
@@ -320,30 +354,26 @@ def small_warm(
             crop=crop,
         )
 
-    def bare() -> Figure:
-        loader = DataLoader(
-            Bare(files, largest), batch_size=400, shuffle=True, num_workers=workers, collate_fn=sum
-        )
-        done, rates = 0, []
-        before, began = cpu_s(), time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            batches = iter(loader)
-            epoch = next(batches)  # as ours: the start of the workers is not counted
-            started, counted = time.perf_counter(), 0
-            for size in batches:
-                counted += size
-            rates.append(counted / (time.perf_counter() - started))
-            done += epoch + counted
-            del batches
-        return Figure(statistics.median(rates), (cpu_s() - before) / (done / 1e9))
-
     what = f"{delivered or 'nothing'} delivered" + (f", {crop} bytes of each" if crop else "")
     return Case(
         f"115 kB files, warm, {workers} workers, {what}",
         "0.85 x",
         ours,
-        bare,
+        partial(bare, made.files, seconds, workers=workers),
         "open, readv, close in a DataLoader",
+    )
+
+
+def small_warm_bare(data: Data, seconds: float) -> Case:
+    """The bare loop itself, into the memory of four batches instead of one file's."""
+    case = small_warm(data, seconds, workers=1)
+    made = data.dataset(
+        "resnet-raw", samples=4800, sample_size={"mean": 114_660}, format="files", content="raw"
+    )
+    return case._replace(
+        name="115 kB files, warm, 1 worker, a bare loop into the memory of 4 batches",
+        target="the limit",
+        ours=partial(bare, made.files, seconds, workers=1, places=1600),
     )
 
 
@@ -557,6 +587,7 @@ CASES = {
         )
         for workers in (1, 2, 4)
     },
+    "small-warm-bare": small_warm_bare,
     "ring-tensor": partial(ring, against="tensor", target="4 x, or 0.85 x fetch"),
     "ring-fetch": partial(ring, against="null", target="0.85 x"),
     "ring-thread": partial(ring, against="thread", target="-"),

@@ -150,28 +150,34 @@ def _array_begin(content: Buffer, start: int, end: int) -> int:
 
     -1 if there is no such header. ``start`` and ``end``: of the member in ``content``.
     """
-    head = bytes(content[start : min(start + 4096, end)])
+    head = bytes(content[start : start + 12])
     if len(head) < 12 or not head.startswith(b"\x93NUMPY"):
         return -1
-    wide = head[6] > 1
-    before = 12 if wide else 10
-    begin = before + int.from_bytes(head[8:before], "little")
-    match = _SHAPE.fullmatch(head, before, min(begin, len(head)))
+    before = 12 if head[6] > 1 else 10
+    begin = start + before + int.from_bytes(head[8:before], "little")
+    if begin > min(start + 4096, end):
+        return -1
+    size = _array_bytes(bytes(content[start + before : begin]))
+    return begin if size == end - begin else -1
+
+
+@lru_cache(maxsize=4096)
+def _array_bytes(header: bytes) -> int:
+    """The bytes of the array that the text of a plain npy header describes, -1 for any other.
+
+    It is kept, since arrays of one shape have the same header, and parsing costs more than reading.
+    """
+    match = _SHAPE.fullmatch(header)
     if match is None:
         return -1
     kind, shape = match.groups()
     try:
-        size = _item_bytes(kind)
+        size = np.dtype(kind.decode()).itemsize
     except TypeError:  # for example '<f3', which matches the pattern
         return -1
     for part in shape.replace(b" ", b"").split(b","):
         size *= int(part or b"1")
-    return start + begin if size == end - start - begin else -1
-
-
-@lru_cache
-def _item_bytes(descr: bytes) -> int:
-    return np.dtype(descr.decode()).itemsize
+    return size
 
 
 def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
