@@ -99,6 +99,7 @@ class FakeNvml(ModuleType):
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        self._asked(self.gpus[index], "handle")
         return self.gpus[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
@@ -119,6 +120,10 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> Any:
         self._asked(gpu, "utilization")
         return SimpleNamespace(gpu=gpu.busy, memory=0)
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> Any:
+        self._asked(gpu, "memory")
+        return SimpleNamespace(total=80 << 30, free=75 << 30, used=5 << 30)
 
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:
         self._asked(gpu, "clock")

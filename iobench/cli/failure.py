@@ -19,7 +19,7 @@ NEEDED = {
         *("crc32c", "cyclopts", "fsspec", "lz4", "numpy", "psutil", "pyarrow", "pydantic", "rich"),
         *("simplejpeg", "torch", "xxhash", "zstandard"),
     )
-} | {"yaml": "pyyaml"}
+} | {"pynvml": "nvidia-ml-py", "yaml": "pyyaml"}
 """What iobench can't do without: packages by the names of their modules."""
 
 SHARED_MEMORY = "/dev/shm"

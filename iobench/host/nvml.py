@@ -1,12 +1,12 @@
-"""What NVIDIA's driver counts on the GPUs of a job, by nvidia-ml-py, which is optional.
+"""What NVIDIA's driver counts on GPUs, those of a job and all of the host, by nvidia-ml-py.
 
-Source: NVML API reference (nvmlDeviceGetUtilizationRates, nvmlDeviceGetTotalEnergyConsumption,
-nvmlDeviceGetClockInfo, GPM functions) and the CUDA C++ Programming Guide (CUDA_VISIBLE_DEVICES).
+Source: NVML API reference (nvmlDeviceGetUtilizationRates, nvmlDeviceGetMemoryInfo,
+nvmlDeviceGetTotalEnergyConsumption, nvmlDeviceGetClockInfo, GPM functions) and the CUDA C++
+Programming Guide (CUDA_VISIBLE_DEVICES).
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.extras import install_command
 from ..record.host import DeviceUse
 
 INTERVAL_S = 0.5
@@ -116,21 +115,21 @@ class GpuWatch:
 
     def power_limit_w(self) -> float | None:
         """The limit of the first GPU's power; None if it does not tell."""
-        return self._of_first("nvmlDeviceGetPowerManagementLimit", 1e-3)
+        if self._nvml is None or not self._gpus:
+            return None
+        limit = _told(self._nvml, "nvmlDeviceGetPowerManagementLimit", self._gpus[0].handle)
+        return None if limit is None else limit * 1e-3
 
     def driver(self) -> str | None:
         """The version of the driver; None if it does not tell."""
-        if self._nvml is not None:
-            with suppress(self._nvml.NVMLError):
-                return _text(self._nvml.nvmlSystemGetDriverVersion())
-        return None
+        found = _told(self._nvml, "nvmlSystemGetDriverVersion") if self._nvml is not None else None
+        return None if found is None else _text(found)
 
     def close(self) -> None:
         """Release the driver. ``result`` stays as it is."""
         self.end()
         if self._nvml is not None:
-            with suppress(self._nvml.NVMLError):
-                self._nvml.nvmlShutdown()
+            _told(self._nvml, "nvmlShutdown")
         self._nvml = None
 
     def _open(self) -> None:
@@ -149,12 +148,11 @@ class GpuWatch:
             self._why = str(error)
 
     def _named(self, handle: Any) -> _Gpu:
-        gpu = _Gpu(handle, "", "")
-        with suppress(self._nvml.NVMLError):
-            gpu.uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
-        with suppress(self._nvml.NVMLError):
-            gpu.name = _text(self._nvml.nvmlDeviceGetName(handle))
-        return gpu
+        uuid, name = (
+            _text(_told(self._nvml, function, handle) or "")
+            for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName")
+        )
+        return _Gpu(handle, uuid, name)
 
     def _take(self) -> None:
         now = self._clock()
@@ -192,9 +190,8 @@ class GpuWatch:
             gpu.why["power_w"] = _refused(error)
 
     def _energy(self, gpu: _Gpu) -> float | None:
-        with suppress(self._nvml.NVMLError):
-            return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle))
-        return None
+        found = _told(self._nvml, "nvmlDeviceGetTotalEnergyConsumption", gpu.handle)
+        return None if found is None else float(found)
 
     def _gpm_sample(self, gpu: _Gpu) -> tuple[Any, float] | None:
         """A sample of GPM; None with the reason in ``gpu.why`` where the GPU has none."""
@@ -243,8 +240,7 @@ class GpuWatch:
 
     def _free(self, gpu: _Gpu) -> None:
         if gpu.gpm is not None and self._nvml is not None:
-            with suppress(self._nvml.NVMLError):
-                self._nvml.nvmlGpmSampleFree(gpu.gpm[0])
+            _told(self._nvml, "nvmlGpmSampleFree", gpu.gpm[0])
         gpu.gpm = None
 
     def _use(self, gpu: _Gpu) -> DeviceUse:
@@ -259,24 +255,47 @@ class GpuWatch:
             uuid=gpu.uuid, name=gpu.name, seconds=self.seconds, not_measured=missing, **means
         )
 
-    def _of_first(self, function: str, scale: float) -> float | None:
-        if self._nvml is not None and self._gpus:
-            with suppress(self._nvml.NVMLError):
-                return float(getattr(self._nvml, function)(self._gpus[0].handle)) * scale
-        return None
+
+class HostGpus:
+    """All GPUs of the host, whatever uses them; a host without NVIDIA's driver has none.
+
+    Open it after all forks: the driver's library does not survive one.
+    """
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._gpus: list[Any] = []
+        with suppress(NoGpusError):
+            self._nvml = load_nvml()
+            numbers = range(_told(self._nvml, "nvmlDeviceGetCount") or 0)
+            self._gpus = self._of_each("nvmlDeviceGetHandleByIndex", numbers)
+
+    def read(self) -> tuple[float | None, float | None]:
+        """(mean share of the time with a kernel running, bytes in use by all), None if unknown."""
+        rates = self._of_each("nvmlDeviceGetUtilizationRates", self._gpus)
+        memory = self._of_each("nvmlDeviceGetMemoryInfo", self._gpus)
+        busy, used = [each.gpu / 100 for each in rates], [float(each.used) for each in memory]
+        return sum(busy) / len(busy) if busy else None, sum(used) if used else None
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            _told(self._nvml, "nvmlShutdown")
+        self._nvml, self._gpus = None, []
+
+    def _of_each(self, function: str, asked: Sequence[Any]) -> list[Any]:
+        told = (_told(self._nvml, function, each) for each in asked)
+        return [each for each in told if each is not None]
 
 
 def load_nvml() -> Any:
     """The module ``pynvml`` of nvidia-ml-py, with the driver opened. Raises NoGpusError."""
+    import pynvml
+
     try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        raise NoGpusError(f"nvidia-ml-py is not installed: {install_command('gpu')}") from None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
         raise NoGpusError(f"NVIDIA's driver does not answer: {error}") from None
-    return nvml
+    return pynvml
 
 
 def visible(nvml: Any, environ: Mapping[str, str]) -> Sequence[Any]:
@@ -315,12 +334,17 @@ def _by_entry(nvml: Any, entry: str, every: Sequence[Any]) -> Any:
     if entry.isdecimal():
         return every[int(entry)] if int(entry) < len(every) else None
     if entry.startswith("MIG-"):
-        with suppress(nvml.NVMLError):
-            return nvml.nvmlDeviceGetHandleByUUID(entry)
-        return None
+        return _told(nvml, "nvmlDeviceGetHandleByUUID", entry)
     if entry.startswith("GPU-"):
         fits = [one for one in every if _text(nvml.nvmlDeviceGetUUID(one)).startswith(entry)]
         return fits[0] if len(fits) == 1 else None
+    return None
+
+
+def _told(nvml: Any, function: str, *about: Any) -> Any:
+    """What a function of NVML returns; None where the driver refuses it."""
+    with suppress(nvml.NVMLError):
+        return getattr(nvml, function)(*about)
     return None
 
 

@@ -14,7 +14,7 @@ import pytest
 from iobench.accelerate.recording import flops_per_sample, peak_of, work_of
 from iobench.base.errors import IobenchError, UsageError
 from iobench.base.processes import in_own_process
-from iobench.host.nvml import GpuWatch
+from iobench.host.nvml import GpuWatch, HostGpus
 from iobench.record.host import DeviceUse
 from iobench.record.training import Repetition
 from iobench.settings.workload import AcceleratorSpec
@@ -152,13 +152,24 @@ def test_gpus_of_different_kinds_need_a_known_order(monkeypatch: pytest.MonkeyPa
     assert watched(clock, CUDA_VISIBLE_DEVICES=TWO)[0][0].uuid == TWO
 
 
-def test_without_the_library_or_the_driver_there_is_a_reason(
+def test_without_the_driver_there_is_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, clock = fake(monkeypatch, driver=False)
     assert watched(clock) == ([], "NVIDIA's driver does not answer: Driver Not Loaded")
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "pip install" in watched(clock)[1]
+
+
+def test_all_gpus_of_the_host_count_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = frozenset({"handle"})
+    fakes = FakeGpu(ONE, busy=40), FakeGpu(TWO, busy=80), FakeGpu("GPU-3", refuses=refused)
+    nvml, _ = fake(monkeypatch, *fakes)
+    gpus = HostGpus()
+    assert gpus.read() == (pytest.approx(0.6), float(10 << 30))
+    gpus.close()
+    assert gpus.read() == (None, None)
+    assert nvml.counted.opened == 0
+    fake(monkeypatch, driver=False)
+    assert HostGpus().read() == (None, None)
 
 
 # Figures of a repetition

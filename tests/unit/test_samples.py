@@ -4,8 +4,6 @@ samples lie on the time axis of the steps.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -16,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from iobench.base.errors import IobenchError
-from iobench.host.resources import Gpus, interfaces
+from iobench.host.resources import interfaces
 from iobench.host.samples import Sampler, read_samples, write_samples
 from iobench.host.timeline import Columns
 from iobench.judge.figures.timeline import host_use
@@ -106,38 +104,6 @@ def test_interfaces_that_pass_on_the_bytes_of_others_count_once(tmp_path: Path) 
     (tmp_path / "eth0" / "device").mkdir()
     assert interfaces(tmp_path) == ["eth0"]
     assert interfaces(tmp_path / "missing") == []
-
-
-DRIVER = """
-typedef struct { unsigned gpu, memory; } Use;
-typedef struct { unsigned long long total, free, used; } Memory;
-int opened = 0;
-int nvmlInit_v2(void) { opened++; return 0; }
-int nvmlShutdown(void) { opened--; return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned number, void **device) {
-  *device = (void *) (0x7f0000000000 + number); return number == 2 ? 3 : 0;
-}
-int nvmlDeviceGetUtilizationRates(void *device, Use *use) {
-  use->gpu = device == (void *) 0x7f0000000000 ? 40 : 80; return 0;
-}
-int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) { memory->used = 5ULL << 30; return 0; }
-"""
-"""Three GPUs of 64-bit handles, one of which the driver refuses."""
-
-
-def test_gpus_are_asked_by_the_library_of_their_driver(tmp_path: Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("a compiler makes the library that stands for the driver's")
-    library = tmp_path / "libnvidia-ml.so.1"
-    (tmp_path / "driver.c").write_text(DRIVER)
-    make = [compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.c")]
-    subprocess.run(make, check=True, timeout=60)
-    gpus = Gpus(str(library))
-    assert gpus.read() == (pytest.approx(0.6), float(10 << 30))
-    gpus.close()
-    assert gpus.read() == (None, None)
 
 
 # Columns of numbers
