@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 T = TypeVar("T")
-Deed = Callable[..., M]
+Remote = Callable[..., M]
 """A method of what serves this host on the others, see ``member``."""
 
 CLOCKS_S = 5.0
@@ -59,17 +59,17 @@ class Peer:
             raise KeyboardInterrupt
         return message
 
-    def call(self, deed: Deed[object], *arguments: object) -> None:
+    def call(self, method: Remote[object], *arguments: object) -> None:
         """Have the host do something, whose ``answer`` comes later. Raises HostLostError."""
         self.calls += 1
-        body = to_text(arguments, arguments_of(deed))
-        self.wire.send(Message("call", deed.__name__, self.calls, body))
+        body = to_text(arguments, arguments_of(method))
+        self.wire.send(Message("call", method.__name__, self.calls, body))
 
-    def tell(self, deed: Deed[None], *arguments: object) -> None:
+    def tell(self, method: Remote[None], *arguments: object) -> None:
         """Have the host do something, which it does not answer; a lost host does nothing."""
-        body = to_text(arguments, arguments_of(deed))
+        body = to_text(arguments, arguments_of(method))
         with suppress(HostLostError):
-            self.wire.send(Message("tell", deed.__name__, body=body))
+            self.wire.send(Message("tell", method.__name__, body=body))
 
     def answer(self, kind: Any) -> Any:
         """The answer to the last call, of this type. Raises what was refused.
@@ -202,17 +202,17 @@ class Control:
         """What the clock of a host shows when that of this one shows ``at_ns``."""
         return self.peers[host - 1].clock.there(at_ns) if host else at_ns
 
-    def ask(self, deed: Deed[M], mine: Callable[[], M], *arguments: object) -> list[M]:
+    def ask(self, method: Remote[M], mine: Callable[[], M], *arguments: object) -> list[M]:
         """Have all other hosts do something, and do the same here, which ``mine`` does.
 
         All do it at the same time. Returns the results in the order of the hosts. Raises
         HostLostError, or the error of the first host that failed.
         """
         everyone = dict.fromkeys(range(len(self.meeting.hosts)), arguments)
-        return self.ask_each(deed, everyone, lambda *_: mine())
+        return self.ask_each(method, everyone, lambda *_: mine())
 
     def ask_each(
-        self, deed: Deed[M], asks: Mapping[int, tuple[object, ...]], mine: Callable[..., M]
+        self, method: Remote[M], asks: Mapping[int, tuple[object, ...]], mine: Callable[..., M]
     ) -> list[M]:
         """Have some hosts, by their numbers, do it, each with arguments of its own.
 
@@ -220,7 +220,7 @@ class Control:
         """
         others = {host: arguments for host, arguments in asks.items() if host}
         for host, arguments in others.items():
-            self.peers[host - 1].call(deed, *arguments)
+            self.peers[host - 1].call(method, *arguments)
         found: dict[int, M] = {}
         failure: IobenchError | None = None
         try:
@@ -230,7 +230,7 @@ class Control:
             failure = error
         for host in others:
             try:
-                found[host] = self.peers[host - 1].answer(result_of(deed))
+                found[host] = self.peers[host - 1].answer(result_of(method))
             except HostLostError:
                 raise
             except IobenchError as error:
@@ -239,10 +239,10 @@ class Control:
             raise failure
         return [found[host] for host in asks]
 
-    def tell(self, deed: Deed[None], *arguments: object) -> None:
+    def tell(self, method: Remote[None], *arguments: object) -> None:
         """Have all other hosts that are not lost do something that nobody waits for."""
         for peer in self.peers:
-            peer.tell(deed, *arguments)
+            peer.tell(method, *arguments)
 
     def say_bye(self, code: int, why: str = "") -> None:
         """End the run on all hosts that are not lost."""

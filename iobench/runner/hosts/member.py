@@ -47,7 +47,7 @@ from .meeting import Meeting, set_interface
 from .orders import Begin, Order, PhaseOrder, SaveOrder
 from .reads import HaveRead, LocalReads, ReadNow
 from .records import with_part
-from .serving import PlanOrder, Same, Served, arguments_of, deed, result_of, same_of
+from .serving import PlanOrder, Same, Served, arguments_of, remote, result_of, same_of
 from .wire import Error, Message
 
 PATIENCE_S = 30.0
@@ -176,8 +176,8 @@ class _Data:
 class Member:
     """Does what the first host of a meeting asks for, until it says goodbye.
 
-    A deed that fails is answered with its error. If the first host is lost, what was begun here
-    ends.
+    A remote call that fails is answered with its error. If the first host is lost, what was begun
+    here ends.
     """
 
     def __init__(self, meeting: Meeting, served: Served) -> None:
@@ -285,7 +285,7 @@ class Member:
             self.wire.close()  # the first host waits for that
             return
         act = getattr(type(self), message.what, None)
-        if message.kind not in ("call", "tell") or not getattr(act, "is_deed", False):
+        if message.kind not in ("call", "tell") or not getattr(act, "is_remote", False):
             raise HostLostError(f"{self.wire.name} has sent {message.kind} {message.what[:80]}")
         assert act is not None
         arguments = self.wire.read(message, arguments_of(act))
@@ -306,7 +306,7 @@ class Member:
         """Tell the first host something unasked. ``kind``: the type of the value."""
         self.wire.send(Message("report", what, body=to_text(value, kind)))
 
-    @deed
+    @remote
     def share(self, tasks: tuple[int, ...], seen: str) -> None:
         """Do these tasks, and report each result."""
         if (shared := self.served.shared) is None:
@@ -328,7 +328,7 @@ class Member:
 
     # Plans
 
-    @deed
+    @remote
     def open(self, number: int, order: PlanOrder) -> Same:
         """Make a plan; what the first host has made must be the same."""
         self.served.permitted.check(order)
@@ -336,12 +336,12 @@ class Member:
         self._add(number, plan.storage, plan)
         return same_of(plan)
 
-    @deed
+    @remote
     def use(self, number: int) -> None:
         """From now on, all is about this plan."""
         self._used = number
 
-    @deed
+    @remote
     def forget(self, number: int) -> None:
         """This plan is measured no more."""
         if number in self._known:
@@ -350,11 +350,11 @@ class Member:
             if number:
                 data.bench.plan.storage.close()
 
-    @deed
+    @remote
     def tried(self) -> list[Tried]:
         return list(self.data.bench.plan.tried)
 
-    @deed
+    @remote
     def prepare(self) -> None:
         """Prepare what a loader library needs, or learn what the tensors of a model must hold."""
         if self.served.loads is not None:
@@ -364,40 +364,40 @@ class Member:
 
     # What is asked of every host, however many ranks it has
 
-    @deed
+    @remote
     def read(self, order: ReadNow) -> HaveRead:
         return self.data.reads.read(order)
 
-    @deed
+    @remote
     def cache(self, what: Change, keys: tuple[str, ...]) -> CacheState:
         """Bring the page cache into a state for these objects, or for those that a plan reads."""
         return self.data.agent.cache(what, keys or cached_keys(self.data.bench.plan))
 
-    @deed
+    @remote
     def describe(self) -> Host:
         return self.data.agent.describe()
 
-    @deed
+    @remote
     def fetch_counter(self, keys: tuple[str, ...], direct: bool) -> FetchCounter:
         """For these objects, or for those that a plan reads."""
         return self.data.agent.fetch_counter(keys or self.data.bench.plan.keys, direct=direct)
 
-    @deed
+    @remote
     def mount(self) -> MountStats | None:
         return self.data.agent.mount_counters()
 
-    @deed
+    @remote
     def snapshot(self) -> None:
         """Take one, and keep it."""
         self.data.before = self.data.agent.snapshot()
 
-    @deed
+    @remote
     def used(self) -> Used | None:
         """What this host did since the last snapshot."""
         before = self.data.before
         return self.data.agent.used_since(before) if before is not None else None
 
-    @deed
+    @remote
     def text(self, key: str) -> str:
         """A short text at the place of the checkpoints."""
         assert self.served.saves is not None
@@ -405,7 +405,7 @@ class Member:
 
     # The ranks
 
-    @deed
+    @remote
     def begin(self, begin: Begin) -> None:
         """Start the ranks of this host."""
         barrier, order = None, begin.order
@@ -448,25 +448,25 @@ class Member:
         with rank_maker(self.served.saves, self.root, rendezvous) as make:
             return make
 
-    @deed
+    @remote
     def to_rank(self, rank: int, command: AnyCommand) -> None:
         """Send a command to a rank; its instants are on the clock of this host."""
         if self.ranks is not None:
             self._or_refused(lambda ranks: ranks.crew.send(rank, command))
 
-    @deed
+    @remote
     def stop(self) -> None:
         """Set the flag ``stopped`` of the ranks."""
         if self.ranks is not None:
             self.ranks.crew.stop()
 
-    @deed
+    @remote
     def hurry(self, ranks: list[int]) -> None:
         """Ask these ranks to send their last message now."""
         if self.ranks is not None:
             self.ranks.crew.hurry([rank for rank in ranks if rank in self.ranks.working])
 
-    @deed
+    @remote
     def end_ranks(self, grace_s: float) -> None:
         """End all ranks within this time, and keep their events for this host's part."""
         if self.ranks is None:

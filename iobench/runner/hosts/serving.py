@@ -1,6 +1,6 @@
 """What a host that is not the first one does for the first one, as far as its command permits it.
 
-The first host calls deeds: methods of ``Member``, by their names. Arguments, results and reports
+The first host calls methods of ``Member`` by their names. Arguments, results and reports
 are JSON, which is checked against the types that the method declares.
 
 What all hosts measure: before anything is done, they must be about to do the same. Then the first
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def deed(function: F) -> F:
+def remote(function: F) -> F:
     """Mark a method as one that the first host may call here."""
-    function.is_deed = True  # type: ignore[attr-defined]
+    function.is_remote = True  # type: ignore[attr-defined]
     return function
 
 
 @cache
 def arguments_of(function: Callable[..., object]) -> Any:
-    """The type of a deed's arguments, as a tuple."""
+    """The type of a remote method's arguments, as a tuple."""
     hints = get_type_hints(function, include_extras=True)
     return tuple[tuple(hint for name, hint in hints.items() if name != "return")]  # type: ignore[misc]
 
 
 @cache
 def result_of(function: Callable[..., object]) -> Any:
-    """The type of what a deed returns."""
+    """The type of what a remote method returns."""
     return get_type_hints(function, include_extras=True)["return"]
 
 

@@ -165,7 +165,7 @@ _INSTANTS = struct.Struct("!2q")
 class Message:
     """A message of one of these kinds.
 
-    ``call`` and ``tell`` are for the deed ``what`` of the other host (``member``), with its
+    ``call`` and ``tell`` are for the method ``what`` of the other host (``member``), with its
     arguments as ``body``. ``answer`` has its result, and ``refused`` an error. ``code`` is the
     number of the call that they belong to, so that nobody takes the answer of a call that he has
     given up for another one. It is 0 in what is said unasked: the error of a rank, which has ended.
