@@ -94,11 +94,12 @@ def test_dies_and_leaves_a_process():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_no_test_keeps_the_others_waiting(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     (tmp_path / "test_stuck.py").write_text(STUCK)
     command = f"{sys.executable} -m pytest -n 1 -p tests.limits -c {pytestconfig.inipath}"
     command += f" --rootdir {tmp_path} -o timeout=1 -o faulthandler_timeout=5 {tmp_path}"
-    found = subprocess.run(command.split(), stdout=subprocess.PIPE, timeout=50, check=False)
+    found = subprocess.run(command.split(), stdout=subprocess.PIPE, timeout=200, check=False)
     assert b" 3 failed" in found.stdout, found.stdout.decode()
 
 
