@@ -16,6 +16,7 @@ from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, mov
 from .user_loader import (
     BESIDE_TRAINING,
     IN_TURNS,
+    LOOK_AT_START,
     MIN_HELD_BACK,
     MOST_OF_MAKING,
     MOST_OF_WAITS,
@@ -401,6 +402,17 @@ def first_batches(evidence: Evidence) -> Effect | None:
     keep = "set persistent_workers=True in the DataLoader, and " if anew else ""
     cheaper = "make each batch cheaper, so that the first ones of an epoch are there sooner"
     return bringing(gain, do=f"{keep}{cheaper}", **facts)
+
+
+@advised("first-batches", change="{do}", basis="{because}")
+def faster_start(evidence: Evidence) -> Effect | None:
+    """What a loader of the user's own takes before its first read, where no rate has it."""
+    if evidence.start is None:
+        return None
+    seconds, share, of_workers = evidence.start
+    because = f"{format_duration(seconds)} before its first read: {format_percent(share)} of it"
+    do = KEEP_WORKERS if of_workers else LOOK_AT_START
+    return bringing(None, do=do, because=f"each whole epoch takes {because}")
 
 
 def _filled(evidence: Evidence) -> Effect:

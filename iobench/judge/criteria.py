@@ -376,10 +376,11 @@ def _behind_the_fill(case: Case) -> Decision | None:
         return None
     if cached := cached_reads_are_slowest(known):
         return Decision(bottleneck="undecided", reason=cached)
-    lowest = known.ceilings[known.lowest]
+    ceiling = known.ceilings[known.lowest]
+    lowest = max(ceiling, evidence.after_start)
     fill, rest = lowest / measured, demand / lowest
     enough = lowest >= evidence.required * demand
-    if enough or fill < 1 - NOISE or fill > rest * (1 + FEW_ROUNDS):
+    if enough or ceiling < (1 - NOISE) * measured or fill > rest * (1 + FEW_ROUNDS):
         return None
     return Decision(
         bottleneck=known.lowest,

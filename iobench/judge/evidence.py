@@ -17,7 +17,7 @@ from ..record.training import MeasuredBy, TrainingRun
 from ..record.verdict import Estimate, RunCurve, Stage
 from ..settings.workload import Subject
 from .again import NEW, JobAgain
-from .figures.ablations import is_told
+from .figures.ablations import interval, is_told
 from .figures.ranktime import Shares
 from .figures.rates import Lasting
 from .statistics import NOISE
@@ -114,7 +114,10 @@ class Evidence:
     starting: float | None = None  # share of the time in which a user's workers started
     later: LaterEpochs | None = None  # of a user's loader, if its first epoch waited far longer
     again: Callable[[], JobAgain] = JobAgain  # how the job is done again
+    # of the batches after the fill, the smallest share that can't have been made during it
+    made_after: float = 0.0
     relief: float = 1.0  # how many times as fast the storage seems behind a local cache
+    start: StartLeftOut | None = None  # of each epoch of a user's loader, where no rate has it
     repeated: str = ""  # that the user's loader delivers samples more than once in an epoch
 
     @property
@@ -156,6 +159,12 @@ class Evidence:
             if rate is not None
         ]
         return min(known, default=None)
+
+    @property
+    def after_start(self) -> float:
+        """What the run delivered after the fill of its epochs, without batches made during it."""
+        gain = self.gains.get("fill")
+        return (self.measured or 0.0) * self.made_after * interval(gain)[0] if gain else 0.0
 
     @property
     def serial(self) -> float | None:
@@ -269,6 +278,17 @@ class LaterEpochs(NamedTuple):
     epochs: int
     first: float
     waiting: float
+
+
+class StartLeftOut(NamedTuple):
+    """What each epoch of a user's loader takes before its first read, and no rate has.
+
+    ``share``: of a whole epoch, with this time. ``of_workers``: most of it starts workers.
+    """
+
+    seconds: float
+    share: float
+    of_workers: bool
 
 
 class TooShort(NamedTuple):

@@ -25,7 +25,7 @@ from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reques
 from .figures.ranktime import shares_of
 from .figures.rates import Lasting, lasting
 from .statistics import NOISE
-from .user_loader import repeated
+from .user_loader import repeated, start_left_out
 from .watched import CLEAR, MOST
 
 CHECKED = "iobench-check-"
@@ -66,6 +66,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
     costs, cores = _cpu_costs(doc, size), effective_cores(doc)
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
+    epochs = max([1, *(len(each.epochs) for each in done)])
     data, curve = doc.job.dataset, doc.job.curve
     shares, cut = shares_of(doc.job.repetitions), cut_by_budget(doc)
     lasts = _what_lasts(doc, done, fill=(shares.fill or 0.0) if cut else 0.0)
@@ -121,6 +122,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         in_flight=float(run_reads_in_flight(doc)),
         requests_per_batch=run_requests_per_batch(doc),
         cached=served_by_cache(doc),
+        made_after=_made_after_fill(doc, (_rank_steps(doc, done) or 0.0) / epochs),
         relief=relief(doc),
         unsteady=_unsteady(done),
         own=loader.user if doc.job.subject.users else None,
@@ -129,6 +131,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         watched=loader_waits(doc),
         starting=_starting(done, loader.user) if doc.job.subject.users else None,
         later=_later_epochs(done[-1]) if done and doc.job.subject.users else None,
+        start=start_left_out(doc, cut=cut),
         again=partial(job_again, doc),
         repeated=several.evidence if (several := repeated(doc)) is not None else "",
     )

@@ -174,13 +174,14 @@ def demanded(evidence: Evidence) -> float | None:
 def possible(evidence: Evidence, stage: str) -> float | None:
     """The largest factor of a change of a stage: the accelerators have all that they demand.
 
-    Without the fill, the run has the rate of its lowest ceiling at most: batches that are read
-    during the fill count in what its events tell, as if they had been read after it.
+    Without the fill, the run has the rate of its lowest ceiling at most, or that which it had after
+    it: batches that are read during the fill count in what its events tell, as if they had been
+    read after it.
     """
     most, limit = demanded(evidence), limit_of(evidence, {})
     if stage != "fill" or limit is None or not evidence.measured:
         return most
-    reached = limit[1] / evidence.measured
+    reached = max(limit[1], evidence.after_start) / evidence.measured
     return reached if most is None else min(most, reached)
 
 

@@ -46,7 +46,7 @@ def sentence(
 
     ``slow``: the hosts, of several, that are slower than the others.
     """
-    parts = [*_state(evidence, decision, found), *_later_epochs(evidence)]
+    parts = [*_state(evidence, decision, found), *_starts(evidence), *_later_epochs(evidence)]
     parts += awaited(evidence, found, slow)
     parts += _feeds(evidence, decision, found.fed)
     saves = evidence.job.saves
@@ -131,6 +131,17 @@ def _state(evidence: Evidence, decision: Decision, found: Verdict) -> list[str]:
         return [f"{accelerators} {busy} {is_are} the bottleneck all the same: {why}"]
     what = _subject(evidence, decision, found)
     return [f"{what} {_starves(evidence, decision)} {accelerators} {busy}"]
+
+
+def _starts(evidence: Evidence) -> list[str]:
+    """What an epoch of a user's loader takes before its first read, if no rate has that."""
+    if evidence.start is None:
+        return []
+    seconds, share, _ = evidence.start
+    return [
+        f"each epoch also takes {format_duration(seconds)} before its first read, "
+        f"{format_percent(share)} of a whole epoch, which these figures leave out"
+    ]
 
 
 def _later_epochs(evidence: Evidence) -> list[str]:

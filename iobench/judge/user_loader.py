@@ -15,6 +15,7 @@ from statistics import median
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..record.job import UserFacts
 from ..record.run import Finding, TrainingRecord
+from .evidence import StartLeftOut
 from .promise import shown
 
 MIN_WAIT = 0.05
@@ -37,6 +38,9 @@ MIN_HELD_BACK = 0.25
 
 MIN_SPAWN = 0.05
 """Share of an epoch that the start of its workers may take."""
+
+MOST_OF_START = 0.5
+"""Share of what an epoch takes before its first read, above which the start of workers is it."""
 
 MIN_COPIED = 64 << 20
 """Bytes of its own by which each worker may grow."""
@@ -171,9 +175,9 @@ def _tested(doc: TrainingRecord) -> str:
 
 def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
     walls = [each.wall_s for each in doc.job.repetitions if each.wall_s]
-    ready = facts.usual_start_s
-    if not walls or ready is None:
-        return
+    ready, lasting = facts.usual_start_s, doc.job.workload.loader.persistent_workers
+    if not walls or ready is None or (lasting and not doc.job.subject.watched):
+        return  # workers that stay start once in a training, which is in no rate
     starts = max(1, doc.job.workload.epochs)
     if facts.worker_starts is not None:
         starts = min(starts, facts.worker_starts)  # workers may live on from epoch to epoch
@@ -188,8 +192,39 @@ def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
             level="info",
             evidence=f"the start of {counted(facts.workers, 'worker')} by {method} takes "
             f"{format_duration(ready)}, {format_percent(min(1.0, share))} of the time in all",
-            remedy=f"set persistent_workers=True, or {less}",
+            remedy=less if lasting else f"set persistent_workers=True, or {less}",
         )
+
+
+def start_left_out(doc: TrainingRecord, *, cut: bool) -> StartLeftOut | None:
+    """The start of each epoch, where no rate has it and it is a considerable part; else None.
+
+    A run of one epoch leaves out what its loader takes to begin, unless its workers start anew in
+    each. ``cut``: a budget cut the epochs, and the verdict leaves out all before the first batch.
+    """
+    facts, subject = doc.job.loader.user, doc.job.subject
+    done = [each for each in doc.job.repetitions if each.complete and each.epochs and each.wall_s]
+    several = bool(done) and len(done[0].epochs) > 1
+    if facts is None or subject.watched or not (cut or not (several or subject.anew)):
+        return None
+    starts = [epoch.startup_s for each in done for epoch in each.epochs[several:]]
+    known = [each for each in starts if each is not None]
+    if not known:
+        return None
+    before = median(known)
+    seconds = before if several or subject.anew else before - (facts.usual_start_s or 0.0)
+    made = median(each.samples / len(each.epochs) for each in done)
+    times = max(1.0, (doc.job.dataset.in_epoch or 0) / made) if made else 1.0
+    rest = max(0.0, median((each.wall_s or 0.0) / len(each.epochs) for each in done) - before)
+    share = seconds / (seconds + rest * times) if seconds > 0 else 0.0
+    workers_s = (facts.usual_start_s or 0.0) if subject.anew else 0.0
+    mostly = workers_s >= MOST_OF_START * seconds
+    return StartLeftOut(seconds, share, of_workers=mostly) if share > MIN_SPAWN else None
+
+
+LOOK_AT_START = (
+    "look at what the sampler and the loader do when an iteration begins, such as sorting"
+)
 
 
 def _start(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
@@ -199,7 +234,7 @@ def _start(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
         if not starts or not each.wall_s:
             return
         unseen = ""
-        if len(each.epochs) < 2:
+        if len(each.epochs) < 2 and not doc.job.subject.anew:
             unseen = (
                 ": no rate of a run of one epoch has that time, and a training waits for it in each"
             )
@@ -210,8 +245,7 @@ def _start(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
                 level="warning",
                 evidence=f"an epoch takes {format_duration(before)} before its first read, beside "
                 f"the start of workers{unseen}",
-                remedy="look at what the sampler and the loader do when an iteration begins, such "
-                "as sorting; iobench.watch counts that time as a wait",
+                remedy=f"{LOOK_AT_START}; iobench.watch counts that time as a wait",
             )
 
 

@@ -293,6 +293,10 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
     if evidence.repeated:
         # What the loader costs is that of a loader that does too much.
         return [Advice(change=EACH_ONCE, basis=evidence.repeated)]
+    if evidence.start is not None:
+        start = [each for each in [advice_of(host.faster_start, evidence)] if each is not None]
+        rest = advise(replace(evidence, start=None), decision, bound)
+        return [*start, *(each for each in rest if each.id not in ("none", "first-batches"))]
     if decision.bottleneck == "accelerator":
         only = watched_nothing if evidence.watched else host.nothing
         return [each for each in [advice_of(only, evidence)] if each is not None]

@@ -512,8 +512,10 @@ class TrainingRun(Record):
     @property
     def subject(self) -> Subject:
         """The loader that was measured."""
-        kind = self.loader.kind or self.workload.loader.kind
-        return subject_of(kind, watched=self.watched is not None)
+        settings = self.workload.loader
+        anew = self.workers > 0 and settings.persistent_workers is False
+        kind = self.loader.kind or settings.kind
+        return subject_of(kind, watched=self.watched is not None, anew=anew)
 
     @property
     def workers(self) -> int:

@@ -51,12 +51,14 @@ class Subject:
     ``reads_itself``: it opens the files, so that iobench's reader has no part in a run: no direct
     IO, no reads ahead, no count of its reads, and no setting of the reader moves it.
     ``users``: the user's own code makes it, and decides what an epoch is and how many workers there
-    are. ``watched``: iobench does not run it, so it runs once, as it is.
+    are. ``anew``: of these, its workers start in each epoch again. ``watched``: iobench does not
+    run it, so it runs once, as it is.
     """
 
     kind: str
     reads_itself: bool = True
     users: bool = False
+    anew: bool = False
     watched: bool = False
 
     @property
@@ -83,12 +85,13 @@ OWN = Subject(kind=OWN_LOADER, reads_itself=False)
 """iobench's own loader."""
 
 
-def subject_of(kind: str | None, *, watched: bool = False) -> Subject:
+def subject_of(kind: str | None, *, watched: bool = False, anew: bool = False) -> Subject:
     """The loader of this kind; None: iobench's own. One that is watched is the user's."""
     kind = USER_LOADER if watched else kind or OWN_LOADER
     if kind == OWN_LOADER:
         return OWN
-    return Subject(kind=kind, users=kind == USER_LOADER, watched=watched)
+    users = kind == USER_LOADER
+    return Subject(kind=kind, users=users, anew=users and anew, watched=watched)
 
 
 MAX_CONCURRENCY = 256
@@ -312,7 +315,7 @@ class LoaderSpec(Strict):
     @property
     def subject(self) -> Subject:
         """The loader that these settings name."""
-        return subject_of(self.kind)
+        return subject_of(self.kind, anew=self.workers > 0 and not self.persistent_workers)
 
     def own(self) -> LoaderSpec:
         """These settings for iobench's own loader, without those of another one."""

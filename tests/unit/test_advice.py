@@ -124,8 +124,9 @@ def test_no_promise_exceeds_what_the_accelerators_demand(stage: str, gain: Any) 
 
 def test_longer_epochs_are_promised_no_more_than_the_storage_delivers() -> None:
     """200 samples/s, 6.5 times as many by the events without the fill; the storage has 800."""
-    rates = {"storage_raw": 800, "fetch": 800}
-    found = verdict_on(rates=rates, measured=200, au=0.1, ablations=without(fill=(6.0, 7.0)))
+    rates, short = {"storage_raw": 800, "fetch": 800}, {"steps": 44}
+    more = {"measured": 200, "au": 0.1, "ablations": without(fill=(6.0, 7.0))}
+    found = verdict_on(rates=rates, repetition=short, **more)
     assert found.bottleneck == "fill"
     [longer] = [each for each in found.advice if each.id == "longer-epochs"]
     assert (longer.predicted_gain, longer.at_most) == (pytest.approx(4.0), True)

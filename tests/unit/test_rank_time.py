@@ -117,14 +117,21 @@ def test_the_parts_add_up_to_the_wall_time(startup_s: float, **how: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "later_s", "busy"),
-    [("user", 3.0, 1 / 4), ("user", 0.0, 1.0), ("iobench", 3.0, 1.0)],
+    ("kind", "anew", "later", "busy"),
+    [
+        ("user", True, [3.0, 3.0], 1 / 4),
+        ("user", False, [0.0, 0.0], 1.0),
+        ("iobench", False, [3.0, 3.0], 1.0),
+        ("user", True, [], 1 / 4),  # the next epoch would start workers, too
+        ("user", False, [], 1.0),
+        ("iobench", True, [], 1.0),
+    ],
 )
 def test_what_a_loader_of_the_users_takes_before_each_epoch_counts(
-    kind: str, later_s: float, busy: float
+    kind: str, anew: bool, later: list[float], busy: float
 ) -> None:
     """Workers that stay, and process creation of iobench's own loader, come once or not at all."""
-    starts = [3.0, later_s, later_s]
+    starts = [3.0, *later]
     rows = [
         {"epoch": epoch, "step": 0, "wait": start, "busy": 1} for epoch, start in enumerate(starts)
     ]
@@ -136,7 +143,8 @@ def test_what_a_loader_of_the_users_takes_before_each_epoch_counts(
             for epoch, start in enumerate(starts)
         ],
     )
-    found = repetition_metrics(build_events(rows), context, subject=subject_of(kind))
+    subject = subject_of(kind, anew=anew)
+    found = repetition_metrics(build_events(rows), context, subject=subject)
     assert found.accelerator_utilization_sustained == pytest.approx(busy)
     assert [each.startup_s for each in found.epochs] == starts
 

@@ -13,8 +13,8 @@ import torch
 import iobench
 from iobench.base.errors import IobenchError, UsageError
 from iobench.host.timeline import read_events
-from iobench.judge.user_loader import user_findings
-from iobench.record.job import LoaderFacts, UserFacts
+from iobench.judge.user_loader import start_left_out, user_findings
+from iobench.record.job import DatasetFacts, LoaderFacts, UserFacts
 from iobench.record.run import EVENTS_FILE, load_training
 from iobench.record.training import Epoch, Repetition
 from iobench.runner.messages import Tried
@@ -279,6 +279,31 @@ def test_findings_by_name(facts: dict[str, Any], rules: list[str]) -> None:
 
     assert found("user", UserFacts(**facts)) == rules
     assert found("iobench", None) == []
+
+
+@pytest.mark.parametrize(
+    ("persistent", "samples", "share"),
+    [
+        (False, 1000, None),  # the rates have the start, since the next epoch has it again
+        (True, 1000, 0.5),  # 6 s beside the 2 s in which workers start once, and 6 s of samples
+        (True, 2000, 1 / 3),  # the run made half of an epoch
+    ],
+)
+def test_a_start_that_no_rate_has_is_told_with_its_share_of_a_whole_epoch(
+    persistent: bool, samples: int, share: float | None
+) -> None:
+    user = UserFacts(workers=2, worker_ready_s=2.0)
+    loader = {"workers": 2, "persistent_workers": persistent}
+    epoch = Epoch(epoch=0, startup_s=8.0, startups_s=[8.0])
+    doc = build_run(workload={"loader": loader}).with_job(
+        loader=LoaderFacts(kind="user", workers=2, user=user),
+        dataset=DatasetFacts(samples=samples),
+        repetitions=[Repetition(seed=1, accelerators=1, samples=1000, wall_s=14.0, epochs=[epoch])],
+    )
+    found = start_left_out(doc, cut=False)
+    assert found == (None if share is None else (6.0, pytest.approx(share), False))
+    rules = [each.rule for each in user_findings(doc)]
+    assert ("user.spawn_cost" in rules) is not persistent
 
 
 @pytest.mark.parametrize(("method", "less"), [("fork", "worker_init_fn"), ("spawn", "to send")])

@@ -102,8 +102,12 @@ def starts_left_out(epochs: Sequence[Epoch], subject: Subject) -> list[Epoch]:
 
     That is process creation, which is no part of the data path. But a user's loader that starts its
     workers in each epoch, or sorts, does so in a training, too: of several epochs, only what the
-    first one takes longer than the others is left out.
+    first one takes longer than the others is left out. Of a single one, nothing is left out where
+    workers would start anew in the next one.
     """
+    counted = [each.model_copy(update={"startup_s": None, "startups_s": []}) for each in epochs]
+    if len(epochs) == 1 and subject.anew:
+        return counted
     if not subject.users or len(epochs) < 2:
         return list(epochs)
     first, *later = epochs
@@ -119,7 +123,7 @@ def starts_left_out(epochs: Sequence[Epoch], subject: Subject) -> list[Epoch]:
     alone = once(first.startup_s, [each.startup_s for each in later])
     return [
         first.model_copy(update={"startup_s": alone, "startups_s": begins}),
-        *(each.model_copy(update={"startup_s": None, "startups_s": []}) for each in later),
+        *counted[1:],
     ]
 
 
