@@ -73,7 +73,7 @@ coverage: setup gcc strace ganesha slurm chromium  ## which branches the tests t
 check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
-	$(BIN)/mypy --strict
+	$(BIN)/mypy --strict --num-workers 2
 
 bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fio and plain peers, and DLIO=PATH (an hour)
 	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import multiprocessing.util
 import os
 import re
@@ -19,6 +20,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from iobench.cli import live
 from iobench.record.manifest import Manifest
 from iobench.storage.local.uring import refused
 from tests import limits
@@ -45,8 +47,11 @@ def pytest_sessionstart() -> None:
 
     The path of such a socket may have 107 bytes. The temporary folder of a test is longer on a
     worker of xdist, and a loader worker that can't make its socket sends no batch, ever.
+
+    A command that takes long on a busy machine shows no progress here: tests read what it says.
     """
     multiprocessing.util.get_temp_dir()
+    live.QUIET_S = math.inf
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
 from tests.servers.process import missing
 
 if TYPE_CHECKING:  # processes that run other tests read this file, too
+    from playwright.sync_api import Browser
+
     from tests.browser.pages import Opened
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Debian's browser. It ends with the module: playwright keeps an event loop in this thread."""
+    from playwright.sync_api import sync_playwright
+
     program = shutil.which("chromium")
     if program is None:
         missing("chromium (apt-get install chromium)")

@@ -279,19 +279,19 @@ print("end")
 """
 
 SCRIPTS = {
-    "read ahead": "num_workers=0, reader={'engine': 'threads', 'concurrency': 16}",
+    "read-ahead": "num_workers=0, reader={'engine': 'threads', 'concurrency': 16}",
     "io_uring": "num_workers=0, reader={'engine': 'io_uring', 'concurrency': 16}",
-    "by workers": "num_workers=2",
-    "by threads": "loader={'workers': 2, 'transport': 'thread'}, collate='list'",
-    "by a library": "loader={'kind': 'torch-map', 'workers': 0}",
+    "by-workers": "num_workers=2",
+    "by-threads": "loader={'workers': 2, 'transport': 'thread'}, collate='list'",
+    "by-a-library": "loader={'kind': 'torch-map', 'workers': 0}",
 }
 
 
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param("by workers"),
-        *(pytest.param(way, marks=pytest.mark.nightly) for way in SCRIPTS if way != "by workers"),
+        pytest.param("by-workers"),
+        *(pytest.param(way, marks=pytest.mark.nightly) for way in SCRIPTS if way != "by-workers"),
     ],
 )
 def test_a_script_that_ends_with_an_iterator_in_use_says_nothing(

@@ -33,8 +33,8 @@ _SOME = {  # what an ordinary run tries of the slower verbs; together they meet 
     "run": ("write-error", "killed"),
     "run-with-saves": ("killed",),
     "sweep": ("full-disk", "no-permission", "killed", "clock-ahead"),
-    "checkpoint-stream": ("rename-error", "killed", "clock-back"),
-    "checkpoint-torch": ("sync-error", "short-write", "killed"),
+    "checkpoint-stream": ("rename-error", "killed"),
+    "checkpoint-torch": ("sync-error", "short-write", "killed", "clock-back"),
     "s3-generate": ("request-reset", "answers-reset"),
     "s3-checkpoint": ("answer-reset", "requests-reset"),
 }
