@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base.errors import LostRankError, UsageError
+from ..base.errors import LostRankError, UsageError, first_line
 
 TIMEOUT_S = 300.0
 """How long a rank waits for the others: one of them may still compile the model."""
@@ -109,8 +109,7 @@ class GradientExchange:
             if not isinstance(error, dist.DistError) and "gloo" not in str(error):
                 raise
             raise LostRankError(
-                "a rank lost the others while gradients were exchanged: "
-                + str(error).strip().splitlines()[0],
+                f"a rank lost the others while gradients were exchanged: {first_line(error)}",
                 remedy="see the kernel log for out-of-memory kills",
             ) from error
 

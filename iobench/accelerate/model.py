@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..base.errors import IobenchError, NoMemoryError, UsageError
+from ..base.errors import IobenchError, NoMemoryError, UsageError, first_line
 from ..settings.accelerator import StepFacts
 from ..settings.workload import AcceleratorSpec
 from .base import RankPlace, Samples, StepTime, device_of_rank
@@ -236,7 +236,7 @@ class ModelAccelerator:
                     remedy="use a smaller batch_size, accelerator.precision=bfloat16, or another "
                     "model: iobench list networks",
                 ) from error
-            what = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            what = first_line(error)
             if self._spec.compile:
                 raise IobenchError(
                     f"the model '{self._spec.model}' can't be compiled or trained: {what}",

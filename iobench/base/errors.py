@@ -90,6 +90,11 @@ def in_option(name: str, parse: Callable[[str], T], text: str) -> T:
         raise rebuilt(error, f"{name}: {error.what}") from None
 
 
+def first_line(error: BaseException, limit: int = 200) -> str:
+    """The first line of a library's error, as far as it is shown; its kind if it has no text."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip()[:limit]
+
+
 def kept_in(error: IobenchError, directory: object) -> IobenchError:
     """The error, which also says where the record is of what was done before."""
     told = f"what was measured until then is in {directory}"

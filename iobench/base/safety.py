@@ -160,7 +160,7 @@ def remove_exactly(
         finally:
             os.close(fd)
         if not dry_run and folders("") and not walk.foreign and not os.listdir(root):
-            removed = _removed(root)
+            removed = removed_empty(root)
     except OSError as error:
         raise StorageError(
             f"cannot remove {error.filename or root}: {error.strerror}",
@@ -258,8 +258,8 @@ def mount_of(place: int | Path) -> Mount:
     return os.fstat(place).st_dev, number
 
 
-def _removed(folder: Path) -> bool:
-    """Whether an empty folder could be removed; another process may just have used it."""
+def removed_empty(folder: Path) -> bool:
+    """Remove a folder if it is empty; whether it was, as another process may just have used it."""
     try:
         folder.rmdir()
     except OSError:

@@ -23,7 +23,14 @@ from torch.distributed.checkpoint.state_dict_saver import (
     save,
 )
 
-from ..base.errors import CheckpointError, IobenchError, NoRoomError, StorageError, UsageError
+from ..base.errors import (
+    CheckpointError,
+    IobenchError,
+    NoRoomError,
+    StorageError,
+    UsageError,
+    first_line,
+)
 from ..storage.base import exists
 from .base import Job, State
 from .catalog import CheckpointTarget
@@ -257,5 +264,4 @@ def _raise_write_error(error: BaseException, target: CheckpointTarget) -> None:
         raise cannot_write(
             Path(str(getattr(cause, "filename", None) or folder / METADATA)), cause
         ) from error
-    line = (str(cause).splitlines() or [type(cause).__name__])[0][:200]
-    raise StorageError(f"cannot write {target.url}: {line}") from error
+    raise StorageError(f"cannot write {target.url}: {first_line(cause)}") from error

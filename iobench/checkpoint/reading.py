@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
-from ..base.errors import CheckpointError, IobenchError, StorageError
+from ..base.errors import CheckpointError, IobenchError, StorageError, first_line
 from ..base.limits import header_limit
 from ..storage.base import Cached, innermost
 from ..storage.files import ReadWindow, Seekable
@@ -132,7 +132,3 @@ def read_errors(where: str) -> Iterator[None]:
         ) from error
     except BaseException as error:  # torch.distributed's CheckpointException is not an Exception
         raise corrupt(where, first_line(error)) from error
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..base.errors import CheckpointError, IobenchError, StorageError
+from ..base.errors import CheckpointError, IobenchError, StorageError, first_line
 from ..base.pagecache import unwritten_bytes
 from ..storage.base import exists
 from .base import Job, Pending, Restored, Saved, State
@@ -21,7 +21,7 @@ from .catalog import CheckpointTarget
 from .leaves import SHARED, check_fits, is_shared, leaves, state_checksums
 from .leaves import verify as verify_state
 from .manifest import RankPart
-from .reading import first_line, own_part, read_errors
+from .reading import own_part, read_errors
 
 log = logging.getLogger(__name__)
 

@@ -86,25 +86,25 @@ def diff(before: Snapshot, after: Snapshot) -> Resources:
     """
     wall = after.monotonic_s - before.monotonic_s
     device = after.device if before.device == after.device else None
-    total = _minus(after.cpu_total_s, before.cpu_total_s)
-    busy = _minus(after.cpu_busy_s, before.cpu_busy_s)
+    total = minus(after.cpu_total_s, before.cpu_total_s)
+    busy = minus(after.cpu_busy_s, before.cpu_busy_s)
     found: dict[str, int | float | str | None] = {
-        "throttled_periods": _minus(after.throttled_periods, before.throttled_periods),
-        "throttled_s": _minus(after.throttled_s, before.throttled_s),
+        "throttled_periods": minus(after.throttled_periods, before.throttled_periods),
+        "throttled_s": minus(after.throttled_s, before.throttled_s),
         "device": device,
         "device_read_bytes": None,
         "device_write_bytes": None,
         "device_busy": None,
-        "io_pressure_s": _minus(after.io_pressure_s, before.io_pressure_s),
-        "io_pressure_full_s": _minus(after.io_pressure_full_s, before.io_pressure_full_s),
+        "io_pressure_s": minus(after.io_pressure_s, before.io_pressure_s),
+        "io_pressure_full_s": minus(after.io_pressure_full_s, before.io_pressure_full_s),
         "cpu_busy": min(1.0, busy / total) if busy is not None and total else None,
         "own_cpu_s": after.own_cpu_s - before.own_cpu_s,
         "children_cpu_s": after.children_cpu_s - before.children_cpu_s,
     }
     if device is not None:
-        found["device_read_bytes"] = _minus(after.device_read_bytes, before.device_read_bytes)
-        found["device_write_bytes"] = _minus(after.device_write_bytes, before.device_write_bytes)
-        in_flight = _minus(after.device_busy_s, before.device_busy_s)
+        found["device_read_bytes"] = minus(after.device_read_bytes, before.device_read_bytes)
+        found["device_write_bytes"] = minus(after.device_write_bytes, before.device_write_bytes)
+        in_flight = minus(after.device_busy_s, before.device_busy_s)
         if in_flight is not None and wall > 0:
             found["device_busy"] = min(1.0, in_flight / wall)
     missing = {
@@ -194,7 +194,7 @@ def _nfs(path: Path | str) -> nfs.MountStats | None:
     return nfs.read(mount.point) if mount and mount.fs_type in NFS else None
 
 
-def _minus(after: float | None, before: float | None) -> float | None:
+def minus(after: float | None, before: float | None) -> float | None:
     """None where either is missing, and where a counter began anew in between."""
     return None if after is None or before is None or after < before else after - before
 

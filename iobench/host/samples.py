@@ -17,7 +17,7 @@ from ..record.arrow import number_column, numbers, text_column
 from ..record.host import GAUGES, SAMPLE_COLUMNS
 from ..record.run import FileDigest
 from .nvml import GpuWatch
-from .resources import HostCounters
+from .resources import HostCounters, minus
 from .tables import damage, read_table, write_table
 from .timeline import Columns
 
@@ -109,7 +109,7 @@ class Sampler:
             "start_ns": self._last_ns - self._began_ns,
             "wall_ns": now_ns - self._last_ns,
         }
-        row |= {name: _minus(now.get(name), self._last.get(name)) for name in _COUNTED}
+        row |= {name: _number(minus(now.get(name), self._last.get(name))) for name in _COUNTED}
         row |= {name: _number(now.get(name)) for name in GAUGES}
         self._rows.append(row)
         self._last_ns, self._last = now_ns, now
@@ -187,11 +187,6 @@ def read_samples(path: Path) -> Columns:
         }
         found["phase"] = np.array(table["phase"].to_pylist(), dtype=object)
     return found
-
-
-def _minus(after: float | None, before: float | None) -> float:
-    """NaN where either is missing, and where a counter began anew in between."""
-    return float("nan") if after is None or before is None or after < before else after - before
 
 
 def _number(value: float | None) -> float:

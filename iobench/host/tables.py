@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..base.errors import IobenchError
+from ..base.errors import IobenchError, first_line
 from ..base.limits import check_plausible
 from ..record.arrow import number_column, numbers
 from ..record.run import FileDigest, digest_of
@@ -97,9 +97,9 @@ def damage(path: Path, what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise IobenchError(f"no {what} at {path}") from None
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
         raise IobenchError(
-            f"cannot read the {what} {path}: {reason}", remedy="the file is damaged; run again"
+            f"cannot read the {what} {path}: {first_line(error)}",
+            remedy="the file is damaged; run again",
         ) from error
 
 

@@ -231,7 +231,7 @@ def _sentence(name: str, told: float, found: float) -> str:
     return f"{RUN_FILE} says {name} = {format_count(told)}, but {format_count(found)} follows"
 
 
-W = TypeVar("W", bound=RequestWindow)
+W = TypeVar("W", ServingRecord, KvCacheRecord)
 
 
 def served_again(doc: ServingRecord, rows: Rows) -> ServingRecord:
@@ -240,26 +240,18 @@ def served_again(doc: ServingRecord, rows: Rows) -> ServingRecord:
     Windows whose figures were other ones are told as changed.
     """
     spec = doc.job.scenario
-    trials, changed = _windows_again(
-        doc.job.trials, rows, lambda trial, of: with_served_figures(trial, of, spec)
-    )
-    return doc.with_job(trials=trials).with_changes(changed)
+    return _windows_again(doc, rows, lambda trial, of: with_served_figures(trial, of, spec))
 
 
 def kv_again(doc: KvCacheRecord, rows: Rows) -> KvCacheRecord:
     """The same for a run of a KV cache."""
     spec = doc.job.scenario
-    trials, changed = _windows_again(
-        doc.job.trials, rows, lambda trial, of: with_kv_figures(trial, of, spec)
-    )
-    return doc.with_job(trials=trials).with_changes(changed)
+    return _windows_again(doc, rows, lambda trial, of: with_kv_figures(trial, of, spec))
 
 
-def _windows_again(
-    kept: list[W], rows: Rows, compute: Callable[[W, Rows], W]
-) -> tuple[list[W], list[str]]:
-    trials, changed = list[W](), list[str]()
-    for place, trial in enumerate(kept):
+def _windows_again(doc: W, rows: Rows, compute: Callable[[Any, Rows], RequestWindow]) -> W:
+    trials, changed = list[RequestWindow](), list[str]()
+    for place, trial in enumerate(doc.job.trials):
         mine = rows["trial"] == place
         again = compute(trial, {name: each[mine] for name, each in rows.items()})
         if _differs(trial, again):
@@ -267,7 +259,7 @@ def _windows_again(
                 f"the figures of window {place + 1} are not those of its requests in events.parquet"
             )
         trials.append(again)
-    return trials, changed
+    return doc.with_job(trials=trials).with_changes(changed)
 
 
 def _differs(trial: RequestWindow, again: RequestWindow) -> bool:

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_
 from ..accelerate.base import Samples
 from ..base import buffers
 from ..base.buffers import Memory, Pool
-from ..base.errors import BusError, IobenchError, NoRoomError, UsageError, WorkerError
+from ..base.errors import BusError, IobenchError, NoRoomError, UsageError, WorkerError, first_line
 from ..base.processes import die_with_parent
 from ..base.units import format_bytes
 from ..settings.workload import LoaderSpec
@@ -701,7 +701,7 @@ def worker_death(error: BaseException) -> WorkerError | None:
     if "Bus error" in str(error):
         return BusError("a loader worker")
     return WorkerError(
-        f"a loader worker died: {str(error).splitlines()[0]}",
+        f"a loader worker died: {first_line(error)}",
         remedy="see the kernel log for out-of-memory kills",
     )
 

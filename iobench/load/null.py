@@ -55,10 +55,6 @@ class NullReader:
         return self._delivered if indices is None else self._delivered[indices]
 
     def read(self, indices: Indices, output: memoryview | None) -> Extents:
-        lengths = self._delivered[indices]
-        ends = np.cumsum(lengths)
-        if output is not None and len(ends) and ends[-1] > len(output):
-            raise too_small(int(ends[-1]), len(output))
         stored = int(self._stored[indices].sum())
         cpu = time.process_time_ns()
         if self._cpu_before is None:
@@ -66,7 +62,7 @@ class NullReader:
         stats = Stats(
             len(indices), 0, stored, time.monotonic_ns(), 0, 0, cpu - self._cpu_before, os.getpid()
         )
-        return Extents(ends - lengths, lengths, stats)
+        return _ready(self._delivered[indices], output, stats)
 
 
 class ReadyReader:
@@ -103,7 +99,8 @@ class ReadyReader:
 
     def read(self, indices: Indices, output: memoryview | None) -> Extents:
         """Read samples ``indices``; raises as ``BatchReader.read`` does."""
-        return self._ready(indices, output, self._fetching.read(indices, None).stats)
+        stats = self._fetching.read(indices, None).stats
+        return _ready(self._delivered[indices], output, stats)
 
     def begin(self, indices: Indices, output: memoryview | None) -> BegunBatch:
         """Issue the requests of a batch, as ``BatchReader.begin`` does."""
@@ -111,7 +108,8 @@ class ReadyReader:
 
     def finish(self, begun: BegunBatch, indices: Indices, output: memoryview | None) -> Extents:
         """Wait for a batch that was begun."""
-        return self._ready(indices, output, self._fetching.finish(begun, indices, None).stats)
+        stats = self._fetching.finish(begun, indices, None).stats
+        return _ready(self._delivered[indices], output, stats)
 
     def settle(self) -> None:
         """Give up all batches that were begun."""
@@ -121,12 +119,13 @@ class ReadyReader:
         """Return the requests of a batch, as ``BatchReader.offers`` does."""
         return self._fetching.offers(indices)
 
-    def _ready(self, indices: Indices, output: memoryview | None, stats: Stats) -> Extents:
-        lengths = self._delivered[indices]
-        ends = np.cumsum(lengths)
-        if output is not None and len(ends) and ends[-1] > len(output):
-            raise too_small(int(ends[-1]), len(output))
-        return Extents(ends - lengths, lengths, stats)
+
+def _ready(lengths: Indices, output: memoryview | None, stats: Stats) -> Extents:
+    """Samples of these lengths, one after the other; raises an error where they do not fit."""
+    ends = np.cumsum(lengths)
+    if output is not None and len(ends) and ends[-1] > len(output):
+        raise too_small(int(ends[-1]), len(output))
+    return Extents(ends - lengths, lengths, stats)
 
 
 AnyReader = BatchReader | NullReader | ReadyReader

@@ -68,7 +68,13 @@ class StudyPlan:
     @property
     def full_saved_bytes(self) -> int:
         """Bytes of a save at scale 1."""
-        return at_full_scale(self.full, self.saved_bytes, self.bytes)
+        full, saved, state = self.full.state_bytes, self.saved_bytes, self.bytes
+        return full if saved == state else full * saved // state
+
+    @property
+    def needed_bytes(self) -> int:
+        """Of a target: a checkpoint stays until the next is complete, and the base always does."""
+        return (self.spec.keep + 1) * self.saved_bytes + (self.bytes if self.partial else 0)
 
     @property
     def bytes_here(self) -> int:
@@ -87,26 +93,28 @@ def _build(share: Share, seed: int, rank: int) -> State:
     return build_state(share, seed=seed, rank=rank)
 
 
-def saved_model(spec: CheckpointSpec) -> StateModel:
-    """What is saved of the model, at scale 1. Raises UnknownNameError."""
-    model = find_model(spec.model)
-    return model.weights() if spec.weights_only else model
-
-
-def saved_shares(spec: CheckpointSpec, shares: list[Share]) -> list[Share]:
-    """What a save has of each share: all of it, or what changes."""
-    part = spec.changed_share
-    return shares if part == 1 else [changing(share, part, seed=spec.seed) for share in shares]
-
-
-def at_full_scale(full: StateModel, saved: int, state: int) -> int:
-    """Bytes at scale 1, of which ``saved`` are in a scaled state of ``state`` bytes."""
-    return full.state_bytes if saved == state else full.state_bytes * saved // state
-
-
-def needed_bytes(spec: CheckpointSpec, saved: int, state: int) -> int:
-    """Of a target: the previous checkpoints stay until the next is complete, and the base does."""
-    return (spec.keep + 1) * saved + (state if spec.changed_share < 1 else 0)
+def _study_plan(
+    spec: CheckpointSpec, url: str, training: Training, ranks: int | None, here: range | None = None
+) -> StudyPlan:
+    """A plan of which nothing is checked. Raises UsageError, UnknownNameError."""
+    whole = find_model(spec.model)
+    full = whole.weights() if spec.weights_only else whole
+    model, scaling = scale(full, float(spec.share))
+    parallelism = layout(full, ranks, spec.parallelism)
+    state, part = shares(model, parallelism), spec.changed_share
+    accelerators = training.accelerators or max(full.layout.ranks, parallelism.ranks)
+    return StudyPlan(
+        spec=spec,
+        url=url,
+        model=model,
+        full=full,
+        scaling=Scaling.model_validate(scaling),
+        parallelism=parallelism,
+        shares=state,
+        saved=state if part == 1 else [changing(one, part, seed=spec.seed) for one in state],
+        training=training.model_copy(update={"accelerators": accelerators}),
+        here=here,
+    )
 
 
 def make_study_plan(
@@ -117,25 +125,8 @@ def make_study_plan(
     ``here``: the ranks of this host, by default all. Raises UsageError for too little memory or
     space, UnknownNameError.
     """
-    full = saved_model(spec)
     check_options(spec.writer, sorted(OPTIONS & spec.model_fields_set))
-    model, scaling = scale(full, float(spec.share))
-    parallelism = layout(full, spec.ranks, spec.parallelism)
-    whole = shares(model, parallelism)
-    plan = StudyPlan(
-        spec=spec,
-        url=url,
-        model=model,
-        full=full,
-        scaling=Scaling.model_validate(scaling),
-        parallelism=parallelism,
-        shares=whole,
-        saved=saved_shares(spec, whole),
-        training=training.model_copy(
-            update={"accelerators": training.accelerators or max(full.layout.ranks, spec.ranks)}
-        ),
-        here=here,
-    )
+    plan = _study_plan(spec, url, training, spec.ranks, here)
     check_memory(plan)
     check_space(plan)
     return plan
@@ -157,18 +148,12 @@ def describe_checkpoint(
     Nothing is built or written; the target is only asked for its free space. Without an interval in
     ``training``, each of the stall budgets gets the interval that is best for it.
     """
-    full = saved_model(spec)
-    model, scaling = scale(full, float(spec.share))
-    parallelism = layout(full, ranks)
-    whole = shares(model, parallelism)
-    state = sum(share.nbytes for share in whole)
-    parts = saved_shares(spec, whole)
-    sizes = [share.nbytes for share in parts]
-    size, partial_saves = at_full_scale(full, sum(sizes), state), spec.changed_share < 1
-    count = training.accelerators or max(full.layout.ranks, parallelism.ranks)
+    plan = _study_plan(spec, url or "", training, ranks)
+    sizes, size = [share.nbytes for share in plan.saved], plan.full_saved_bytes
+    count = plan.training.accelerators or 1
     mtbf = training.mtbf_s or published_mtbf_s(count)
     hosts, limit = training.hosts_writing, training.storage_write_bytes_per_s
-    read = restored_bytes(size + (full.state_bytes if partial_saves else 0), training)
+    read = restored_bytes(size + (plan.full.state_bytes if plan.partial else 0), training)
     restore = (
         read / training.storage_read_bytes_per_s if training.storage_read_bytes_per_s else None
     )
@@ -194,28 +179,27 @@ def describe_checkpoint(
         )
     root = local_root(open_storage(url)) if url else None
     free = None if root is None else free_bytes(root.absolute())
-    needed = needed_bytes(spec, sum(sizes), state)
     return CheckpointPlanFigures(
         model=spec.model,
-        summary=full.summary,
-        parameters=model.parameter_count,
-        bytes=sum(sizes),
+        summary=plan.full.summary,
+        parameters=plan.model.parameter_count,
+        bytes=plan.saved_bytes,
         full_bytes=size,
-        state_bytes=state if partial_saves else None,
-        model_bytes=model.parameter_bytes,
-        optimizer_bytes=state - model.parameter_bytes,
-        scaling=Scaling.model_validate(scaling),
-        ranks=parallelism.ranks,
-        parallelism=asdict(parallelism),
+        state_bytes=plan.bytes if plan.partial else None,
+        model_bytes=plan.model.parameter_bytes,
+        optimizer_bytes=plan.bytes - plan.model.parameter_bytes,
+        scaling=plan.scaling,
+        ranks=plan.parallelism.ranks,
+        parallelism=asdict(plan.parallelism),
         rank_bytes_min=min(sizes),
         rank_bytes_max=max(sizes),
-        tensors=sum(share.tensors for share in parts),
+        tensors=sum(share.tensors for share in plan.saved),
         files=sum(1 for size in sizes if size),
         memory_available_bytes=available_bytes(),
         target=url,
         free_bytes=free,
-        needed_bytes=needed,
-        fits=None if free is None else needed <= free,
+        needed_bytes=plan.needed_bytes,
+        fits=None if free is None else plan.needed_bytes <= free,
         accelerators=count,
         mtbf_s=mtbf,
         mtbf_published=training.mtbf_s is None,
@@ -255,7 +239,7 @@ def check_space(plan: StudyPlan) -> None:
         return
     there = nearest_existing(root.absolute())
     free = free_bytes(there)
-    needed = needed_bytes(plan.spec, plan.saved_bytes, plan.bytes)
+    needed = plan.needed_bytes
     if needed > free:
         fitting = Fraction(free * plan.bytes, needed * max(plan.full.state_bytes, 1))
         what = f"{plan.spec.keep + 1} checkpoints of {format_bytes(plan.saved_bytes)}"

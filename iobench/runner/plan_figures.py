@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ..ask.capacity import sizing
-from ..base.filesystem import describe_path
+from ..base.filesystem import free_bytes
 from ..base.memory import total_bytes
 from ..data.dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
 from ..data.generator.plan import plan_shards
@@ -18,7 +18,7 @@ from ..record.plan import PlanFigures, ProbeFigures
 from ..settings.dataset import DatasetSpec, share_of_columns
 from ..settings.workload import Workload
 from ..storage import open_storage
-from ..storage.base import Storage, exists, innermost, local_root
+from ..storage.base import exists, innermost, local_root
 from .agent import HostAgent
 from .curve.reader import ThreadReader
 from .curve.target import objects_of, requests
@@ -54,7 +54,8 @@ def describe_plan(
     steps = steps_per_repetition(workload, samples=samples, accelerators=accelerators)
     step_time = workload.accelerator.step_time
     shards = manifest.shard_count if manifest else plan_shards(spec).shard_count
-    free = _free_bytes(lies)
+    root = None if lies is None else local_root(lies)
+    free = None if root is None else free_bytes(root)
     minimum = None
     if memory is not None:
         minimum = sizing.mlperf_minimum_samples(
@@ -119,15 +120,6 @@ def _demanded(workload: Workload, accelerators: int, sample_bytes: float) -> flo
         accelerators=accelerators,
         bytes_per_sample=sample_bytes,
     )
-
-
-def _free_bytes(storage: Storage | None) -> int | None:
-    """Free bytes of a local file system; None if unknown."""
-    root = local_root(storage) if storage is not None else None
-    if root is None:
-        return None
-    free = describe_path(root, write_probe=False).get("free_bytes")
-    return int(free) if free is not None else None
 
 
 _READS, _MOST_S = 16, 60.0

@@ -38,7 +38,7 @@ from ..base.errors import IobenchError, SpecError, UnknownNameError, UsageError,
 from ..base.text import printable
 from ..base.units import MAX_SECONDS, MIN_SECONDS, parse_duration, parse_size
 from .tags import Tags, tags
-from .yamlfile import MAX_DEPTH, parse_yaml
+from .yamlfile import MAX_DEPTH, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -379,6 +379,16 @@ def apply_overrides(data: Mapping[str, object], overrides: Sequence[str]) -> dic
 def with_overrides(spec: M, overrides: Sequence[str], *, where: str) -> M:
     """The same with other settings. Raises SpecError as ``apply_overrides`` and ``build``."""
     return build(type(spec), apply_overrides(spec.model_dump(mode="json"), overrides), where=where)
+
+
+def read_spec(kind: str, name: str, overrides: Sequence[str] = ()) -> tuple[dict[str, object], str]:
+    """What the file of a specification says with ``overrides``, and how errors name the file.
+
+    Raises SpecError, UnknownNameError as ``find_spec``.
+    """
+    path = find_spec(kind, name)
+    where = str(path) if path.stem != name else f"{kind} '{name}'"
+    return apply_overrides(read_yaml(path), overrides), where
 
 
 def _deep_copy(value: object) -> object:

@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 
 from ..base.errors import SpecError
 from ..plugins import third_parties
-from .base import Bytes, Strict, apply_overrides, build, find_spec
-from .yamlfile import read_yaml
+from .base import Bytes, Strict, build, read_spec
 
 MIN_SAMPLE_BYTES = 1
 
@@ -203,9 +202,7 @@ def load_dataset_spec(
     on the command line. ``iobench.data.dataset.load_dataset_spec`` passes this function. Raises
     SpecError, UnknownNameError.
     """
-    path = find_spec("dataset", name)
-    data = read_yaml(path)
-    changed = apply_overrides(data, overrides)
+    changed, where = read_spec("dataset", name, overrides)
     # shard_size on the command line replaces the file's samples_per_shard, and vice versa.
     keys = {o.partition("=")[0].strip() for o in overrides}
     for chosen, other in (("shard_size", "samples_per_shard"), ("samples_per_shard", "shard_size")):
@@ -225,9 +222,7 @@ def load_dataset_spec(
         for key in {"mean", "stdev", "sigma", "quantiles"} - {*_PARAMETERS[sizes["distribution"]]}:
             if f"sample_size.{key}" not in keys:
                 sizes.pop(key, None)
-    return build(
-        DatasetSpec, changed, where=str(path) if path.stem != name else f"dataset '{name}'"
-    )
+    return build(DatasetSpec, changed, where=where)
 
 
 def is_content(name: str) -> bool:

@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..base.errors import SpecError
-from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
+from .base import Bytes, Seconds, Strict, build, read_spec
 from .scenario import ArrivalSpec
 from .workload import Engine, option_texts
-from .yamlfile import read_yaml
 
 MAX_LOADING = 256
 """Largest ``reader.concurrency``, and largest ``reader.depth``: each is a thread."""
@@ -270,9 +269,7 @@ def load_kv_scenario(name: str, overrides: Sequence[str] = ()) -> KvScenario:
 
     Raises SpecError, UnknownNameError.
     """
-    path = find_spec("scenario", name)
-    data = apply_overrides(read_yaml(path), overrides)
-    where = str(path) if path.stem != name else f"scenario '{name}'"
+    data, where = read_spec("scenario", name, overrides)
     if data.get("kind") != "kv-cache":
         raise SpecError(
             f"{where} is no scenario of a KV cache: it has no 'kind: kv-cache'",

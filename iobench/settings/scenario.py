@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..base.errors import SpecError
-from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
+from .base import Bytes, Seconds, Strict, build, read_spec
 from .workload import AcceleratorSpec, LoaderSpec, LogSpec, ReaderSpec, Workload, option_texts
-from .yamlfile import read_yaml
 
 MAX_IN_FLIGHT = 1024
 """Largest ``reader.concurrency``: each read in flight is a thread of this process."""
@@ -219,9 +218,7 @@ def load_scenario(name: str, overrides: Sequence[str] = ()) -> Scenario:
 
     Raises SpecError, UnknownNameError.
     """
-    path = find_spec("scenario", name)
-    data = apply_overrides(read_yaml(path), overrides)
-    where = str(path) if path.stem != name else f"scenario '{name}'"
+    data, where = read_spec("scenario", name, overrides)
     if data.get("kind") == "kv-cache":
         raise SpecError(f"{where} is one of a KV cache", remedy="measure it with: iobench kv")
     return build(Scenario, data, where=where)

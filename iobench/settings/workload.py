@@ -26,8 +26,8 @@ from ..base.errors import UsageError
 from ..base.text import printable
 from ..base.units import MIN_SHARE
 from .accelerator import read_recording
-from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
-from .yamlfile import parse_yaml, read_yaml
+from .base import Bytes, Seconds, Strict, apply_overrides, build, read_spec
+from .yamlfile import parse_yaml
 
 OWN_LOADER = "iobench"
 """iobench's own reader in torch's DataLoader, and the default: the other kinds of loader are
@@ -499,9 +499,7 @@ def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
 
     Raises SpecError, UnknownNameError.
     """
-    path = find_spec("workload", name)
-    data = apply_overrides(read_yaml(path), overrides)
-    where = str(path) if path.stem != name else f"workload '{name}'"
+    data, where = read_spec("workload", name, overrides)
     return with_recording(build(Workload, data, where=where))
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..base.documents import MAX_DOCUMENT_BYTES, parse_json
 from ..base.errors import MissingObjectError, StorageError, TargetHeldError, TargetRefusedError
-from ..base.safety import Removal
+from ..base.safety import Removal, removed_empty
 from .base import (
     Entry,
     Folders,
@@ -238,7 +238,7 @@ class Marked:
         _remove_locks(storage, root)
         storage.delete(self.marker)
         made_root = not foreign and bool(marker.get("made_root"))
-        return removal_of(mine, foreign, root_removed=made_root and _removed(root))
+        return removal_of(mine, foreign, root_removed=made_root and removed_empty(root))
 
     def clean_alone(
         self,
@@ -274,12 +274,3 @@ def _remove_locks(storage: Storage, root: Path) -> None:
             storage.delete(entry.key)
     with suppress(OSError):
         (root / READERS).rmdir()
-
-
-def _removed(root: Path) -> bool:
-    """Whether an empty root could be removed."""
-    try:
-        root.rmdir()
-    except OSError:
-        return False  # empty folders of others, or somebody uses it again at this moment
-    return True

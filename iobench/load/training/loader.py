@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from ...base.errors import IobenchError, UsageError
+from ...base.errors import IobenchError, UsageError, first_line
 from ...settings.workload import LoaderSpec, ReaderSpec
 from ..loader import Batch, BatchLoader
 from ..null import AnyReader
@@ -75,7 +75,7 @@ def stack(samples: Sequence[Any]) -> Any:
         return default_collate(list(samples))
     except (RuntimeError, TypeError, KeyError, ValueError) as error:
         raise UsageError(
-            f"the samples of a batch cannot be stacked: {_first_line(error)}",
+            f"the samples of a batch cannot be stacked: {first_line(error, 300)}",
             remedy="pass collate='pad', 'list' or a function, or a transform that gives all "
             "samples one shape",
         ) from error
@@ -133,14 +133,9 @@ class Blamed:
         own = [frame for frame in frames[1:] if "site-packages" not in frame.filename]
         where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
         raise UsageError(
-            f"{self.what}{where}: {type(error).__name__}: {_first_line(error)}",
+            f"{self.what}{where}: {type(error).__name__}: {first_line(error, 300)}",
             remedy="correct your function",
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:300]
 
 
 Transform = Callable[[Any], Any]

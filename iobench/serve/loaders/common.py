@@ -13,7 +13,14 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from ...base import buffers
-from ...base.errors import DatasetError, IobenchError, NoRoomError, StorageError, UsageError
+from ...base.errors import (
+    DatasetError,
+    IobenchError,
+    NoRoomError,
+    StorageError,
+    UsageError,
+    first_line,
+)
 from ...base.units import format_bytes, parse_size
 from ...storage.base import Files, Storage
 from ..models import DTYPES
@@ -217,16 +224,12 @@ def library_errors(where: str) -> Iterator[None]:
     except (IobenchError, MemoryError):
         raise
     except OSError as error:
-        raise StorageError(f"cannot read {where}: {error.strerror or _line(error)}") from error
+        raise StorageError(f"cannot read {where}: {error.strerror or first_line(error)}") from error
     except Exception as error:
         raise DatasetError(
-            f"{where} can't be read by this loader: {_line(error)}",
+            f"{where} can't be read by this loader: {first_line(error)}",
             remedy="use --loader direct, and if that fails, get the file from its source again",
         ) from error
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def touch(tensor: torch.Tensor) -> None:
@@ -306,6 +309,6 @@ def _device_memory(tensors: Sequence[OwnTensor], device: str) -> dict[str, torch
     except (RuntimeError, AssertionError) as error:
         total = format_bytes(sum(own.nbytes for own in tensors))
         raise NoRoomError(
-            f"the weights take {total}, which {device} does not have: {_line(error)}",
+            f"the weights take {total}, which {device} does not have: {first_line(error)}",
             remedy="load a model of fewer layers, or share it sliced over more ranks",
         ) from None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from threading import Event, Semaphore
 from typing import Protocol
 
@@ -52,7 +53,32 @@ class UploadTarget(Protocol):
     def abort(self, upload: str) -> None: ...
 
 
-class UploadSink:
+class _Upload:
+    """An upload that can be aborted. ``_upload`` is '' as long as there is nothing to abort."""
+
+    _target: UploadTarget
+    _upload: str
+    _stop: Event
+    _parts: Sequence[Future[str]] = ()
+
+    def abort(self) -> None:
+        """Abort the upload on the server, so that nothing of it is left.
+
+        If the server does not answer, this gives up after a while; ``discard_unfinished`` then
+        finds the upload.
+        """
+        self._stop.set()
+        if self._upload:
+            _call_with_time_limit(self._abort)
+
+    def _abort(self) -> None:
+        # A part that arrived after the abort would stay on the server.
+        wait([part for part in self._parts if not part.cancel()])
+        with suppress(Failure):  # the first failure has already been raised
+            self._target.abort(self._upload)
+
+
+class UploadSink(_Upload):
     """Holds at most PARTS + 1 parts in memory; ``write`` waits while PARTS parts are being sent."""
 
     def __init__(
@@ -120,26 +146,8 @@ class UploadSink:
         self._buffer = bytearray()
         self._target.finish(self._upload, [part.result() for part in self._parts], self._size)
 
-    def abort(self) -> None:
-        """Abort the upload on the server, so that nothing of it is left.
 
-        If the server does not answer, this gives up after a while; ``discard_unfinished`` then
-        finds the upload.
-        """
-        self._stop.set()
-        if self._upload:
-            _call_with_time_limit(self._abort)
-
-    def _abort(self) -> None:
-        # A part that arrived after the abort would stay on the server.
-        wait([part for part in self._parts if not part.cancel()])
-        try:
-            self._target.abort(self._upload)
-        except Failure:
-            pass  # the first failure has already been raised
-
-
-class ParallelUpload:
+class ParallelUpload(_Upload):
     """The upload of an object of known size; each block is a part (a single one: a PUT).
 
     A block is sent by the thread that writes it, which holds one copy of it.
@@ -170,17 +178,6 @@ class ParallelUpload:
             self._target.put(self._whole)
             return
         self._target.finish(self._upload, self._etags, self._size)
-
-    def abort(self) -> None:
-        self._stop.set()
-        if self._upload:
-            _call_with_time_limit(self._abort)
-
-    def _abort(self) -> None:
-        try:
-            self._target.abort(self._upload)
-        except Failure:
-            pass  # the first failure has already been raised
 
 
 def _call_with_time_limit(call: Callable[[], None]) -> None:

@@ -98,35 +98,32 @@ class S3Wire:
 
     def get(self, key: str, offset: int, length: int) -> bytes:
         """Return the request for ``length`` bytes. Raises what the search for credentials does."""
-        path = self._root + quote(key, safe="/~")
-        extent = f"bytes={offset}-{offset + length - 1}"
-        text = f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\nRange: {extent}\r\n"
-        if self._settings.credentials is None:
-            return f"{text}\r\n".encode("ascii")
-        if (second := int(time.time())) != self._second:
-            self._at(second)
-        canonical = f"GET\n{path}\n\nhost:{self._host}\nrange:{extent}\n{self._canonical}"
-        to_sign = self._to_sign + hashlib.sha256(canonical.encode("ascii")).hexdigest()
-        signature = hmac.digest(self._signing_key, to_sign.encode("ascii"), "sha256").hex()
-        return f"{text}{self._headers}{self._authorization}{signature}\r\n\r\n".encode("ascii")
+        return self._request("GET", key, extent=f"bytes={offset}-{offset + length - 1}")
 
     def delete(self, key: str, etag: str) -> bytes:
         """Return the request to delete an object if it has this ETag ('': any).
 
         Raises what the search for credentials does.
         """
-        path = self._root + quote(key, safe="/~")
-        text = f"DELETE {path} HTTP/1.1\r\nHost: {self._host}\r\n"
+        text = ""
         if etag:  # which is not signed: a server that ignores it may do so
             text += f'If-Match: "{_plain(etag)}"\r\n'
+        return self._request("DELETE", key, text)
+
+    def _request(self, method: str, key: str, unsigned: str = "", *, extent: str = "") -> bytes:
+        """``unsigned``: header lines. ``extent``: the value of ``Range``, '' without it."""
+        path = self._root + quote(key, safe="/~")
+        ranged = f"Range: {extent}\r\n" if extent else ""
+        text = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\n{ranged}{unsigned}"
         if self._settings.credentials is None:
             return f"{text}\r\n".encode("ascii")
         if (second := int(time.time())) != self._second:
             self._at(second)
-        signed, signs = self._canonical, self._authorization
-        signed = signed.replace("\nhost;range;", "\nhost;", 1)
-        signs = signs.replace("SignedHeaders=host;range;", "SignedHeaders=host;", 1)
-        canonical = f"DELETE\n{path}\n\nhost:{self._host}\n{signed}"
+        signed, signs = f"range:{extent}\n{self._canonical}", self._authorization
+        if not extent:
+            signed = self._canonical.replace("\nhost;range;", "\nhost;", 1)
+            signs = signs.replace("SignedHeaders=host;range;", "SignedHeaders=host;", 1)
+        canonical = f"{method}\n{path}\n\nhost:{self._host}\n{signed}"
         to_sign = self._to_sign + hashlib.sha256(canonical.encode("ascii")).hexdigest()
         signature = hmac.digest(self._signing_key, to_sign.encode("ascii"), "sha256").hex()
         return f"{text}{self._headers}{signs}{signature}\r\n\r\n".encode("ascii")
