@@ -29,6 +29,7 @@ from ..record.run import TrainingRecord
 from ..record.training import CachedEpoch, Ceiling, Epoch, LocalCacheFacts
 from ..settings.workload import LocalCacheSpec
 from .evidence import Evidence
+from .statistics import NOISE
 
 MAX_RESIDENT = 0.01
 """Share of the dataset's bytes that may be in the page cache before a cold epoch."""
@@ -271,6 +272,15 @@ def relief(doc: TrainingRecord) -> float:
     if storage and cache and hit:
         limits.append(cache / storage * stored / hit)
     return min(limits, default=1.0)
+
+
+def reads_more(doc: TrainingRecord) -> float | None:
+    """How many times the bytes of the samples the storage delivers behind a local cache.
+
+    None: there is no cache, or it spares the storage bytes, or hardly adds any.
+    """
+    times = 1 / relief(doc)
+    return times if times > 1 + NOISE else None
 
 
 def with_cached_epochs(doc: TrainingRecord, evidence: Evidence) -> LocalCacheFacts | None:

@@ -21,6 +21,7 @@ from ..settings.workload import MAX_CONCURRENCY
 from .evidence import AT_LIMIT, Evidence
 from .figures.curve import bound_at, expected_rate
 from .promise import WORTH, Effect, advised, at_most, bringing, model_gain, moving
+from .statistics import NOISE
 
 
 def storage_bound(evidence: Evidence) -> Bound | None:
@@ -395,6 +396,20 @@ def _moved(evidence: Evidence, factor: Estimate) -> Estimate | None:
         for each in (factor.value, factor.low, factor.high)
     )
     return None if value is None else Estimate(value=value, low=low, high=high, n=factor.n)
+
+
+@advised(
+    "local-cache",
+    change="run without the local cache (--cache-dir), or make it as large as the dataset",
+    basis="it copies whole objects, and the storage delivers {times:.2f} x the bytes of the "
+    "samples",
+)
+def no_local_cache(evidence: Evidence) -> Effect | None:
+    """A cache that is too small to keep its copies makes the storage deliver more."""
+    if evidence.relief >= 1 / (1 + NOISE) or evidence.storage is None:
+        return None
+    alone = evidence.storage / evidence.relief
+    return moving(evidence, {"storage": alone}, times=1 / evidence.relief)
 
 
 FASTER = "use faster storage, or more devices"

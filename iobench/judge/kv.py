@@ -22,7 +22,7 @@ from ..settings.kv_cache import MAX_CONTEXT, KvScenario
 from .figures.requests import Answered, Rows, answers, of_answers, quantile
 from .promise import shown
 from .rules_data import RuleOutcome, unknown
-from .serving import leading, why_client_bound
+from .serving import beside, leading, why_client_bound
 from .statistics import mean_estimate, ratio_estimate
 
 Array = npt.NDArray[np.float64]
@@ -263,7 +263,7 @@ def _gains(doc: KvCacheRecord) -> dict[str, Estimate]:
     tried = doc.job.repetitions
 
     def pairs(others: list[KvTrial]) -> Estimate | None:
-        both = zip(tried, others, strict=False)
+        both = beside(tried, others)
         return ratio_estimate([(one.quantile_s or 0.0, it.quantile_s or 0.0) for one, it in both])
 
     found = {

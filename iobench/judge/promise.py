@@ -299,7 +299,7 @@ def in_order(several: Sequence[Advice], enough: float | None) -> list[Advice]:
 
 
 def _free(advice: Advice) -> bool:
-    return bool(advice.settings) or advice.id == "pack"
+    return bool(advice.settings) or advice.id in ("pack", "local-cache")
 
 
 def gain_of(advice: Advice) -> Estimate | None:

@@ -15,6 +15,7 @@ no violation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from .cache import (
     epochs_of,
     is_cold,
     read_nothing,
+    reads_more,
     share_read,
     uncached,
 )
@@ -160,6 +162,21 @@ def loop_device(doc: TrainingRecord) -> RuleOutcome | None:
 
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+def cache_reads_more(doc: TrainingRecord) -> RuleOutcome | None:
+    """Check that a local cache spares the storage more than its copies of whole objects add."""
+    facts, stored = doc.job.local_cache, doc.job.dataset.stored_bytes
+    if facts is None or (more := reads_more(doc)) is None:
+        return None
+    holds = f", and holds {format_percent(facts.share)} of the dataset" if facts.share else ""
+    enough = f" (--cache-size {math.ceil(stored / 1e6):,}MB)".replace(",", "") if stored else ""
+    return RuleOutcome(
+        f"with the local cache the storage delivered {more:.2f} x the bytes of the samples: the "
+        f"cache copies whole objects{holds}",
+        f"run without --cache-dir, or make the cache as large as the dataset{enough} and read it "
+        "for several epochs",
+    )
 
 
 def local_cache(doc: TrainingRecord) -> RuleOutcome | None:

@@ -5,9 +5,9 @@ A verdict is on what all repetitions say together. A rule returns None if it fin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median
-from typing import get_args
+from typing import TypeVar, get_args
 
 from ..base.units import counted, format_count, format_duration, format_percent
 from ..record.run import RequestsRecord, ServingRecord, TrainingRecord
@@ -53,9 +53,18 @@ def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
     )
 
 
+W = TypeVar("W", bound=RequestWindow)
+
+
+def beside(repetitions: Sequence[W], others: Sequence[W]) -> Iterator[tuple[W, W]]:
+    """Each repetition with the window beside it without a stage, which has the same requests."""
+    of_seed = {each.seed: each for each in others}
+    return ((one, of_seed[one.seed]) for one in repetitions if one.seed in of_seed)
+
+
 def _pairs(doc: ServingRecord, kind: TrialKind) -> list[tuple[float, float]]:
     """The latency at the quantile in each repetition, and in the window of ``kind`` beside it."""
-    both = zip(doc.job.repetitions, doc.job.of(kind), strict=False)
+    both = beside(doc.job.repetitions, doc.job.of(kind))
     found = [(one.quantile_s, other.quantile_s) for one, other in both]
     return [(one, other) for one, other in found if one is not None and other is not None]
 

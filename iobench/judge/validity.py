@@ -114,6 +114,7 @@ RULES: tuple[Rule[Judged], ...] = (
     Rule("cache.cold-fetch", of_record(cache.cold_fetch), ALWAYS),
     Rule("cache.loop", of_record(cache.loop_device), INCONCLUSIVE),
     Rule("cache.local", of_record(cache.local_cache), ALWAYS),
+    Rule("cache.reads-more", of_record(cache.cache_reads_more), WARNED),
     Rule("cache.warm-residency", of_record(cache.warm_residency), WARNED),
     Rule("cache.residency-unknown", of_record(cache.residency_unknown), WARNED),
     Rule("run.incomplete", of_record(data.run_incomplete), REFUSED),

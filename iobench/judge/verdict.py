@@ -231,6 +231,11 @@ SITUATIONS = (
         _is_advice(storage.reads_instead_of_a_map),
         (storage.reads_instead_of_a_map, storage.faster_storage),
     ),
+    Situation(
+        "storage",
+        _is_advice(storage.no_local_cache),
+        (storage.no_local_cache, storage.faster_storage),
+    ),
     Situation("storage", _bound_by("latency"), ((*MORE_READS, storage.faster_storage),)),
     Situation("storage", _bound_by("stragglers"), ((storage.more_batches, *MORE_READS),)),
     Situation("storage", _bound_by("client"), (host.direct_reads, host.twice_the_cores)),

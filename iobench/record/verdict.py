@@ -145,6 +145,7 @@ AdviceId = Literal[
     "codec",
     "compress",
     "faster-storage",
+    "local-cache",
     "cores",
     "direct",
     "mapping",

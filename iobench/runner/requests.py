@@ -48,6 +48,10 @@ ROUNDS = 3
 of three (Student's t)."""
 
 
+LEAST_LATE = 2
+"""Windows without a stage that are made after the repetitions: one alone would have no interval."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RequestsPlan:
     """A run of requests with all decisions made.
@@ -190,7 +194,9 @@ class RequestsRun(Generic[R]):
     def repeat(self, rate: float) -> None:
         """Measure all repetitions, or as many as the budget allows, but at least one.
 
-        ``ROUNDS`` repetitions come before the windows without one stage each.
+        ``ROUNDS`` repetitions come before the windows without one stage each. The first window of a
+        place may take longer than the others, so a stage for which there seemed to be no time is
+        left out after them, at the same requests, as often as the time allows, but at least twice.
         """
         total, kinds = self.plan.repetitions, [*self.plan.kinds]
         rounds = min(ROUNDS, total)
@@ -210,6 +216,25 @@ class RequestsRun(Generic[R]):
             return turn >= total or (turn > 0 and not fits(len(active)))
 
         take_turns(self.plan.kinds, measure, stop, is_active=lambda kind: kind in kinds)
+        self._late([kind for kind in self.plan.kinds if kind not in kinds], rate, rounds)
+
+    def _late(self, kinds: list[str], rate: float, rounds: int) -> None:
+        """Windows of these kinds after the repetitions: as many rounds as the time allows."""
+
+        def fits(windows: int) -> bool:
+            return self.budget.fits(windows * self.budget.last_s(PART))
+
+        def measure(kind: str, turn: int) -> None:
+            what = kind.replace("-", " ")
+            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {rounds}")
+            self.window(kind, rate, self.seed(turn))
+
+        def stop(turn: int, active: Sequence[str]) -> bool:
+            return turn >= rounds or (turn >= LEAST_LATE and not fits(len(active)))
+
+        while kinds and (rounds < LEAST_LATE or not fits(LEAST_LATE * len(kinds))):
+            kinds.pop()
+        take_turns(kinds, measure, stop)
 
     def seed(self, repetition: int) -> int:
         """Of all windows of a repetition."""

@@ -16,7 +16,7 @@ from iobench.judge.rules_mlperf import REFERENCES
 from iobench.judge.validity import RULES, evaluate, level_of, validity, violations
 from iobench.record.host import JobHost
 from iobench.record.run import CHANGED, Finding, RunRecord
-from iobench.record.training import Ceiling, Epoch, RunLog
+from iobench.record.training import CacheUse, Ceiling, Epoch, RunLog
 from iobench.report.answer import answer
 from iobench.report.record import sections
 from iobench.report.sections import FirstScreen
@@ -36,6 +36,16 @@ ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_
 FED_BY_A_CACHE = [
     Epoch(epoch=0, residency_before=0.0, sample_bytes=1000, bytes_read=1000, bytes_fetched=1004),
     Epoch(epoch=1, residency_before=0.0, sample_bytes=1000, bytes_read=1000, bytes_fetched=989),
+]
+COPIED_AGAIN = [
+    epoch.model_copy(
+        update={
+            "bytes_read": 1420,
+            "bytes_fetched": 1420,
+            "local_cache": CacheUse(storage_bytes=1420),
+        }
+    )
+    for epoch in FED_BY_A_CACHE
 ]
 UNCOUNTED = [
     Epoch(epoch=0, residency_before=0.0, sample_bytes=1000, fetched_how="not measured: a reason")
@@ -181,6 +191,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "cache.local": (
         {"local_cache": {"fs_type": "tmpfs", "direct": True}},
         {"local_cache": {"fs_type": "ext4", "direct": False}},
+    ),
+    "cache.reads-more": (
+        {
+            "local_cache": {"fs_type": "ext4", "direct": True, "share": 0.34},
+            "repetition.epochs": COPIED_AGAIN,
+        },
+        None,
     ),
     "cache.warm-residency": ({"workload": FILLED, "repetition.epochs": PARTLY_WARM}, None),
     "cache.residency-unknown": (
