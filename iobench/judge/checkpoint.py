@@ -458,16 +458,24 @@ def _read_cost(repetition: Repetition) -> float | None:
     return repetition.read_s / size if repetition.read_s and size else None
 
 
+_NO_WAIT_S = 0.01
+"""Until all ranks may begin to save passes some time, which is no wait for another save."""
+
 WAITED = 0.05
 """A save waits for the one before it if that takes more than this share of what blocks training."""
 
 
 def back_pressure(doc: RunRecord) -> RuleOutcome | None:
-    """Check that an asynchronous save was finished before the next one was due."""
+    """Check that an asynchronous save was finished and committed before the next one was due."""
     saves = _study(doc).saves
-    waited = [each.waited_s for each in saves if (each.waited_s or 0) > WAITED * each.blocked_s]
-    blocked = sum(each.blocked_s for each in saves)
-    total = sum(each for each in waited if each is not None)
+    waits = [(each.waited_s or 0.0) + (each.held_s or 0.0) for each in saves]
+    blocks = [each.blocked_s + (each.held_s or 0.0) for each in saves]
+    waited = [
+        wait
+        for wait, block in zip(waits, blocks, strict=True)
+        if wait > max(_NO_WAIT_S, WAITED * block)
+    ]
+    total, blocked = sum(waited), sum(blocks)
     if blocked and total > WAITED * blocked:
         remedy = (
             "save less often, or use faster storage; until then the saves are not fully "

@@ -240,6 +240,8 @@ class RankSave(Record):
     unwritten_bytes: Count | None = None  # still only in the page cache after the sync
     staged_s: float | None = None  # asynchronous: until the state was copied to a staging buffer
     waited_s: float | None = None  # asynchronous: part of blocked_s, waiting for the previous save
+    # asynchronous: beside blocked_s, until the previous save was committed, and all could begin
+    held_s: float | None = None
 
 
 class Save(Record):
@@ -254,6 +256,7 @@ class Save(Record):
     last_done_s: float | None = None  # of the slowest rank
     staged_s: float | None = None
     waited_s: float | None = None
+    held_s: float | None = None  # of the last rank that was ready: it waited for no other one
     persist_s: float | None = None  # asynchronous: from staged to durable
     step_overlapped_s: float | None = None  # mean step time while the save continued
     step_alone_s: float | None = None  # mean step time without a save

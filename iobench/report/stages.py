@@ -348,7 +348,10 @@ def _more_ranks(fed: Fed, required: float) -> Table:
     rows.add("accelerator_utilization", "utilization", show=beside)
     rows.add("fed", of=lambda each: told[each.fed])
     rows.add("how")
-    notes = []
+    notes = [
+        "extrapolated as if accelerators waited independently of one another, which is the worst: "
+        "a storage that they share may let all of them wait at the same time"
+    ]
     if fed.reads_in_flight is not None and fed.potential is None:
         notes.append(f"that takes {counted(round(fed.reads_in_flight), 'read')} in flight")
     if fed.potential is not None:

@@ -119,6 +119,7 @@ def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Sav
         last_done_s=max(known, default=None),
         staged_s=slowest("staged_s"),
         waited_s=slowest("waited_s"),
+        held_s=of_all(min, (part.held_s for part in parts)),
         persist_s=of_all(max, map(_persist_s, parts)),
         bytes=sum(part.bytes for part in parts),
         files=sum(part.files for part in parts),

@@ -154,6 +154,9 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None])
         (tiny, study(bytes=100 * GB, full_bytes=100 * GB, ranks=10**6), PASSES),
         (back_pressure, study(saves=[save(waited_s=0.2)] * 10), FAILS),
         (back_pressure, study(saves=[save(waited_s=0.05)] * 10), PASSES),
+        # The training also stands still until the save before is committed.
+        (back_pressure, study(saves=[save(waited_s=0.0, held_s=0.2)] * 10), FAILS),
+        (back_pressure, study(saves=[save(blocked_s=0.01, held_s=0.005)] * 10), PASSES),
         (back_pressure, study(saves=[save(blocked_s=0.0)] * 10), PASSES),
     ],
 )

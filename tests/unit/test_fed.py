@@ -250,3 +250,17 @@ def test_accelerators_fed_are_a_property_of_the_storage() -> None:
 def test_any_number_is_no_answer() -> None:
     assert number_text(Fed(accelerators=0, low=0)) == "not known"
     assert number_text(Fed(accelerators=2, low=0)) == "2 or more (at least 0)"
+
+
+@pytest.mark.parametrize(("shared", "high"), [(True, 0.67), (False, 0.1)])
+def test_ranks_that_wait_at_the_same_time_widen_what_more_of_them_may_have(
+    shared: bool, high: float
+) -> None:
+    """Of 4 ranks with steps of 0.1 s, one step in 20 waits for a second: in all, or in any."""
+    chance = np.random.default_rng(1)
+    waits = (chance.random((1 if shared else 4, 2000)) < 0.05) * 1.0
+    steps = OwnStepTimes(0.1 + np.repeat(waits, 4 if shared else 1, axis=0), 0.1)
+    [found] = at_more_ranks([steps], ranks=(64,))
+    assert found.accelerator_utilization is not None
+    assert found.accelerator_utilization.value == pytest.approx(0.094, abs=0.01)
+    assert found.accelerator_utilization.high == pytest.approx(high, abs=0.03)

@@ -7,6 +7,10 @@ bootstrap that draws N of them for each step. Workers deliver in rounds, so only
 place in a round are drawn from. The interval is that of a block bootstrap (Kuensch, "The Jackknife
 and the Bootstrap for General Stationary Observations", Annals of Statistics 1989): blocks of whole
 rounds keep the autocorrelation.
+
+Ranks are taken as waiting independently of one another, which errs towards too much waiting: a
+storage that they share may let all of them wait in the same step. Where the recorded ranks did so,
+the interval reaches up to what they had together.
 """
 
 from __future__ import annotations
@@ -98,10 +102,8 @@ def at_more_ranks(
         return []
     counts = resampled(len(blocks))
     known = len(blocks) * (length // round_steps)
-    found = []
-    for number in ranks:
-        if number > known:
-            continue
+
+    def of(number: int) -> Estimate:
         slowest_s = np.mean(
             [
                 mean_largest(blocks[:, place::round_steps], counts, number)
@@ -112,11 +114,28 @@ def at_more_ranks(
         utilization = np.minimum(1.0, busy_s / np.maximum(slowest_s, busy_s))
         value = float(utilization[0])
         low, high = (float(each) for each in np.quantile(utilization[1:], (0.025, 0.975)))
-        estimate = Estimate(value=value, low=min(value, low), high=max(value, high), n=len(blocks))
+        return Estimate(value=value, low=min(value, low), high=max(value, high), n=len(blocks))
+
+    together = _together(series, busy_s)
+    recorded = max(len(each.own_s) for each in series)
+    if recorded < 2 or recorded > known or together <= (of(recorded).high or 1.0):
+        together = 0.0
+    found = []
+    for number in ranks:
+        if number > known:
+            continue
+        estimate = of(number)
+        estimate = estimate.model_copy(update={"high": max(estimate.high or 0.0, together)})
         found.append(
             FedAt(ranks=number, accelerator_utilization=estimate, fed=None, how="extrapolated")
         )
     return found
+
+
+def _together(series: Sequence[OwnStepTimes], busy_s: float) -> float:
+    """The utilization of the recorded ranks, whose steps last as long as that of the slowest."""
+    slowest_s = float(np.concatenate([each.own_s.max(axis=0) for each in series]).mean())
+    return busy_s / max(slowest_s, busy_s)
 
 
 def block_length(round_steps: int) -> int:

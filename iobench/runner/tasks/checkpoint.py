@@ -87,6 +87,7 @@ class _Going(NamedTuple):
     start_ns: int
     pending: Pending
     memory: PeakMemory
+    held_s: float = 0.0  # the training stood still beside the save itself
 
 
 class Checkpoint:
@@ -165,10 +166,11 @@ class CheckpointRank:
         self.state["step"] = step
         self.checksums |= state_checksums(self.changing)
 
-    def save(self, step: int, start_ns: int, *, whole: bool = False) -> None:
+    def save(self, step: int, start_ns: int, *, whole: bool = False, asked_s: float = 0.0) -> None:
         """Save what changes of the state, or the ``whole`` state, as of ``step``.
 
         All ranks begin at ``start_ns``. An asynchronous writer continues in the background.
+        ``asked_s``: for how long the training has stood still for the answer that all may begin.
         """
         state = self.state if whole else self.changing
         checksums = {name: self.checksums[name] for name in leaves(state)}
@@ -177,8 +179,10 @@ class CheckpointRank:
         pending = self.writer.save(
             state, self.root.step(step), fsync=self.spec.fsync, checksums=checksums
         )
+        began = time.monotonic()
         self._finish()  # the previous save, which has ended by now: this save waited for it
-        self.going = _Going(step, start_ns, pending, memory)
+        held_s = asked_s + time.monotonic() - began
+        self.going = _Going(step, start_ns, pending, memory, held_s)
         if not self.writer.asynchronous:
             self._finish()
 
@@ -191,7 +195,7 @@ class CheckpointRank:
         """Wait for the save in progress, if any, and report it."""
         if self.going is None:
             return
-        step, start_ns, pending, memory = self.going
+        step, start_ns, pending, memory, held_s = self.going
         saved = pending.wait()
         self.going = None
         late = saved.started_s - start_ns / 1e9
@@ -207,6 +211,7 @@ class CheckpointRank:
             unwritten_bytes=saved.unwritten_bytes,
             staged_s=None if saved.staged_s is None else saved.staged_s + late,
             waited_s=saved.backpressure_s if self.writer.asynchronous else None,
+            held_s=held_s if self.writer.asynchronous else None,
         )
         self.link.send(PartSaved(step, record))
 

@@ -351,9 +351,10 @@ class _Stepper:
         number += self.phase.saving.first
         self.link.send(ReadyToSave(number))
         command = self.link.receive()
+        asked_s = (time.monotonic_ns() - began) / 1e9
         if isinstance(command, Start):
             with self._in_storage():
-                self.saver.save(number, command.at_ns)
+                self.saver.save(number, command.at_ns, asked_s=asked_s)
         return time.monotonic_ns() - began
 
     def _epoch(self, epoch: int, start: int) -> None:
