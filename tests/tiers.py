@@ -102,6 +102,8 @@ TIER_OF = {
 }
 """Files and folders that are not fast, below ``tests``."""
 
+_CLAIMS = "oracle/test_claims.py"
+_RUNS = f"{_CLAIMS}::test_runs_are_not_called_different_or_equal_by_chance"
 _LOOP = "faults/test_fault_loop.py::test_a_verb_survives_faults"
 _PAGES = "browser/test_behaviour.py"
 _SAVES = "e2e/test_hosts_checkpoint.py"
@@ -117,9 +119,18 @@ TOUCHED = {
     "datasets": ("e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[demo]",),
     "docs/api.md": ("unit/test_public_surface.py::test_the_pages_examples_run",),
     "iobench/api.py": ("unit/test_public_surface.py::test_the_docstrings_examples_run",),
-    "iobench/ask/compare/claims.py": ("oracle/test_claims.py",),
-    "iobench/ask/compare/history.py": ("oracle/test_claims.py",),
-    "iobench/ask/compare/sequential.py": ("oracle/test_claims.py",),
+    "iobench/ask/compare/claims.py": (
+        _RUNS,
+        f"{_CLAIMS}::test_a_calm_place_does_not_stand_for_a_restless_one",
+        f"{_CLAIMS}::test_drift_of_recorded_runs_makes_one_run_a_side_enough",
+        f"{_CLAIMS}::test_several_metrics_together_are_rarely_different_by_chance",
+    ),
+    "iobench/ask/compare/history.py": (
+        f"{_CLAIMS}::test_histories_without_a_change_rarely_have_one",
+    ),
+    "iobench/ask/compare/sequential.py": (
+        f"{_CLAIMS}::test_turns_tell_a_tenth_within_the_promised_number",
+    ),
     "iobench/checkpoint": (
         "faults/test_checkpoint.py::test_a_rank_that_dies_ends_the_others_save",
         f"{_LOOP}[checkpoint-stream]",
@@ -140,7 +151,7 @@ TOUCHED = {
     "iobench/load/training": (
         "contract/test_training_loader.py::test_the_script_of_the_documentation_learns",
     ),
-    "iobench/judge/statistics.py": ("oracle/test_claims.py",),
+    "iobench/judge/statistics.py": (_RUNS,),
     "iobench/record": (_KEYS,),
     "iobench/report/page": (
         f"{_PAGES}::test_a_page_is_complete_without_scripts_and_moves_nothing",

@@ -43,7 +43,8 @@ def test_from_the_site_to_a_gate(tmp_path: Path) -> None:
     (check,) = (line for line in lines if line.startswith("iobench check "))
     words = shlex.split(check.replace("/mnt/fast", str(tmp_path / "storage")))[1:]
     (tmp_path / "storage").mkdir()
-    small = ("--workload", "demo", "--budget", "20s", "--results", "results", "--json")
+    small = ("--workload", "demo", "--set", "batch_size=20", "--budget", "20s")
+    small += ("--results", "results", "--json")
     record = json.loads(run(commands / "iobench", *words, *small, cwd=tmp_path))
     assert record["job"]["verdict"]["bottleneck"]
     assert list((tmp_path / "storage").iterdir()) == []
