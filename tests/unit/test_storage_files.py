@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint.utils import _create_file_view
 
 from iobench.storage import open_storage
 from iobench.storage.files import buffered
@@ -17,6 +16,8 @@ from iobench.storage.files import buffered
 def test_torch_reads_archives_behind_one_another_about_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch.distributed.checkpoint.utils import _create_file_view  # imports sympy
+
     tensors = [torch.arange(number * 100_000) for number in range(1, 8)]
     content, places = bytearray(), []
     for tensor in tensors:
