@@ -182,6 +182,15 @@ def free_bytes(path: Path) -> int:
     return space.f_bavail * space.f_frsize
 
 
+def sync(path: Path) -> None:
+    """Write a file, or the entries of a folder, to disk (fsync)."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def is_network(fs_type: str | None) -> bool:
     """Whether another machine serves it, by the type alone (``fuse`` does not say)."""
     if fs_type is None:

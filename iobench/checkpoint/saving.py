@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..base.errors import CheckpointError, IobenchError, StorageError, first_line
+from ..base.filesystem import sync
 from ..base.pagecache import unwritten_bytes
 from ..storage.base import exists
 from .base import Job, Pending, Restored, Saved, State
@@ -304,11 +305,7 @@ def write_file(
 def make_durable(paths: list[Path]) -> None:
     """fsync files and the folders that hold their names."""
     for path in [*paths, *{path.parent for path in paths}, *{path.parent.parent for path in paths}]:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync(path)
 
 
 def cannot_write(path: Path, error: Exception) -> StorageError:

@@ -153,13 +153,23 @@ def read_requests(path: Path, described: Described = SERVED_COLUMNS) -> RequestC
     what, types = "requests", _types(described)
     table = read_table(path, what, row_bytes=sum(kind.itemsize for kind in types.values()))
     with damage(path, what):
-        missing = [name for name in types if name not in table.column_names]
-        if missing:
-            raise IobenchError(
-                f"{path} lacks the columns {', '.join(missing)}",
-                remedy="use a file that this iobench wrote",
-            )
-        return {
-            name: numbers(table[name].combine_chunks()).astype(kind, casting="safe")
-            for name, kind in types.items()
-        }
+        return typed_columns(table, path, types)
+
+
+def typed_columns(
+    table: pa.Table, path: Path, types: Mapping[str, np.dtype[Any]], *beside: str
+) -> dict[str, npt.NDArray[Any]]:
+    """The columns of a table of ``path`` in these types. Raises IobenchError if one is missing.
+
+    ``beside``: further columns that it must have.
+    """
+    missing = [name for name in (*beside, *types) if name not in table.column_names]
+    if missing:
+        raise IobenchError(
+            f"{path} lacks the columns {', '.join(missing)}",
+            remedy="use a file that this iobench wrote",
+        )
+    return {
+        name: numbers(table[name].combine_chunks()).astype(kind, casting="safe")
+        for name, kind in types.items()
+    }

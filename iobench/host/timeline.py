@@ -16,12 +16,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..base.errors import IobenchError
 from ..record.arrow import number_column, numbers, text_column
 from ..record.run import FileDigest
 from ..record.training import EVENT_COLUMNS
 from ..record.typed import ArrayText
-from .tables import damage, read_table, write_table
+from .tables import damage, read_table, typed_columns, write_table
 
 Array = Annotated[npt.NDArray[Any], ArrayText()]
 Columns = dict[str, Array]
@@ -178,16 +177,7 @@ def read_events(path: Path) -> Columns:
     what = "step events"
     table = read_table(path, what, row_bytes=_ROW_BYTES, dictionary="phase")
     with damage(path, what):
-        missing = [name for name in EVENT_COLUMNS if name not in table.column_names]
-        if missing:
-            raise IobenchError(
-                f"{path} lacks the columns {', '.join(missing)}",
-                remedy="use a file that this iobench wrote",
-            )
-        found: Columns = {
-            name: numbers(table[name].combine_chunks()).astype(kind, casting="safe")
-            for name, kind in _TYPES.items()
-        }
+        found: Columns = typed_columns(table, path, _TYPES, "phase")
         phases = table["phase"].combine_chunks()
         if not pa.types.is_dictionary(phases.type) or phases.null_count:
             raise ValueError("its phases are not names")

@@ -7,7 +7,6 @@ as preparation.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from ..base.beneath import check_folder, file_status, key_problem
 from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..base.errors import DatasetError, StorageError, TargetHeldError, UsageError
+from ..base.filesystem import sync
 from ..base.safety import remove_exactly
 from ..base.text import quoted
 from ..record.manifest import (
@@ -275,16 +275,16 @@ def write_layout(
         begun.unlink()
         files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
         for path in (*part.rglob("*"), part):
-            _flush(path)
+            sync(path)
         size = sum((part / name).stat().st_size for name in files)
         seconds = time.monotonic() - started
         made = LibraryLayout(kind, package, dataset, seconds, size, tuple(files))
         (part / RECORD).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
-        _flush(part / RECORD)
-        _flush(part)
+        sync(part / RECORD)
+        sync(part)
         part.rename(folder)
         for above in (folder.parent, folder.parent.parent):  # so that the rename is durable, too
-            _flush(above)
+            sync(above)
     except OSError as error:
         raise StorageError(
             f"cannot write the layout '{kind}' to {folder}: {error.strerror or error}"
@@ -304,11 +304,3 @@ def _remove(folder: Path, owned: Callable[[str], bool]) -> None:
             f"{left[0]}",
             remedy="move that file to another place",
         )
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

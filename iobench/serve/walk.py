@@ -30,6 +30,7 @@ import numpy.typing as npt
 import xxhash
 
 from ..base.errors import CorruptSampleError, IobenchError, UsageError
+from ..base.payload import mix64
 from ..record.manifest import Manifest
 from ..settings.scenario import SearchSpec
 from ..storage.base import Storage
@@ -167,26 +168,26 @@ class Searches:
         """How many nodes each search reads: lognormal, and fixed by the query."""
         spread = self._spec.spread
         sigma = math.sqrt(math.log1p(spread * spread))
-        first = _mixed(queries.astype(np.uint64))
-        radius, angle = ((each >> np.uint64(11)) / 2.0**53 for each in (first, _mixed(first)))
+        first = mix64(queries.astype(np.uint64))
+        radius, angle = ((each >> np.uint64(11)) / 2.0**53 for each in (first, mix64(first)))
         normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
         lengths = self._spec.reads * np.exp(sigma * normal - sigma * sigma / 2)
         return np.asarray(np.maximum(1, np.rint(lengths)), np.int64)
 
     def _first_round(self, walks: Numbers) -> None:
         column = np.arange(self._beam, dtype=np.uint64)
-        self._read(walks, _mixed(self._state[walks][:, None] + column))
+        self._read(walks, mix64(self._state[walks][:, None] + column))
 
     def _next_round(self, walks: Numbers) -> None:
         """Read what the nodes of the last round name as neighbours."""
         if not len(walks):
             return
-        state = self._state[walks] = _mixed(self._state[walks])
+        state = self._state[walks] = mix64(self._state[walks])
         slots = walks[:, None] * self._beam + np.arange(self._beam)
         at = (state % np.uint64(self._slots.size - _WORD + 1)).astype(np.int64)[:, None]
         at = at + slots * self._slots.room + self._slots.head[slots]
         words = self._slots.memory[at[:, :, None] + np.arange(_WORD)].view(np.uint64)[:, :, 0]
-        self._read(walks, _mixed(state[:, None] ^ words))
+        self._read(walks, mix64(state[:, None] ^ words))
 
     def _read(self, walks: Numbers, names: npt.NDArray[np.uint64]) -> None:
         """Begin a round: as many of the named nodes as are left to read."""
@@ -219,11 +220,3 @@ class Searches:
         walks, counts = np.unique(ended.slots // self._beam, return_counts=True)
         self._waits[walks] -= counts
         return np.asarray(walks[self._waits[walks] == 0])
-
-
-def _mixed(number: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Numbers whose bits all depend on all bits of ``number`` (splitmix64)."""
-    number = number + np.uint64(0x9E3779B97F4A7C15)
-    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return number ^ (number >> np.uint64(31))

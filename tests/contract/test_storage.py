@@ -205,7 +205,7 @@ def test_a_name_that_cannot_be_made_durable_is_taken_away(
     def refuse(folder: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(sinks, "sync_folder", refuse)
+    monkeypatch.setattr(sinks, "sync", refuse)
     with (
         pytest.raises(StorageError, match="Input/output error"),
         local.create("x", size_hint=hint) as sink,

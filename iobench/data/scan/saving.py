@@ -19,6 +19,7 @@ import yaml
 
 from ...base.documents import json_text, read_regular
 from ...base.errors import TargetRefusedError, UsageError
+from ...base.filesystem import sync
 from ...base.interrupts import defer_interrupts
 from ...record.manifest import (
     MANIFEST,
@@ -29,7 +30,7 @@ from ...record.manifest import (
     Manifest,
     write_table,
 )
-from ...storage.local.sinks import make_folders, open_sink, rename_new, sync_folder
+from ...storage.local.sinks import make_folders, open_sink, rename_new
 from .scanner import ScanReport
 
 _NAMES = (SAMPLES, SHARDS, MANIFEST)
@@ -73,7 +74,7 @@ def _write_both(manifest: Manifest, folder: Path, path: Path, text: bytes | None
         _write(part / SAMPLES, write_table(SAMPLE_COLUMNS, manifest.samples))
         _write(part / SHARDS, write_table(SHARD_COLUMNS, manifest.shards, manifest.names))
         _write(part / MANIFEST, f"{json_text(manifest.header)}\n".encode("ascii"))
-        sync_folder(part)
+        sync(part)
         if text is not None:
             sink = open_sink(path, size_hint=len(text), durable=True)
             try:
@@ -163,7 +164,7 @@ def _publish_folder(part: Path, folder: Path) -> None:
             raise _taken(folder)
         part.rename(folder)
     try:
-        sync_folder(folder.parent)
+        sync(folder.parent)
     except OSError:
         folder.rename(part)  # undo the rename, because it may not survive a crash
         raise

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base import buffers
+from ...base.filesystem import sync
 from ...base.interrupts import defer_interrupts
 from ..base import Buffer
 
@@ -87,7 +88,7 @@ class SmallSink:
         if os.fstat(self._fd).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
         if not self._named:
-            sync_folder(self._name.parent)
+            sync(self._name.parent)
             self._named = True
 
     def commit(self) -> None:
@@ -244,7 +245,7 @@ def publish(part: Path, path: Path) -> None:
         os.link(part, path)
         os.unlink(part)
     try:
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError:
         os.unlink(path)  # a file whose name is not durable must not look finished
         raise
@@ -268,7 +269,7 @@ def replace_file(path: Path, data: bytes, *, only_new: bool) -> None:
                 publish(part, path)
             else:
                 part.replace(path)
-                sync_folder(path.parent)
+                sync(path.parent)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
@@ -289,20 +290,11 @@ def make_folders(folder: Path) -> None:
     for one in reversed(made):
         one.mkdir(exist_ok=True)
         try:
-            sync_folder(one.parent)
+            sync(one.parent)
         except OSError:
             with suppress(OSError):  # another process may use the folder by now
                 one.rmdir()
             raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the folder's directory entries to disk (fsync)."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _take_buffer() -> npt.NDArray[np.uint8]:
