@@ -173,6 +173,16 @@ def _tested(doc: TrainingRecord) -> str:
     return ""
 
 
+def cheaper_start(method: str | None) -> str:
+    """What makes the start of workers cheaper: fork, which is also torch's default, sends nothing.
+
+    ``method``: None: the default.
+    """
+    if method in (None, "fork"):
+        return "do less in worker_init_fn"
+    return "make the dataset object cheaper to send"
+
+
 def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
     walls = [each.wall_s for each in doc.job.repetitions if each.wall_s]
     ready, lasting = facts.usual_start_s, doc.job.workload.loader.persistent_workers
@@ -183,10 +193,7 @@ def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
         starts = min(starts, facts.worker_starts)  # workers may live on from epoch to epoch
     share = ready * starts / median(walls)
     if share > MIN_SPAWN:
-        method = facts.start_method or "fork"
-        less = "make the dataset object cheaper to send"
-        if method == "fork":  # which sends nothing
-            less = "do less in worker_init_fn"
+        method, less = facts.start_method or "fork", cheaper_start(facts.start_method)
         yield Finding(
             rule="user.spawn_cost",
             level="info",

@@ -20,6 +20,7 @@ from .user_loader import (
     MIN_HELD_BACK,
     MOST_OF_MAKING,
     cheaper_collate,
+    cheaper_start,
     could_have_workers,
     slow_worker,
 )
@@ -278,4 +279,5 @@ def _fill(evidence: Evidence, seen: LoaderWaits) -> str:
         return f"{keep}make each batch cheaper, so that the first ones of an epoch are there sooner"
     if evidence.job.workload.epochs > 1 and seen.starts == 1:
         return "train for longer: the workers start only once"
-    return f"{KEEP_WORKERS}, and keep what has to be sent to them small"
+    less = cheaper_start(evidence.own.start_method if evidence.own is not None else None)
+    return f"{KEEP_WORKERS}, and {less}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -166,6 +167,18 @@ def test_what_only_the_first_epoch_begins_with_is_no_fault_of_its_batches(
     verdict = leaves_record(watch.directory).job.verdict
     assert verdict.bottleneck == "fill"
     assert "train for longer" in verdict.advice[0].change
+
+
+def test_forked_workers_that_are_slow_to_start_are_told_what_to_do_less_of(tmp_path: Path) -> None:
+    """Nothing is sent to a worker that is forked."""
+    loader = of_torch(2, worker_init_fn=lambda _: time.sleep(1), multiprocessing_context="fork")
+    with (watch := iobench.watch(loader, results=tmp_path)) as batches:
+        for _ in range(2):
+            for _ in batches:
+                pass
+    verdict = leaves_record(watch.directory).job.verdict
+    assert verdict.bottleneck == "fill"
+    assert "worker_init_fn" in verdict.advice[0].change
 
 
 def test_findings_say_starved_as_the_verdict_does(clock: Clock, tmp_path: Path) -> None:
