@@ -144,13 +144,7 @@ class CeilingDetails(OpenRecord):
     own_samples_per_s: Figure | None = None  # for a library: that of iobench's own loader
     own_cpu_s_per_gb: Figure | None = None
     tensor_samples_per_s: Figure | None = None  # with torch's default transport
-    latency_p50_s: Figure | None = None  # of one read, by fio
-    latency_p99_s: Figure | None = None
-    concurrency: Few | None = None  # reads in flight in each worker
-    alternatives: dict[str, float | str] | None = None  # fio's engines: bytes/s, or an error
-    engine: str | None = None  # of fio, the fastest
     windows: list[CeilingWindow] = []
-    command: str | None = None  # the command line of fio
 
 
 class Ceiling(Record):

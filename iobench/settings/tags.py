@@ -47,8 +47,15 @@ def tagged(labels: Mapping[str, str] | None) -> Iterator[None]:
 
 
 def parse_tags(texts: Sequence[str]) -> dict[str, str]:
-    """The labels of ``KEY=VALUE``; a later one replaces an earlier one. Raises UsageError."""
-    return checked_tags(dict(_parted(text) for text in texts))
+    """The labels of ``KEY=VALUE``. Raises UsageError, also for a key that has two values."""
+    labels: dict[str, str] = {}
+    for key, value in map(_parted, texts):
+        if labels.setdefault(key, value) != value:
+            raise UsageError(
+                f"--tag {key} has two values: {labels[key]!r} and {value!r}",
+                remedy="give each label once",
+            )
+    return checked_tags(labels)
 
 
 def _parted(text: str) -> tuple[str, str]:

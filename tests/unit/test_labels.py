@@ -15,6 +15,7 @@ from iobench.base.documents import json_text
 from iobench.record.ab import save_ab
 from iobench.record.run import load_run
 from iobench.record.sweep import load_sweep, save_sweep
+from iobench.settings.tags import parse_tags
 from tests.processes import completed, refused
 from tests.unit.test_ab import FASTER
 
@@ -85,6 +86,12 @@ def test_openmetrics_has_the_runs_in_one_document(fleet: Path) -> None:
 )
 def test_a_label_without_key_or_value_is_refused(tag: str) -> None:
     assert "--tag" in refused("run demo --data nowhere", f"--tag={tag}")
+
+
+def test_a_label_with_two_values_is_refused(tmp_path: Path) -> None:
+    command = ("run", "demo", "--data", tmp_path, "--tag", "box=nfs-a")
+    assert "--tag box" in refused(*command, "--tag", "box=nfs-b", code=2)
+    assert parse_tags(["box=nfs-a", "box=nfs-a"]) == {"box": "nfs-a"}
 
 
 @pytest.mark.parametrize("tags", [{"a b": "c"}, {'x"': "c"}, {"a": ""}, {"a": 3}, ["a"]])

@@ -16,7 +16,7 @@ from iobench.data.dataset import layout_of
 from iobench.judge.figures.curve import conclude_curve
 from iobench.judge.rebuild import conclude
 from iobench.record.host import StorageFacts
-from iobench.record.training import CeilingDetails, FindMax
+from iobench.record.training import FindMax
 from iobench.record.verdict import Estimate, RunCurve
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
@@ -95,13 +95,6 @@ def test_latency_comes_from_the_best_evidence() -> None:
         2 * 2 * 4 / 4000
     )  # 2 ranks x 2 workers x 4 in flight over 4,000 reads/s
     assert "Little" in derived.latency_from
-    raw = doc.job.ceilings["storage_raw"].model_copy(
-        update={"details": CeilingDetails(latency_p50_s=0.003)}
-    )
-    fio = size(
-        "resnet50-h100", demand, doc.with_job(ceilings=doc.job.ceilings | {"storage_raw": raw})
-    )
-    assert fio.latency_s == 0.003
     stated = size(
         "resnet50-h100", demand, doc.model_copy(update={"storage": StorageFacts(latency_s=0.02)})
     )

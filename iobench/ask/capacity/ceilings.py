@@ -17,7 +17,7 @@ from ...base.units import (
     format_rate,
 )
 from ...judge.criteria import computing
-from ...judge.evidence import AT_LIMIT, Evidence
+from ...judge.evidence import Evidence
 from ...judge.figures.in_flight import run_reads_in_flight, run_reads_per_sample
 from ...judge.judged import is_null_accelerator, judge, step_time_s
 from ...record.job import LoaderFacts, WorkloadFacts
@@ -289,7 +289,7 @@ def _fetch(
     fetch = Fetch(
         rate=before.fetch,
         raw=before.raw,
-        raw_at_limit=_raw_at_limit(doc, before),
+        raw_at_limit=_raw_at_limit(doc),
         reads_per_sample=requests or 1.0,
         in_flight=run_reads_in_flight(doc),
         latency_s=latency,
@@ -359,20 +359,9 @@ def _bytes_read(doc: TrainingRecord, before: Evidence) -> float:
     return float(size * samples if size and samples else doc.job.dataset.stored_bytes or 0)
 
 
-def _raw_at_limit(doc: TrainingRecord, before: Evidence) -> bool:
-    """Whether the recorded raw rate is the limit of the storage.
-
-    The storage's curve tells: it has reached a plateau or not. In records of older versions the
-    rate is no limit if the reader measured it with more reads in flight, and it grew nearly in
-    proportion.
-    """
-    if doc.job.curve is not None:
-        return doc.job.curve.curve.plateau_bytes_per_s is not None
-    more = doc.job.ceilings.get("storage_raw", Ceiling()).details.concurrency
-    if not more or not before.raw or not before.fetch:
-        return True
-    rise = run_reads_in_flight(doc, concurrency=more) / run_reads_in_flight(doc)
-    return before.raw < AT_LIMIT * before.fetch * rise
+def _raw_at_limit(doc: TrainingRecord) -> bool:
+    """Whether the recorded raw rate is the limit of the storage: its curve reached a plateau."""
+    return doc.job.curve is None or doc.job.curve.curve.plateau_bytes_per_s is not None
 
 
 def _why_fetch(parts: Mapping[str, float]) -> str:

@@ -233,7 +233,7 @@ def known_latency_p99(doc: TrainingRecord) -> float | None:
         return float(stated) if isinstance(stated, int | float) and stated > 0 else None
     if (first := _first_point(doc)) is not None and first.latency_p99_s:
         return max(0.0, first.latency_p99_s - _served_s(doc, first))
-    return doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p99_s
+    return None
 
 
 def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
@@ -241,10 +241,9 @@ def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
 
     That is, in this order: the latency that a simulated storage states; the median of the storage's
     curve with one read in flight, without the time that the storage is busy with a read where more
-    of them get no more from it (a storage with more bandwidth takes less); fio's median in records
-    of older versions, which includes queueing under its own load; Little's law on the fetch
-    ceiling. The last one is reads in flight over reads/s, an upper bound that includes queueing and
-    the pauses of the reader.
+    of them get no more from it (a storage with more bandwidth takes less); Little's law on the
+    fetch ceiling. The last one is reads in flight over reads/s, an upper bound that includes
+    queueing and the pauses of the reader.
     """
     stated = doc.storage.latency_s
     if stated:
@@ -258,9 +257,6 @@ def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
             max(0.0, first.latency_p50_s - served),
             f"the median with one read in flight{each}{without}",
         )
-    median = doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
-    if median:
-        return median, "fio's median under its own load"
     fetch, requests = judge(doc).evidence.fetch, run_reads_per_sample(doc)
     if fetch and requests:
         return run_reads_in_flight(doc) / (

@@ -177,7 +177,7 @@ def with_answer(found: FindMax) -> FindMax:
     """The answer of all tries: the largest number whose median passes, and its interval.
 
     The interval is [the largest number up to that whose tries passed always, the largest number of
-    which one passed ever, or may have passed]. Tries of older versions have no interval.
+    which one passed ever, or may have passed].
     """
     required = found.required_accelerator_utilization
     trials = trials_of(found.points)

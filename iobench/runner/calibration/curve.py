@@ -13,8 +13,8 @@ from pathlib import Path
 from ...base.errors import StorageError, UsageError
 from ...base.units import counted, format_bytes
 from ...judge.figures.curve import conclude_curve, highest
-from ...record.curve import CurvePoint, Rate, StorageCurve
-from ...record.training import Ceiling, CeilingDetails
+from ...record.curve import Rate, StorageCurve
+from ...record.training import Ceiling
 from ...record.verdict import Estimate, RunCurve
 from ..budget import Budget
 from ..curve.curve import (
@@ -165,7 +165,6 @@ def _ceiling(curve: StorageCurve) -> Ceiling:
     best = highest(curve.points)
     if best is None or best.reads_per_s.value <= 0:
         return Ceiling(not_measured=curve.not_measured or "no read was completed")
-    first: CurvePoint = curve.points[0]
     rate: Rate = curve.plateau_bytes_per_s or best.bytes_per_s
     where = "plateau of the curve"
     if curve.plateau_bytes_per_s is None:
@@ -178,9 +177,6 @@ def _ceiling(curve: StorageCurve) -> Ceiling:
         how=how,
         by="fio" if curve.by == "fio" else "reader",
         windows=Estimate(value=rate.value, low=rate.low, high=rate.high, n=rate.windows),
-        details=CeilingDetails(
-            latency_p50_s=first.latency_p50_s, latency_p99_s=first.latency_p99_s
-        ),
     )
 
 
