@@ -18,7 +18,13 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from iobench.base.errors import StorageError, TargetRefusedError, UnknownNameError, UsageError
+from iobench.base.errors import (
+    MissingObjectError,
+    StorageError,
+    TargetRefusedError,
+    UnknownNameError,
+    UsageError,
+)
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Guarded, Storage, Versioned
 from iobench.testing.storage import StorageContract, content, put, read
@@ -203,6 +209,15 @@ def test_ranges_over_http(web: tuple[Any, Path]) -> None:
     ):
         with pytest.raises(StorageError, match=r"no such object|read-only"):
             call()
+
+
+def test_a_web_server_is_no_target_and_one_that_is_down_no_empty_place() -> None:
+    storage: Any = open_storage(f"http://127.0.0.1:{free_port()}/data")
+    with pytest.raises(StorageError) as caught:
+        storage.size("x")
+    assert not isinstance(caught.value, MissingObjectError)
+    with pytest.raises(TargetRefusedError, match="read-only"):
+        storage.check_target()
 
 
 def test_parent_and_child_both_read_on(web: tuple[Any, Path]) -> None:

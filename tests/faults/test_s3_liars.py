@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iobench.base.errors import StorageError, TargetLostError
+from iobench.base.errors import MissingObjectError, StorageError, TargetLostError
 from iobench.load.engines.base import Extent
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine
@@ -326,3 +326,13 @@ def test_an_upload_that_the_server_could_not_finish_is_its_failure(client: str) 
     assert len(completed) == 2
     assert "500 InternalError" in said
     assert "another program" not in said.lower()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_web_server_is_no_empty_bucket(client: str) -> None:
+    with ScriptedServer(lambda _: answer(404)) as server:
+        storage = open_storage(f"s3://bucket/prefix?endpoint={server.url}&client={client}")
+        with pytest.raises(StorageError, match="endpoint") as caught:
+            list(storage.list())
+        assert not isinstance(caught.value, MissingObjectError)
+        storage.close()

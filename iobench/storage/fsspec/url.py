@@ -57,6 +57,9 @@ _NOT_A_PLACE = frozenset(
 _HISTORIES = frozenset({"git", "github", "gitlab", "hf"})
 """File systems in which each write is a commit that stays forever."""
 
+_READ_ONLY = frozenset({"data", "git", "github", "http", "https", "libarchive", "tar"})
+"""File systems of fsspec that only read."""
+
 _inherited: list[Any] = []
 """In a forked process: the parent's file systems, kept so that they are never finalized here."""
 
@@ -274,6 +277,11 @@ class FsspecStorage:
     # Writing
 
     def check_target(self) -> None:
+        if self.scheme in _READ_ONLY:
+            raise TargetRefusedError(
+                f"refusing {self.url}: {self.scheme} storage is read-only",
+                remedy="name a place that can be written",
+            )
         root = self._ask(lambda fs: self._root(fs) or "/", "look at", "")
         if self._is_local():
             safety.check_target(Path(root))
@@ -335,6 +343,8 @@ class FsspecStorage:
             kind = MissingObjectError if isinstance(error, NoFileError) else StorageError
             return kind(f"cannot {verb} {where}: {error.strerror}")
         if isinstance(error, FileNotFoundError):
+            if cause := _other_cause(error):
+                return self._failed(verb, key, cause)
             return MissingObjectError(f"cannot {verb} {where}: no such object")
         if isinstance(error, NotImplementedError):
             return StorageError(
@@ -349,6 +359,15 @@ class FsspecStorage:
         plain = isinstance(error, OSError | ValueError)
         reason = text if plain and text else f"{type(error).__name__}{': ' if text else ''}{text}"
         return StorageError(f"cannot {verb} {where}: {reason}", remedy=remedy)
+
+
+def _other_cause(error: FileNotFoundError) -> Exception | None:
+    """The failure for which fsspec's HTTP says that there is no such file; None: there is none."""
+    cause = error.__cause__
+    if not isinstance(cause, Exception) or isinstance(cause, FileNotFoundError):
+        return None
+    no_answer = isinstance(cause, OSError)
+    return cause if no_answer or getattr(cause, "status", 404) not in (404, 410) else None
 
 
 def _file_system_class(scheme: str) -> Any:

@@ -29,7 +29,7 @@ from .object_lease import HEARTBEAT_S, ObjectLease, readers
 from .objects import LOCK, create, look, reader_key, remove, remove_if_ours
 
 NOT_LOCKED = (
-    "not locked: this server has no conditional create; make sure that nobody else writes here"
+    "not locked: this storage has no conditional create; make sure that nobody else writes here"
 )
 
 YIELD_S = 3.0

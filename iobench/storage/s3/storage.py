@@ -153,6 +153,8 @@ class S3Storage:
         where = f"{self.url}/{key}" if key else self.url
         if failure.status in (403, 404) and not failure.code and verb != "list":
             failure = self._with_reason(self._root + key, failure)
+        if verb == "list" and failure.kind is Kind.MISSING:
+            failure.kind = Kind.NO_BUCKET  # a prefix without objects is an empty list
         what, remedy = explain(failure, verb)
         if failure.kind is Kind.UNREACHABLE:
             what = f"{what} ({self._endpoint()})"
