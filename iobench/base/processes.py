@@ -22,7 +22,10 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Protocol, TypeVar
 from weakref import WeakSet
@@ -32,6 +35,7 @@ from .errors import IobenchError
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_POLL_S = 0.01
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -74,6 +78,27 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+@contextmanager
+def alone_on_this_host(name: str, patience_s: float) -> Iterator[bool]:
+    """Admit one thread of one process of this host at a time; False: another one stays too long.
+
+    A name in the abstract namespace of Unix sockets (unix(7)) has one owner, and ends with it.
+    ``name``: at most 90 bytes.
+    """
+    deadline = time.monotonic() + patience_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mine:
+        while True:
+            try:
+                mine.bind(f"\0iobench-{name}")
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    yield False
+                    return
+            time.sleep(_POLL_S)
+        yield True
 
 
 def in_own_process(

@@ -346,6 +346,12 @@ class Folders(Protocol):
         Only folders for whose key ``ours`` is true are removed, never the root.
         """
 
+    def has_root(self) -> bool:
+        """Whether the root exists, which the first ``create`` makes. Raises StorageError."""
+
+    def remove_root(self) -> bool:
+        """Remove the root if it is empty; whether that was possible. Raises StorageError."""
+
 
 @runtime_checkable
 class Unfinished(Protocol):

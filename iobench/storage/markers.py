@@ -58,6 +58,18 @@ def _names(root: Path) -> Iterator[str]:
     yield from os.listdir(root) if root.is_dir() else ()
 
 
+def root_is_missing(storage: Storage) -> bool:
+    """Whether the first file makes the root, so that ``clean`` is to remove it as well.
+
+    Asked before a lock is taken, since some locks are files. Raises StorageError.
+    """
+    inner = innermost(storage)
+    root = local_root(inner)
+    if root is not None:
+        return not root.exists()
+    return isinstance(inner, Folders) and not inner.has_root()
+
+
 def put_marker(storage: Storage, marker: str, text: bytes, *, made_root: Path | None) -> None:
     """Write the marker, or find that another process does so at this moment.
 
@@ -122,17 +134,24 @@ class Marked:
     what: str
     is_mine: Callable[[str], bool]
 
-    def claim(self, storage: Storage, facts: Mapping[str, Any] | None = None) -> None:
+    def claim(
+        self,
+        storage: Storage,
+        facts: Mapping[str, Any] | None = None,
+        *,
+        makes_root: bool | None = None,
+    ) -> None:
         """Make an empty place one of these. A place that is one already stays as it is.
 
-        ``facts`` are kept in the marker. Raises TargetRefusedError for a place with anything else.
+        ``facts`` are kept in the marker. ``makes_root``: whether the root was missing; None: it is
+        looked for now. Raises TargetRefusedError for a place with anything else.
         """
         if not self._is_new(storage):
             return
-        root = local_root(storage)
-        made_root = root if root is not None and not root.exists() else None
+        makes_root = root_is_missing(storage) if makes_root is None else makes_root
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        marker = {"created": created, "made_root": made_root is not None, **(facts or {})}
+        marker = {"created": created, "made_root": makes_root, **(facts or {})}
+        made_root = local_root(storage) if makes_root else None
         put_marker(storage, self.marker, json.dumps(marker).encode() + b"\n", made_root=made_root)
 
     def _is_new(self, storage: Storage) -> bool:
@@ -160,21 +179,25 @@ class Marked:
         break_lock: bool = False,
     ) -> Iterator[Lease]:
         """``claim``, and exclude other processes. Raises TargetHeldError if one holds it."""
+        makes_root = root_is_missing(storage)
 
         def attempt(stack: ExitStack) -> Lease:
             # Where the lock is an object, the marker is made by whoever has it: two writers of one
             # object at one moment may both fail on some storages.
             if local_root(innermost(storage)) is not None:
-                self.claim(storage, facts)
+                self.claim(storage, facts, makes_root=makes_root)
             else:
                 self._is_new(storage)
             lease = exclusive(storage, self.marker, verb=verb, break_dead=break_lock)
             found = stack.enter_context(lease)
-            self.claim(storage, facts)
+            self.claim(storage, facts, makes_root=makes_root)
             return found
 
         with held_as_seen(storage, attempt) as lease:
             yield lease
+        if makes_root and isinstance(inner := innermost(storage), Folders):
+            with suppress(StorageError):  # a lock object kept it until now, if all else is gone
+                inner.remove_root()
 
     def require(self, storage: Storage) -> dict[str, Any]:
         """The marker's contents. Raises TargetRefusedError where there is none, StorageError."""
@@ -232,12 +255,12 @@ class Marked:
             return removal_of(gone, sorted({*foreign, *left}))
         held()
         root = local_root(storage)
+        made_root = not foreign and bool(marker.get("made_root"))
         if root is None:
             delete(storage, self.marker, held)
-            return removal_of(mine, foreign)
+            return removal_of(mine, foreign, root_removed=made_root)
         _remove_locks(storage, root)
         storage.delete(self.marker)
-        made_root = not foreign and bool(marker.get("made_root"))
         return removal_of(mine, foreign, root_removed=made_root and removed_empty(root))
 
     def clean_alone(
@@ -254,10 +277,14 @@ class Marked:
             return clean(storage, dry_run=True)
         try:
             with exclusive(storage, self.marker, verb="clean", break_dead=break_lock) as lease:
-                return clean(storage, held=Held(lease))
+                removal = clean(storage, held=Held(lease))
         except MissingObjectError:  # another clean was faster
             self.require(storage)
             raise
+        inner = innermost(storage)
+        if removal.root_removed and isinstance(inner, Folders):  # not before the lock is gone
+            return removal._replace(root_removed=inner.remove_root())
+        return removal
 
     def _is_mine(self, entry: Entry) -> bool:
         return entry.key == self.marker or self.is_mine(entry.key)

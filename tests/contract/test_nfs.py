@@ -19,8 +19,10 @@ from iobench.base.errors import StorageError, TargetRefusedError, UsageError
 from iobench.base.safety import check_target
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.data.generator.cleaner import clean, discard
+from iobench.serve.weights import WEIGHTS
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
+from iobench.storage.locks.held import Held
 from iobench.storage.nfs import context
 from iobench.storage.nfs import write as nfs_write
 from iobench.storage.nfs.storage import NfsStorage
@@ -228,9 +230,34 @@ def test_a_dataset_goes_with_its_folders(
         assert clean(wrapper + url, dry_run=True).files == 5 + 4
         assert names(root) == before
         report = clean(wrapper + url)
-        assert (report.files, report.foreign, report.root_removed) == (5 + 4, [], False)
-        assert names(root) == left
+        assert (report.files, report.foreign, report.root_removed) == (5 + 4, [], not foreign)
+        assert root.exists() == bool(foreign)
+        assert not foreign or names(root) == left
         nfs.remove_empty(lambda name: True)
+        assert not foreign or nfs.remove_root()
+
+
+def test_a_root_that_was_there_stays(nfs: Any, nfs_server: NfsServer, root: Path) -> None:
+    open_storage(nfs_server.url()).replace(f"{root.name}/x", b"")
+    nfs.delete("x")
+    generated(nfs)
+    assert not clean(nfs_server.url(root.name)).root_removed
+    assert names(root) == []
+
+
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_generated_weights_go_with_their_root(
+    nfs: Any, nfs_server: NfsServer, root: Path, cleaned: bool
+) -> None:
+    """By ``clean``, and where a command removes them itself at its end."""
+    with WEIGHTS.held(nfs, "load") as lease:
+        put(nfs, "model-00001-of-00001.safetensors")
+        if not cleaned:
+            WEIGHTS.clean(nfs, held=Held(lease))
+    assert root.exists() == cleaned
+    if cleaned:
+        assert WEIGHTS.clean_alone(open_storage(nfs_server.url(root.name)), WEIGHTS.clean)
+    assert not root.exists()
 
 
 @pytest.mark.parametrize("folder", ["", "checks/"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from iobench.base.processes import alone_on_this_host
 from iobench.storage.nfs.context import Lost
 from iobench.storage.nfs.storage import NfsStorage
 from iobench.storage.nfs.write import _make_folders
@@ -36,15 +38,27 @@ class Folders:
 def test_a_folder_is_made_by_one_writer() -> None:
     """A server that gets two MKDIR of one name at once may lose what is in one of the folders."""
     server: Any = Folders()
-    making = threading.Lock()
+    name = f"test-{os.getpid()}"
     writers = [
-        threading.Thread(target=_make_folders, args=(server, "/new", making)) for _ in range(2)
+        threading.Thread(target=_make_folders, args=(server, "/new", name)) for _ in range(2)
     ]
     for each in writers:
         each.start()
     for each in writers:
         each.join(timeout=60)
     assert server.made == ["/new"]
+
+
+def test_one_process_of_this_host_at_a_time() -> None:
+    name = f"test-{os.getpid()}"
+    with alone_on_this_host(name, 0.0) as alone:
+        child = os.fork()
+        if child == 0:
+            with alone_on_this_host(name, 0.0) as second:
+                os._exit(int(second))
+        assert (alone, os.waitpid(child, 0)[1]) == (True, 0)
+    with alone_on_this_host(name, 60.0) as again:
+        assert again
 
 
 class KeptOpen:

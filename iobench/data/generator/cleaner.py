@@ -15,7 +15,7 @@ from ...base.safety import Removal, check_target, remove_exactly
 from ...record.manifest import LAYOUT_BEGUN, LAYOUT_RECORD, MANIFEST, MARKER
 from ...settings.base import build
 from ...settings.dataset import DatasetSpec
-from ...storage import open_storage, unwrapped
+from ...storage import open_storage
 from ...storage.base import Folders, Guarded, Storage, Unfinished, innermost, local_root
 from ...storage.locks.held import Held, delete
 from ...storage.locks.lock import exclusive, remove_left_over
@@ -63,9 +63,13 @@ def clean(root: str | Path, *, dry_run: bool = False, break_lock: bool = False) 
         raise _not_ours(root)
     try:
         with exclusive(storage, MARKER, verb="clean", break_dead=break_lock) as lease:
-            return _clean(root, storage, path, dry_run=False, held=Held(lease))
+            report = _clean(root, storage, path, dry_run=False, held=Held(lease))
     except MissingObjectError:  # another clean was faster
         raise _not_ours(root) from None
+    inner = innermost(storage)
+    if report.root_removed and isinstance(inner, Folders):  # not before the lock object is gone
+        return report._replace(root_removed=inner.remove_root())
+    return report
 
 
 def discard(data: str, *, break_lock: bool = False) -> CleanReport:
@@ -78,11 +82,7 @@ def discard(data: str, *, break_lock: bool = False) -> CleanReport:
     inner = innermost(open_storage(data))
     root = local_root(inner)
     if isinstance(inner, Folders):
-        place, mark, options = unwrapped(data).partition("?")
-        name = place.rpartition("/")[2]
-        parent = innermost(open_storage(place.removesuffix(name) + mark + options))
-        if isinstance(parent, Folders):
-            parent.remove_empty(lambda folder: folder == name, name)
+        inner.remove_root()
     elif root is not None and not root.is_symlink():
         with suppress(OSError):  # it does not exist, or is not empty
             root.rmdir()
@@ -103,11 +103,12 @@ def _clean(
         raise _not_ours(root)
     spec = build(DatasetSpec, marker["spec"], where=f"{storage.url}/{MARKER}")
     owned = Owned(spec, path)
+    made_root = bool(marker.get("made_root"))
     if path is None:
-        return _clean_objects(storage, owned, dry_run=dry_run, held=held)
+        return _clean_objects(storage, owned, made_root, dry_run=dry_run, held=held)
 
     def is_ours(folder: str) -> bool:
-        return bool(marker.get("made_root")) if folder == "" else owned.folder(folder)
+        return made_root if folder == "" else owned.folder(folder)
 
     removal = remove_exactly(
         path,
@@ -129,7 +130,7 @@ def _not_ours(root: str | Path) -> TargetRefusedError:
 
 
 def _clean_objects(
-    storage: Storage, owned: Owned, *, dry_run: bool, held: Callable[[], None]
+    storage: Storage, owned: Owned, made_root: bool, *, dry_run: bool, held: Callable[[], None]
 ) -> CleanReport:
     """Delete by key: first the manifest, then shards, empty folders (if any), and the marker.
 
@@ -160,7 +161,6 @@ def _clean_objects(
             held()
             inner.remove_empty(owned.folder)
         delete(storage, MARKER, held)
-    # If the storage has folders, the root folder itself stays.
-    gone = not dry_run and not foreign and not isinstance(inner, Folders)
+    gone = not dry_run and not foreign and (made_root or not isinstance(inner, Folders))
     removal = Removal(len(mine), sum(entry.size for entry in mine), foreign, gone)
     return CleanReport(storage.url, *removal, dry_run, len(unfinished))

@@ -61,7 +61,7 @@ from ...storage.base import (
 from ...storage.locks.held import Held, delete
 from ...storage.locks.lock import Lease, exclusive, shared
 from ...storage.locks.objects import READERS, is_lock_name
-from ...storage.markers import foreign_name, held_as_seen, put_marker
+from ...storage.markers import foreign_name, held_as_seen, put_marker, root_is_missing
 from ..dataset import ResolvedSpec, read_manifest
 from . import journal
 from .journal import JOURNAL, is_entry
@@ -237,19 +237,22 @@ def claimed(
     """
     if isinstance(storage, Guarded):
         storage.check_target()
+    makes_root = root_is_missing(storage)
 
     def attempt(stack: ExitStack) -> tuple[TargetClaim, Lease] | None:
-        whole = _mark(spec, storage, plan, generator)
+        whole = _mark(spec, storage, plan, generator, makes_root)
         hold = shared if whole else exclusive
         lease = stack.enter_context(hold(storage, MARKER, verb="generate", break_dead=break_lock))
-        found = _claim(spec, storage, plan, generator, whole=whole, held=Held(lease))
+        found = _claim(spec, storage, plan, generator, makes_root, whole=whole, held=Held(lease))
         return None if found is None else (found, lease)
 
     with held_as_seen(storage, attempt) as held:
         yield held
 
 
-def _mark(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> bool:
+def _mark(
+    spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str, makes_root: bool
+) -> bool:
     """Write the marker if it is what is locked; return whether the dataset is complete.
 
     If the lock is an object of its own, the marker is written later, by the holder of the lock: on
@@ -259,25 +262,26 @@ def _mark(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) 
         _require_empty(storage)
         if local_root(innermost(storage)) is None:
             return False
-        _begin(spec, storage, plan, generator)
+        _begin(spec, storage, plan, generator, makes_root)
     return _read_marker(spec, storage)[1]
 
 
-def _begin(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> None:
+def _begin(
+    spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str, makes_root: bool
+) -> None:
     """Write the marker into an empty place, unless another process does so at the same time."""
     _require_empty(storage)
     root = local_root(innermost(storage))
     _require_space(spec, plan, root, done_bytes=0, done_shards=0)
-    made_root = root if root is not None and not root.exists() else None
     marker = {
         "id": dataset_id(spec),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "generator": generator,
-        "made_root": made_root is not None,
+        "made_root": makes_root,
         "spec": spec.model_dump(mode="json"),
     }
     text = json.dumps(marker, indent=2).encode() + b"\n"
-    put_marker(storage, MARKER, text, made_root=made_root)
+    put_marker(storage, MARKER, text, made_root=root if makes_root else None)
 
 
 def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], bool]:
@@ -305,6 +309,7 @@ def _claim(
     storage: Storage,
     plan: ShardPlan,
     generator: str,
+    makes_root: bool,
     *,
     whole: bool,
     held: Held,
@@ -315,7 +320,7 @@ def _claim(
     """
     if not exists(storage, MARKER):
         # The lock is an object of its own, and there is no marker (yet).
-        _begin(spec, storage, plan, generator)
+        _begin(spec, storage, plan, generator, makes_root)
     data, complete = _read_marker(spec, storage)
     if complete != whole:
         return None

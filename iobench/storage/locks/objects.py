@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ import xxhash
 
 from ...base.buffers import private
 from ...base.errors import IobenchError, MissingObjectError, StorageError
+from ...base.processes import alone_on_this_host
 from ..base import Replacing, Storage
 from .holder import BODY_BYTES, Holder, parse_holder
 
@@ -25,7 +25,6 @@ _NAME = re.compile(
 )
 _BLOCK = 4096  # bytes; a multiple of every storage's alignment
 _TAKE_OVER_S = 10.0
-_POLL_S = 0.05
 _RETRY_S = 1.0
 
 
@@ -85,23 +84,15 @@ def remove_if_ours(storage: Storage, key: str, token: str) -> None:
 def one_of_this_host(storage: Storage) -> Iterator[None]:
     """Admit one process of this host at a time, to read a lock object and then act on it.
 
-    A name in the abstract namespace of Unix sockets (unix(7)) has one owner, and ends with it.
-    Raises StorageError if another process keeps the name for too long.
+    Raises StorageError if another process is in there for too long.
     """
-    name = f"\0iobench-{xxhash.xxh3_64_hexdigest(storage.url.encode())}"
-    deadline = time.monotonic() + _TAKE_OVER_S
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mine:
-        while True:
-            try:
-                mine.bind(name)
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise StorageError(
-                        f"cannot access the lock of {storage.url}: {error.strerror}",
-                        remedy="try again",
-                    ) from error
-            time.sleep(_POLL_S)
+    name = xxhash.xxh3_64_hexdigest(storage.url.encode())
+    with alone_on_this_host(name, _TAKE_OVER_S) as alone:
+        if not alone:
+            raise StorageError(
+                f"cannot access the lock of {storage.url}: another process has kept it",
+                remedy="try again",
+            )
         yield
 
 

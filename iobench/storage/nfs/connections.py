@@ -61,7 +61,6 @@ class Connections:
 
     def _reset(self) -> None:
         self._lock = Lock()
-        self.making = Lock()  # folders: rclone loses files of one that two writers make at once
         self._idle: list[Context] = []
         self.retries = 0  # in this process
 

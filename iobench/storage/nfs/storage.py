@@ -27,7 +27,7 @@ from ...base.units import parse_duration
 from ..base import Buffer, Entry, Retries, Sink, StorageTraits, check_key, check_prefix
 from .connections import Connections
 from .context import Context, Lost, NfsEntry, library_version, shared_object
-from .write import replacing, writing
+from .write import exists, replacing, writing
 
 TIMEOUT_S = 15.0
 _NUMBERS = {
@@ -269,6 +269,29 @@ class NfsStorage:
 
         if folder and ours(folder):
             self.connections.ask(remove, "delete", folder)
+
+    def has_root(self) -> bool:
+        return self.connections.ask(
+            lambda nfs: exists(nfs, self.connections.path_of("")), "stat", ""
+        )
+
+    def remove_root(self) -> bool:
+        """By its parent: a directory that is mounted can't be removed."""
+        place = self.connections
+        above, name = posixpath.split(place.path)
+        parent = Connections(place.server, above, place.settings, timeout_s=place.timeout_s)
+
+        def remove(nfs: Context) -> bool:
+            try:
+                nfs.rmdir(parent.path_of(name))
+            except OSError:
+                return False  # something is in it, or it is gone
+            return True
+
+        try:
+            return parent.ask(remove, "delete", name)
+        finally:
+            parent.close()
 
     def retried(self) -> Retries:
         return Retries(self.connections.retries, 0)

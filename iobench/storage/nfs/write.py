@@ -9,21 +9,24 @@ import posixpath
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
 
 import numpy as np
 
 from ...base.errors import StorageError
+from ...base.processes import alone_on_this_host
 from ..base import Buffer, Sink
 from .connections import Connections
 from .context import Context, Lost
+
+_PATIENCE_S = 60.0
+"""How long another process may take to make a folder; then it is made all the same."""
 
 
 @contextmanager
 def writing(connections: Connections, key: str) -> Iterator[Sink]:
     """See NfsStorage.create, which says what is guaranteed."""
     connections.ask(
-        lambda nfs: _prepare(nfs, connections.path_of(key), connections.making), "create", key
+        lambda nfs: _prepare(nfs, connections.path_of(key), connections.server), "create", key
     )
     try:
         nfs = connections.take()
@@ -70,7 +73,7 @@ def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool
     def replace(nfs: Context) -> None:
         path = connections.path_of(key)
         part = f"{path}.{secrets.token_hex(4)}.part"
-        _make_folders(nfs, posixpath.dirname(path), connections.making)
+        _make_folders(nfs, posixpath.dirname(path), connections.server)
         sink = NfsSink(nfs, part)
         try:
             sink.write(data)
@@ -86,16 +89,16 @@ def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool
     connections.ask(replace, "replace", key)
 
 
-def _prepare(nfs: Context, path: str, making: Lock) -> None:
+def _prepare(nfs: Context, path: str, server: str) -> None:
     """Check that the name is free, make its folders, and remove a killed writer's ``.part``."""
-    if _exists(nfs, path):
+    if exists(nfs, path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    if _exists(nfs, f"{path}.part"):
+    if exists(nfs, f"{path}.part"):
         nfs.unlink(f"{path}.part")
-    _make_folders(nfs, posixpath.dirname(path), making)
+    _make_folders(nfs, posixpath.dirname(path), server)
 
 
-def _exists(nfs: Context, path: str) -> bool:
+def exists(nfs: Context, path: str) -> bool:
     try:
         nfs.stat(path)
     except FileNotFoundError:
@@ -103,18 +106,21 @@ def _exists(nfs: Context, path: str) -> bool:
     return True
 
 
-def _make_folders(nfs: Context, folder: str, making: Lock) -> None:
-    """Make a folder with those above it, one writer of this process at a time."""
-    if folder in ("", "/") or _exists(nfs, folder):
+def _make_folders(nfs: Context, folder: str, server: str) -> None:
+    """Make a folder with those above it, one writer of this host at a time.
+
+    rclone loses files of a folder that two writers make at once.
+    """
+    if folder in ("", "/") or exists(nfs, folder):
         return
-    _make_folders(nfs, posixpath.dirname(folder), making)
-    with making:
-        if _exists(nfs, folder):
+    _make_folders(nfs, posixpath.dirname(folder), server)
+    with alone_on_this_host(f"folders-{server}"[:90], _PATIENCE_S):
+        if exists(nfs, folder):
             return  # another writer has made it meanwhile
         try:
             nfs.mkdir(folder)
         except FileExistsError:
-            pass  # so has another process
+            pass  # so has one of another host
 
 
 def _publish(nfs: Context, part: str, path: str) -> bool:
@@ -124,7 +130,7 @@ def _publish(nfs: Context, part: str, path: str) -> bool:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EPERM):
             raise
-        if _exists(nfs, path):
+        if exists(nfs, path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         nfs.rename(part, path)
         return False
