@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -243,7 +244,18 @@ def _verdict(each: Comparison) -> str:
 
 def _group(group: Group) -> str:
     most = max((run.repetitions for name in COMPARED for run in group.values(name)), default=0)
-    return f"{group.label} ({counted(len(group.runs), 'run')} of {counted(most, 'repetition')})"
+    text = f"{group.label} ({counted(len(group.runs), 'run')} of {counted(most, 'repetition')})"
+    return f"{text}: {tags}" if (tags := _tags(group)) else text
+
+
+def _tags(group: Group) -> str:
+    """The labels of the runs of a side, each with the number of its runs unless all have it."""
+    found = Counter(f"{key}={value}" for run in group.runs for key, value in run.tags.items())
+    every = len(group.runs)
+    return ", ".join(
+        text if count == every else f"{text} ({count} of {counted(every, 'run')})"
+        for text, count in sorted(found.items())
+    )
 
 
 def _percent(share: float) -> str:

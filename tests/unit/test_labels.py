@@ -16,7 +16,7 @@ from iobench.record.ab import save_ab
 from iobench.record.run import load_run
 from iobench.record.sweep import load_sweep, save_sweep
 from iobench.settings.tags import parse_tags
-from tests.processes import completed, refused
+from tests.processes import completed, printed, refused
 from tests.unit.test_ab import FASTER
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
@@ -86,6 +86,15 @@ def test_openmetrics_has_the_runs_in_one_document(fleet: Path) -> None:
 )
 def test_a_label_without_key_or_value_is_refused(tag: str) -> None:
     assert "--tag" in refused("run demo --data nowhere", f"--tag={tag}")
+
+
+def test_compared_runs_have_their_labels(tmp_path: Path) -> None:
+    """A label that only some runs of a side have is said so."""
+    for number, tags in enumerate(({"box": "a", "try": "1"}, {"box": "a"}, {"box": "b"})):
+        kept(tmp_path / ("new" if number == 2 else "old") / f"run-{number}", "throttled", tags=tags)
+    shown = printed("compare", tmp_path / "old", tmp_path / "new", "--details")
+    assert "box=a, try=1 (1 of 2 runs)" in shown
+    assert "box=b" in shown
 
 
 def test_a_label_with_two_values_is_refused(tmp_path: Path) -> None:
