@@ -57,6 +57,7 @@ class Depth:
     latency_p999_s: float | None
     client_cpu_share: float | None
     used: int
+    retries: int = 0
     throttled: int = 0
     latency_max_s: float | None = None
     cycles: Annotated[Times, ArrayText()] | None = field(default=None, compare=False, repr=False)

@@ -64,7 +64,8 @@ class CurvePoint(Record):
     cached_before: Share | None = None  # of these bytes in this host's page cache, before the point
     client_cpu_share: Figure | None = None  # of the CPU that the measuring program can use
     client: bool = False  # that CPU was spent, so the storage may be faster
-    throttled: Count = 0  # requests sent again because the server asked to slow down
+    retries: Count = 0  # requests sent again, for whatever reason
+    throttled: Count = 0  # of these, because the server asked to slow down
 
 
 class StorageCurve(Record):

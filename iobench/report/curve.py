@@ -52,6 +52,12 @@ def sections(probe: StorageProbe) -> list[Section]:
             f"The data is small: {again} of {counted(len(points), 'point')} read bytes again, so a "
             "cache of the storage may have served them."
         )
+    reads = sum(point.reads for point in points)
+    if lost := sum(max(0, point.retries - point.throttled) for point in points):
+        told.append(
+            f"Beside {counted(reads, 'read')}, {counted(lost, 'request')} had to be sent again, "
+            "after an error of the server or a lost connection. These pauses are in all figures."
+        )
     notes = [*probe.notes, *dict.fromkeys(note for each in probe.metadata for note in each.notes)]
     for curve in (*probe.curves, *large):
         told_above = curve.plateau_reads_per_s is None or curve.stopped == FLATTENED
@@ -291,7 +297,7 @@ def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Ta
     rows.add("bytes_per_s", "bytes/s", of=_bytes, ends=ENDS)
     rows.data("latency_mean_s")
     rows.add_each({"latency_p50_s": "p50", "latency_p99_s": "p99", "latency_p999_s": "p99.9"})
-    rows.data("reads", "seconds", "disjoint", "client_cpu_share", "throttled")
+    rows.data("reads", "seconds", "disjoint", "client_cpu_share", "retries", "throttled")
     rows.add("bound", "bound by", of=lambda each: bound[id(each)], where="pages")
     rows.data("mark", of=lambda each: _mark(curve, each))
     return rows.made(

@@ -128,9 +128,14 @@ def test_what_is_no_slower_than_files_in_memory_tells_of_this_program(
         assert [point.client for point in found.points] == [client]
 
 
-@pytest.mark.parametrize(("seen", "told"), [(True, 0), (False, 1)])
-def test_the_first_screen_tells_that_bytes_were_read_again(seen: bool, told: int) -> None:
-    points = [curves.point(number, 100.0, disjoint=number > 1 or seen) for number in (1, 2, 4, 8)]
+@pytest.mark.parametrize(("seen", "again", "told"), [(True, 0, 0), (False, 0, 1), (True, 3, 1)])
+def test_the_first_screen_tells_what_was_read_or_sent_again(
+    seen: bool, again: int, told: int
+) -> None:
+    points = [
+        curves.point(number, 100.0, disjoint=number > 1 or seen, retries=again)
+        for number in (1, 2, 4, 8)
+    ]
     probe = StorageProbe(
         **head([]),
         url="/data",

@@ -298,7 +298,7 @@ class SlowedDown(Watched):
 def test_a_server_that_asks_to_slow_down_ends_the_curve_there(tmp_path: Path) -> None:
     places = blocks(ENTRIES, 1000, order="random", seed=1)
     found = measured(SlowedDown(OBJECTS), places, tmp_path, point_s=0.2)
-    assert [point.throttled for point in found.points] == [0, 3]
+    assert [(point.retries, point.throttled) for point in found.points] == [(0, 0), (5, 3)]
     assert "slow down" in found.stopped
 
 

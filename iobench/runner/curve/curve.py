@@ -223,6 +223,7 @@ class CurveMeasurement:
             cached_before=state.ratio if state else None,
             client_cpu_share=share,
             client=share is not None and share >= CLIENT_SPENT,
+            retries=found.retries,
             throttled=found.throttled,
         )
 

@@ -40,7 +40,7 @@ from ...host.fio_depth import (
 )
 from ...host.host import effective_cores
 from ...record.curve import MeasuredWith
-from ...storage.base import Files, Retrying, Storage
+from ...storage.base import Files, Retries, Retrying, Storage
 from ..agent import HostAgent
 from .places import Place
 
@@ -229,11 +229,13 @@ class ThreadReader:
         """
         self._reserve(in_flight)
         work = _Work(self.storage, places, seconds=seconds, most=most, once=self.once)
-        retried = _throttled(self.storage)
+        before = _retried(self.storage)
         cpu = _cpu_s(resource.RUSAGE_SELF)
         work.run(self._memory[:in_flight])
         cpu = _cpu_s(resource.RUSAGE_SELF) - cpu
-        return work.result(in_flight, cpu, _throttled(self.storage) - retried)
+        after = _retried(self.storage)
+        again = Retries(after.retries - before.retries, after.throttled - before.throttled)
+        return work.result(in_flight, cpu, again)
 
     def _reserve(self, count: int) -> None:
         """Have ``count`` buffers. New ones share a region, as huge pages are larger than most."""
@@ -353,7 +355,7 @@ class _Work:
         with self.lock:
             self.left -= 1
 
-    def result(self, in_flight: int, cpu_s: float, throttled: int) -> Depth:
+    def result(self, in_flight: int, cpu_s: float, again: Retries) -> Depth:
         ended, began = np.frombuffer(self.ended), np.frombuffer(self.began)
         reader = np.frombuffer(self.reader, dtype=np.int32)
         done = np.flatnonzero(ended > 0)
@@ -387,7 +389,8 @@ class _Work:
             # One thread at a time runs Python; all cores can run what releases the lock.
             client_cpu_share=max(sum(self.user_s), cpu_s / effective_cores()) / max(seconds, 1e-9),
             used=min(int(done.max()) + 1, len(self.places)),
-            throttled=throttled,
+            retries=again.retries,
+            throttled=again.throttled,
             latency_max_s=float(took.max()),
             cycles=table,
         )
@@ -398,5 +401,5 @@ def _cpu_s(who: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _throttled(storage: Storage) -> int:
-    return storage.retried().throttled if isinstance(storage, Retrying) else 0
+def _retried(storage: Storage) -> Retries:
+    return storage.retried() if isinstance(storage, Retrying) else Retries(0, 0)
