@@ -17,12 +17,13 @@ from ..record.job import UserFacts
 from ..record.run import Summary, TrainingRecord
 from ..record.training import Ceiling, Repetition
 from ..record.verdict import Estimate
+from ..settings.workload import Subject
 from .again import job_again
 from .bottleneck import decide
 from .cache import relief, served_by_cache
 from .evidence import NOISE_OF_FILL, Decision, Evidence, LaterEpochs, LoaderWaits
 from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
-from .figures.ranktime import shares_of
+from .figures.ranktime import shares_of, starts_left_out
 from .figures.rates import Lasting, lasting
 from .statistics import NOISE
 from .user_loader import repeated, start_left_out
@@ -130,7 +131,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         mean_utilization=utilization.median if utilization else None,
         watched=loader_waits(doc),
         starting=_starting(done, loader.user) if doc.job.subject.users else None,
-        later=_later_epochs(done[-1]) if done and doc.job.subject.users else None,
+        later=_later_epochs(done[-1], doc.job.subject) if done and doc.job.subject.users else None,
         start=start_left_out(doc, cut=cut),
         again=partial(job_again, doc),
         repeated=several.evidence if (several := repeated(doc)) is not None else "",
@@ -411,13 +412,16 @@ def _pace(done: Repetition, facts: UserFacts) -> tuple[float, float] | None:
     return made, done.busy_s * done.accelerators / done.steps
 
 
-def _later_epochs(done: Repetition) -> LaterEpochs | None:
-    """The epochs after the first one, if that had most of the waits, and far longer ones."""
+def _later_epochs(done: Repetition, subject: Subject) -> LaterEpochs | None:
+    """The epochs after the first one, if that had most of the waits, and far longer ones.
+
+    A start of workers that counts in no rate is no wait here either.
+    """
     waits, steps, walls = [], [], []
-    for each in done.epochs:
+    for each, begun in zip(done.epochs, starts_left_out(done.epochs, subject), strict=True):
         if each.wait_s is None or not each.steps or not each.samples_per_s:
             return None
-        waits.append(each.wait_s)
+        waits.append(max(0.0, each.wait_s - sum(start or 0.0 for start in begun.startups_s)))
         steps.append(each.steps)
         walls.append(each.steps * done.samples / done.steps / each.samples_per_s)
     if len(waits) < 2:

@@ -273,13 +273,21 @@ def test_a_collate_that_takes_most_of_making_a_batch_is_named(
     assert [each.id for each in found.advice if each.id in ("workers", "collate")] == advised
 
 
-@pytest.mark.parametrize(("waits_s", "kept"), [((19.0, 0.2, 0.1), True), ((7.0, 6.0, 6.0), False)])
+@pytest.mark.parametrize(
+    ("waits_s", "started_s", "kept"),
+    [
+        ((19.0, 0.2, 0.1), 0.0, True),
+        ((7.0, 6.0, 6.0), 0.0, False),
+        ((19.0, 0.2, 0.1), 18.9, False),  # until its workers, which stay, had started
+    ],
+)
 def test_a_loader_that_keeps_its_samples_is_not_told_to_have_more_workers(
-    waits_s: tuple[float, ...], kept: bool
+    waits_s: tuple[float, ...], started_s: float, kept: bool
 ) -> None:
     """Only its first epoch waits, and each worker would have to fill a cache of its own."""
     epochs = [
         {"epoch": number, "steps": 400, "samples_per_s": 4000.0, "wait_s": wait_s}
+        | {"startups_s": [0.0 if number else started_s]}
         for number, wait_s in enumerate(waits_s)
     ]
     found = verdict_on(
