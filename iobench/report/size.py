@@ -47,8 +47,9 @@ def _first(need: Requirement) -> FirstScreen:
     gauges = [KeyFigure("reads/s", format_count(rate), reads)]
     if found is not None:
         fed = format_count(min(found.accelerators_fed, need.accelerators))
+        least = "at least " if found.at_least and found.missing_bytes_per_s else ""
         by = f"of {many}, by the storage that was measured alone"
-        gauges.append(KeyFigure("would feed", fed, by))
+        gauges.append(KeyFigure("would feed", f"{least}{fed}", by))
     if need.instance is not None:
         network = told(*_instance(need, need.instance)["instance"])
         gauges += [KeyFigure("instance", text) for text in network[:1]]

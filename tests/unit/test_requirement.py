@@ -22,6 +22,7 @@ from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
 from tests.curves import curve, point
 from tests.unit.conftest import build_run
+from tests.unit.test_fed_agrees import waiting
 
 
 @pytest.fixture(autouse=True)
@@ -256,3 +257,24 @@ def test_a_storage_feeds_as_many_as_a_search_found() -> None:
     )
     found = measured_storage(conclude(build_run().with_job(find_max=search)), job)
     assert (found.accelerators_fed, found.missing_bytes_per_s) == (2, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("read_bytes", "said"), [(4e6, "may deliver more"), (1e4, "may deliver less"), (1e5, "")]
+)
+def test_a_curve_of_other_reads_than_the_jobs_is_no_limit(read_bytes: float, said: str) -> None:
+    """Its reads have 100 kB."""
+    job = SizedJob(
+        spec=load_dataset_spec("resnet50"),
+        bytes_per_sample=100_000,
+        samples_per_s_per_accelerator=1000.0,
+        accelerators=100,
+        hosts=1,
+        required=0.9,
+        read_bytes=read_bytes,
+    )
+    found = measured_storage(waiting(), job)
+    assert found.at_least == (said == "may deliver more")
+    told = [note for note in found.notes if "may deliver" in note]
+    assert len(told) == bool(said)
+    assert all(said in note for note in told)

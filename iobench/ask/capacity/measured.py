@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...base.errors import UsageError
-from ...base.units import counted, format_duration
+from ...base.units import counted, format_bytes, format_duration
 from ...judge.evidence import Evidence
 from ...judge.fed import StorageSupply, delivered
 from ...judge.figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reads_per_sample
@@ -43,6 +43,7 @@ class SizedJob:
     required: float
     amplification: float = 1.0  # bytes read over bytes of samples
     margin: float = 1.0  # factor on the mean rate, for a storage that was measured by itself
+    read_bytes: float | None = None  # of one request, on average; None: not known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +70,7 @@ class MeasuredStorage:
     accelerators_fed: int  # if all hosts together get the rate of this one
     accelerators_fed_local: int  # if each host has such a storage of its own
     missing_bytes_per_s: float  # in the first case; 0 if nothing is missing
+    at_least: bool  # its curve reached no plateau, or had smaller reads than the job
     notes: tuple[str, ...]  # reasons why the figures may not be valid for the job
 
 
@@ -99,6 +101,8 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
     of_one = job.samples_per_s_per_accelerator * size * (job.margin if alone else 1.0)
     fed = accelerators_fed(low, of_one, job.required) or 0
     needed = job.required * job.accelerators * of_one
+    smaller = _reads_ratio(doc, job) > SIMILAR
+    unended = doc.job.curve is not None and doc.job.curve.curve.plateau_bytes_per_s is None
     return MeasuredStorage(
         run_id=doc.run_id,
         url=doc.storage.url or "",
@@ -117,6 +121,7 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
         accelerators_fed=fed,
         accelerators_fed_local=fed * job.hosts,
         missing_bytes_per_s=max(0.0, needed - low) if fed < job.accelerators else 0.0,
+        at_least=supply.plateau and (smaller or unended),
         notes=tuple(_notes(doc, job, curve=supply.plateau)),
     )
 
@@ -193,6 +198,13 @@ def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
     broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
     if broken:
         notes.append(f"the run is INVALID ({', '.join(broken)})")
+    ratio = _reads_ratio(doc, job)
+    if curve and doc.job.curve is not None and not 1 / SIMILAR <= ratio <= SIMILAR:
+        measured, wanted = doc.job.curve.curve.request_bytes, job.read_bytes or 0.0
+        notes.append(
+            f"it was measured with reads of {format_bytes(measured)}, and this job's have "
+            f"{format_bytes(wanted)}: it may deliver {'more' if ratio > 1 else 'less'}"
+        )
     if curve and doc.job.curve is not None:
         notes += [f"its curve: {note}" for note in _doubts(doc.job.curve.curve)]
     found = doc.job.verdict
@@ -203,6 +215,12 @@ def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
             "the storage would feed takes hosts that are fast enough"
         )
     return notes
+
+
+def _reads_ratio(doc: TrainingRecord, job: SizedJob) -> float:
+    """How much larger the job's reads are than those of the run's curve; 1: not known."""
+    curve = doc.job.curve.curve if doc.job.curve is not None else None
+    return job.read_bytes / curve.request_bytes if curve is not None and job.read_bytes else 1.0
 
 
 def _doubts(curve: StorageCurve) -> Iterator[str]:

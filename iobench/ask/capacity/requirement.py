@@ -162,6 +162,7 @@ def requirement(
             required=required,
             amplification=reads.amplification,
             margin=factor or 1.0,
+            read_bytes=reads.read_bytes / reads.requests,
         )
         measured = measured_storage(run, job)
     requests_per_s = samples_per_s * reads.requests * (factor or 1.0)
