@@ -19,7 +19,7 @@ from ..serve.generate import generate_weights
 from ..serve.models import find_served_model
 from ..settings.dataset import DatasetSpec, resized
 from ..storage import open_storage
-from ..storage.base import Guarded, Storage
+from ..storage.base import Guarded, Storage, address_of
 from .hosts import host_lines, hosts_document, on_all_hosts
 from .live import progress_bar
 from .terminal import show_lines
@@ -62,7 +62,7 @@ def run(request: GenerateRequest) -> int:
                 break_lock=request.break_lock,
                 run=shared,
             )
-        _print(request, report, storage.url, shared.hosts)
+        _print(request, report, address_of(storage), shared.hosts)
         return 0
 
     def serve(plan: tuple[DatasetSpec, Storage]) -> Served:
@@ -109,7 +109,7 @@ def _weights(request: GenerateRequest) -> int:
     wall_s = time.monotonic() - began
     whole = sum(tensor.nbytes for tensor in model.tensors())
     document = {
-        "path": storage.url,
+        "path": address_of(storage),
         "model": model.name,
         "tensors": len(made.tensors),
         "shards": len(made.shards),
@@ -120,7 +120,7 @@ def _weights(request: GenerateRequest) -> int:
     part = f" of the {format_bytes(whole)} of {model.name}" if made.nbytes < whole else ""
     counts = f"{counted(len(made.tensors), 'tensor')} and {counted(len(made.shards), 'shard')}"
     there = f"{format_bytes(made.nbytes)}{part} in {counts}"
-    line = f"generated {there}, after {format_duration(wall_s)}: {storage.url}"
+    line = f"generated {there}, after {format_duration(wall_s)}: {address_of(storage)}"
     show_lines(document, [line], json=request.json)
     return 0
 

@@ -111,7 +111,9 @@ def test_storages(
     server = request.getfixturevalue("rclone_s3" if storage == "s3" else "nfs_server")
     url = server.url(data.name)
     if verb == "serve":
-        assert in_process("generate", "demo", "--to", url, "--samples", 24, "--quiet")[0] == 0
+        code, out, _ = in_process("generate", "demo", "--to", url, "--samples", 24, "--json")
+        assert code == 0
+        assert in_process("verify", json.loads(out)["path"])[0] == 0  # the place that it told
     found = document(*asked, *at(verb, url), *(FEW_CHUNKS if verb == "kv" else ()))
     assert found["storage"]["scheme"] == storage
     first = found["job"]["trials"][0]
