@@ -593,6 +593,12 @@ class BatchReader:
         lengths[:] = self._columns["stored"][indices]
         checked, locate = self.spec.check == "content", self._content.locate
         decode = self.spec.decode and not self._content.plain
+        if decode and not checked and len(lengths) > 1 and (lengths == lengths[0]).all():
+            alike = self._content.locate_alike(memory, offsets, int(lengths[0]))
+            if alike is not None:
+                offsets += alike[0]
+                lengths[:] = alike[1] - alike[0]
+                return
         if decode or checked:
             found = []
             each = zip(indices.tolist(), offsets.tolist(), lengths.tolist(), strict=True)

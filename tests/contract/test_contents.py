@@ -56,6 +56,22 @@ class TestNpz:
             assert arrays["x"].ndim == 1
             assert arrays["x"].tobytes() == decoded(self.content, data)
 
+    def test_many_are_located_at_once_if_all_have_the_same_layout(self) -> None:
+        """Whatever byte of one of them is another, no other place is told than ``locate`` tells."""
+        size = 5000
+        memory = bytearray(b"".join(built(self.content, size, index=each) for each in range(3)))
+        starts = np.arange(3) * size
+        begin, end = self.content.locate(memoryview(memory)[:size])
+        assert self.content.locate_alike(memory, starts, size) == (begin, end)
+        for place in (*range(begin), *range(end, size)):
+            memory[size + place] ^= 1
+            told = self.content.locate_alike(memory, starts, size)
+            try:
+                assert told in (None, self.content.locate(memoryview(memory)[size : 2 * size]))
+            except ValueError:
+                assert told is None
+            memory[size + place] ^= 1
+
     def test_zip_tools_find_no_fault(self) -> None:
         with zipfile.ZipFile(io.BytesIO(built(self.content, 70_000))) as archive:
             assert archive.testzip() is None

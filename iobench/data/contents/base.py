@@ -8,6 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from ...base import payload
 from ...base.buffers import Buffer
 
@@ -83,6 +86,16 @@ class Content(ABC):
         content.
         """
         raise ValueError(f"content '{self.name}' must be decoded")
+
+    def locate_alike(
+        self, memory: Buffer, starts: npt.NDArray[np.int64], size: int
+    ) -> tuple[int, int] | None:
+        """As ``locate``, for samples of ``size`` bytes each that begin at ``starts`` in ``memory``.
+
+        None if it is not known that one answer is true of all of them. A content overrides this
+        method if it can compare many samples faster than it locates each.
+        """
+        return None
 
     def identify(self, content: Buffer) -> tuple[int, int] | None:
         """Return the (seed, index) that is stored in a sample which ``build`` made.
