@@ -211,7 +211,7 @@ class EndlessSave:
         self.begun = True
         return time.monotonic_ns()
 
-    def save(self, number: int, start_ns: int) -> None:
+    def save(self, number: int, start_ns: int, *, asked_s: float) -> None:
         time.sleep(3600)
 
     def poll(self) -> None:
