@@ -299,6 +299,7 @@ def in_order(several: Sequence[Advice], enough: float | None) -> list[Advice]:
 
 
 def _free(advice: Advice) -> bool:
+    """Whether nothing has to be bought: settings, other shards, or a cache less."""
     return bool(advice.settings) or advice.id in ("pack", "local-cache")
 
 

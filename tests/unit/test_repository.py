@@ -50,7 +50,7 @@ def repository_files() -> list[Path]:
 
 
 HINTS = re.compile(
-    r"/work/|/tmp/|/home/|index-url|find-links|pythonhosted|download\.pytorch|@|AKIA|PRIVATE KEY"
+    r"/(?:work|tmp|home)/|index-url|find-links|pythonhosted|download\.pytorch|@|AKIA|PRIVATE KEY"
     r"|gh[pousr]_|ession|ESSION|rief|RIEF|gent|GENT"
 )
 """One of these is in every line with something forbidden: only such lines are looked at."""
