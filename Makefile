@@ -4,15 +4,20 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-touched test-nightly test-gpu oracles coverage check bench fuzz mutations promises published scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium lancedb
+.PHONY: help setup demo test test-all test-slow test-nightly test-gpu oracles coverage check bench fuzz mutations promises published scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium lancedb
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
+# Most modules that pip installs are never imported; the others are compiled when they are.
+export PIP_NO_COMPILE := 1
 
 PYTHON ?= python3
 MINUTES ?= 10
 # The commit with which make same compares.
 BASE ?= HEAD
+# make test-slow also runs the nightly tests of what changed since this commit.
+SINCE ?=
+export SINCE
 # DLIO's program dlio_benchmark, for make bench. Nothing here installs it.
 DLIO ?=
 # Oracles, fault loops and startup times measure what coverage itself would change.
@@ -44,13 +49,9 @@ test: setup gcc  ## each verb, contracts, security and a short oracle for each a
 
 test-all: test test-slow  ## what a change must pass: also real servers, libraries, faults (about 10 minutes)
 
-test-slow: setup gcc strace ganesha  ## what test-all runs after test
-	$(MORE_TOGETHER) -m 'slow and not nightly and not alone'
+test-slow: setup gcc strace ganesha $(if $(SINCE),slurm chromium)  ## what test-all adds; and nightly tests of what changed SINCE=COMMIT
+	$(MORE_TOGETHER) -m '(slow and not nightly or touched) and not alone'
 	$(TWO_AT_A_TIME) -m 'slow and not nightly and alone' tests/oracle
-
-test-touched: setup gcc strace ganesha slurm chromium  ## nightly tests of folders that changed since BASE
-	files=$$($(BIN)/python -m tests.tiers "$(BASE)")
-	if [ -n "$$files" ]; then $(MORE_TOGETHER) -m 'nightly and not alone' $$files; fi
 
 test-gpu: setup  ## what uses a CUDA device, on a host that has one (needs torch with CUDA in .venv)
 	$(ONE_BY_ONE) -m gpu tests/gpu
@@ -127,6 +128,8 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "installing into .venv (once; takes minutes where torch must be downloaded)" >&2
 	rm -f $@
 	$(PYTHON) -m venv --clear .venv
+	# The pip that comes with older Pythons takes twice as long to choose versions.
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt pip
 	# torch first and by its exact version, so that pip never weighs another build of it.
 	$(BIN)/pip install -qq --disable-pip-version-check "$$(grep '^torch==' constraints.txt)" -c constraints.txt
 	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -27,7 +27,7 @@ from tests import limits
 from tests.datasets import generated
 from tests.processes import PATIENCE_S
 from tests.servers.process import missing
-from tests.tiers import nothing_to_run, order, tier_of
+from tests.tiers import is_wanted, nothing_to_run, order, tier_of
 
 settings.register_profile("few", deadline=None, max_examples=25)  # a busy machine is no failure
 settings.register_profile("many", settings.get_profile("few"), max_examples=500)
@@ -75,6 +75,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(tier_of(item))
+        if is_wanted(item):
+            item.add_marker("touched")
     check_time_limits(items)
     items.sort(key=lambda item: order(item.path))
 

@@ -6,8 +6,7 @@
   more oracles.
 - ``nightly``: what ``make test-nightly`` adds: real servers, loops over every fault, browsers,
   launchers, examples of documents, long oracles. Some of it also runs on a change
-  (``make test-touched``); ``TOUCHED`` says which.
-
+  (``make test-slow SINCE=COMMIT``, the mark ``touched``); ``TOUCHED`` says which.
 - ``gpu``: ``make test-gpu``, for hosts with a CUDA device; no other command runs them.
 
 A file belongs to the tier of the table here, or else is fast; a test's own mark moves it to a later
@@ -17,8 +16,8 @@ nothing, and the others, which mostly wait, two at a time.
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -268,14 +267,31 @@ def nothing_to_run(path: Path, asked: str) -> bool:
 
     Such a file isn't imported: each of the processes of a run would.
     """
-    tier = asked.split(" ")[0]
+    tier = asked.lstrip("(").split(" ")[0]
     if tier not in TIERS or path.suffix != ".py" or tier_of_file(path) == tier:
+        return False
+    if "touched" in asked and any(path == TESTS.parent / file_of(name) for name in wanted()):
         return False
     if TIERS.index(tier_of_file(path)) > TIERS.index(tier):
         return True
     # A mark makes some of its tests later ones. ``EACH_WRITER`` and ``one_of`` have it elsewhere.
     text = path.read_text(encoding="utf-8")
     return not any(word in text for word in (f"mark.{tier}", "EACH_WRITER", "one_of("))
+
+
+@cache
+def wanted() -> tuple[str, ...]:
+    """Return the nightly tests to run for what was changed since the commit ``$SINCE``."""
+    since = os.environ.get("SINCE")
+    return tuple(touched(_changed_since(since))) if since else ()
+
+
+def is_wanted(item: pytest.Item) -> bool:
+    """Return whether a nightly test is to run for what was changed."""
+    return any(
+        item.nodeid == name or item.nodeid.startswith((f"{name}[", f"{name}::"))
+        for name in wanted()
+    )
 
 
 def order(path: Path) -> int:
@@ -307,7 +323,3 @@ def _changed_since(commit: str) -> list[str]:
         ["git", "diff", "--name-only", commit], cwd=TESTS.parent, stdout=subprocess.PIPE, check=True
     )
     return listed.stdout.decode().splitlines()
-
-
-if __name__ == "__main__":
-    print(*touched(_changed_since(sys.argv[1])), sep="\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiers
 from tests.conftest import pytest_runtest_setup
 from tests.processes import completed
 from tests.tiers import (
@@ -64,6 +65,19 @@ def test_what_a_change_runs_of_the_nightly_tests() -> None:
     assert len(loops) > 1
     assert {file_of(name) for name in loops} == {"tests/faults/test_fault_loop.py"}
     assert touched(["CHANGELOG.md", "iobench/storage/base.py"]) == []
+
+
+def test_a_change_runs_its_nightly_tests_with_the_slow_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Files that have none of them are not imported, as without a change."""
+    asked = f"({SLOW} and not {NIGHTLY} or touched) and not alone"
+    loops, servers = TESTS / "faults/test_fault_loop.py", TESTS / "contract/test_s3.py"
+    monkeypatch.setattr(tiers, "wanted", lambda: touched(["iobench/data/generator/pool.py"]))
+    assert not nothing_to_run(loops, asked)
+    assert nothing_to_run(servers, asked)
+    monkeypatch.setattr(tiers, "wanted", tuple)
+    assert nothing_to_run(loops, asked)
 
 
 def test_every_test_has_a_time_limit_that_counts_its_fixtures(pytestconfig: pytest.Config) -> None:
