@@ -289,6 +289,18 @@ class Question(_Frozen):
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
     began_s: Annotated[float, Parameter(parse=False)] = 0.0
 
+    @property
+    def budget(self) -> "Budget":
+        """The time that the verb may take, from the start of iobench on."""
+        from ..runner.budget import Budget
+
+        asked = getattr(self, "duration_s", None) is not None
+        return Budget(
+            seconds=getattr(self, "budget_s", None),
+            began_s=self.began_s,
+            given=frozenset({"duration"} if asked else ()),
+        )
+
     def __post_init__(self) -> None:
         """Raise UsageError for a value that can't be, or that lacks or excludes another one."""
         hints = get_type_hints(type(self), include_extras=True)
@@ -480,18 +492,6 @@ class RecordingRequest(Question):
     tags: Annotated[KeysAndValues, RECORDS_KEPT, MORE] = ()
     """a label of the run for its record, its reports, CSV and OpenMetrics, e.g. box=nfs-b;
     repeatable"""
-
-    @property
-    def budget(self) -> "Budget":
-        """The time that the verb may take, from the start of iobench on."""
-        from ..runner.budget import Budget
-
-        asked = getattr(self, "duration_s", None) is not None
-        return Budget(
-            seconds=getattr(self, "budget_s", None),
-            began_s=self.began_s,
-            given=frozenset({"duration"} if asked else ()),
-        )
 
 
 class RuledRequest(Question):

@@ -27,13 +27,13 @@ def run(request: ProbeRequest) -> int:
                 target,
                 requests,
                 max_in_flight=request.max_in_flight,
-                budget_s=request.budget_s,
+                budget=request.budget,
                 hosts=hosts.count,
                 metadata=request.metadata,
             )
             note(plan.announcement(), quiet=request.quiet)
             with Live(quiet=request.quiet) as live:
-                live.expect(min(plan.usual_s, plan.budget_s))
+                live.expect(min(plan.usual_s, plan.measuring_s))
                 probe = run_probe(plan, command=list(request.command), observer=live, hosts=hosts)
             print_report(request, probe, sections(probe))
             return 0

@@ -734,8 +734,8 @@ class CheckpointRequest(
     repeat: Annotated[Count, Parameter(alias="-n")] = 10
     """number of saves, and of restores (default: 10)"""
     budget_s: Time | None = None
-    """time for the whole study: at most --repeat saves and restores, as many of both as there
-    is time for, and one of each at least"""
+    """time for the whole study: at most --repeat saves and restores, as many of both as there is
+    time for, and one save at least; it is refused if not even that fits"""
     keep_data: Annotated[bool, MORE] = False
     """keep the last checkpoint in the target"""
     overrides: Settings = ()
@@ -965,7 +965,7 @@ class ProbeRequest(ScannedRequest, HostsRequest, ReportedRequest):
     metadata: bool = False
     """measure opens, stats and listings, too: what many small files cost beside their bytes"""
     budget_s: Annotated[Time, at_most(MAX_PROBE_S)] = 30.0
-    """how long to measure at most, all curves together (default: 30s)"""
+    """time for the whole probe, from the start of iobench on (default: 30s)"""
 
 
 MORE_HOSTS = group("more hosts", needs("hosts"))

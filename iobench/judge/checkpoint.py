@@ -103,7 +103,9 @@ def with_figures(study: Study) -> Study:
         missing["write_bytes_per_s"] = "no save was finished"
     if not study.restores:
         missing["restore_bytes_per_s"] = (
-            "no restore was requested" if study.spec.restores == 0 else "no restore was finished"
+            "no restore was requested"
+            if study.spec.restores == 0
+            else study.no_restores or "no restore was finished"
         )
     return study.model_copy(
         update={

@@ -109,7 +109,7 @@ RULES: tuple[Rule[Judged], ...] = (
     Rule("data.changed", of_record(data.data_changed), ALWAYS),
     Rule(CHANGED, of_record(data.record_changed), INCONCLUSIVE),
     Rule("storage.throttled", data.storage_throttled, REFUSED),
-    Rule("storage.retries", of_record(data.storage_retries), NOTED),
+    Rule("storage.retries", of_record(data.storage_retries), WARNED),
     Rule("cache.cold-residency", of_record(cache.cold_residency), ALWAYS),
     Rule("cache.cold-fetch", of_record(cache.cold_fetch), ALWAYS),
     Rule("cache.loop", of_record(cache.loop_device), INCONCLUSIVE),

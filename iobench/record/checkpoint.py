@@ -309,6 +309,7 @@ class Study(Record):
     started_by: str = ""
     saves: list[Save] = []
     restores: list[Restore] = []
+    no_restores: str = ""  # why there are none, though they were asked for
     alone: list[Save] = []  # of a mixed run: saves while no data was loaded
     budget_s: Duration | None = None  # that limited the number of saves and restores
     figures: dict[str, Spread] = {}  # blocked_s, accepted_s, durable_s, restore_s, staged_s ...

@@ -118,8 +118,9 @@ MAX_FINDINGS = 3
 """Findings, and rules that were not judged, of a first screen."""
 
 
-_BUSY = "cpu.other-load"
-"""The rule whose warning stands on the first screen: all rates are of what others left."""
+_FIRST = ("cpu.other-load", "storage.retries", "storage.throttled")
+"""The rules whose warnings stand on the first screen: all rates are of what others left, or of a
+storage that fails, or of a quota."""
 
 
 def _with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
@@ -129,8 +130,8 @@ def _with_trust(doc: RunRecord, answer: FirstScreen) -> FirstScreen:
     if doc.validity == "unknown":
         unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
     told = f"Not judged: {some(unjudged, MAX_FINDINGS, ', ')}." if unjudged else ""
-    busy = [each for each in doc.findings if each.rule == _BUSY and each.level == "warning"]
-    others = " ".join(sentence(each.evidence) for each in busy)
+    told_first = [each for each in doc.findings if each.rule in _FIRST and each.level == "warning"]
+    others = " ".join(sentence(each.evidence) for each in told_first)
     when = f"{doc.created[:16].replace('T', ' ')} UTC, " if doc.created else ""
     return replace(
         answer,

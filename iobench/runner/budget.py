@@ -149,6 +149,10 @@ class Budget:
         fitting = (self.left_s / windows - AROUND_S) / (1 + AROUND)
         return min(usual_s, max(shortest, math.floor(fitting)))
 
+    def ends_in_time(self, seconds: float) -> bool:
+        """Whether what decides the answer ends with the budget, or as little late as one may be."""
+        return (self.seconds or math.inf) - self.end_s - self.used_s + self.slack_s >= seconds
+
     # What to tell the user
 
     def too_short(self, least_s: float, *, what: str = "this run", other: str = "") -> UsageError:

@@ -25,10 +25,11 @@ from ..record.checkpoint import CheckpointRun, Study
 from ..record.run import CheckpointRecord, Finding
 from ..storage.locks.lock import Lease
 from .budget import Budget
+from .checkpoint_pilot import Expected, measure_pilot
 from .checkpoint_plan import StudyPlan
 from .conductor import Script
 from .hosts.hosts import Hosts
-from .options import Mixed, Observer, StudyOptions
+from .options import Mixed, Observer, StudyOptions, timed
 from .phase import Saving
 from .results import failures_recorded, new_directory, new_record, storage_facts
 from .study import HEAD_START_NS, SaveRecords, StudyJob, begin_study, rank_maker, with_leftovers
@@ -71,6 +72,7 @@ class _Study:
     ) -> None:
         self.plan, self.options, self.root, self.lease = plan, options, root, lease
         self.observer, self.hosts, self.budget = observer, hosts, options.budget
+        self.expected = Expected()
         self.directory = new_directory(options.results, f"checkpoint-{plan.spec.model}")
         study = begin_study(plan, CheckpointRun)
         study.budget_s = self.budget.seconds
@@ -92,6 +94,11 @@ class _Study:
         with failures_recorded(doc, self.directory) as ending:
             self.hosts.begin(doc, self.plan.spec.ranks)
             self.hosts.check_place(self.plan, root)
+            if self.budget.limited and self.hosts.count == 1:
+                with timed(doc, "pilot", self.observer, "a pilot: what a small save takes"):
+                    self.expected = measure_pilot(self.plan, root, self.budget, self.before)
+                # A storage may know the size of an object that a small save has replaced.
+                self.job.step += self.expected.steps
             self.observer.phase("building the state")
             self.job.run(self._script())
         self.hosts.end(doc, self.plan.spec.ranks)
@@ -123,13 +130,19 @@ class _Study:
         """Make saves or restores: one, and as many more as there is time for.
 
         Each should take as long as those so far. After them, as many others as were made, but at
-        most ``waiting``, need as much time again, and each that of the whole state besides.
+        most ``waiting``, need as much time again, or what the pilot told, and each that of the
+        whole state besides. Restores for which there is no time at all are left out.
         """
-        budget = self.budget
+        budget, restore_s = self.budget, self.expected.restore_s
+        if what == "restore" and count and not budget.ends_in_time(restore_s):
+            self.doc.job.no_restores = NO_TIME
+            return
+        if not budget.ends_in_time(self.expected.save_s + restore_s):
+            waiting = 0  # they will be left out
         for number in range(1, count + 1):
             each, others = budget.mean_s(what), min(waiting, number)
             if each is not None and not budget.fits(
-                each * (1 + others) + budget.spent_s(BASE) * others
+                each + (max(each, restore_s) + budget.spent_s(BASE)) * others
             ):
                 return
             left = None if each is None else each * (count - number + 1)
@@ -147,6 +160,8 @@ def unlocked(lease: Lease) -> list[Finding]:
     evidence = f"the place that was written to was {lease.unregistered}"
     return [Finding(rule="storage.unlocked", level="info", evidence=evidence)]
 
+
+NO_TIME = "the budget had no time for a restore: raise --budget"
 
 BASE = "whole state"
 """The name of its save in a budget, where saves have only what changes."""

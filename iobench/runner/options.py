@@ -94,7 +94,7 @@ class Options(VerbOptions):
 class StudyOptions(VerbOptions):
     """Options of a study of checkpoints.
 
-    No save or restore begins for which the budget has no time, but one of each is made.
+    No save or restore begins for which the budget has no time, but one save is made.
     """
 
     keep_data: bool = False

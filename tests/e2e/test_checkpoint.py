@@ -382,9 +382,10 @@ def test_a_rank_that_cannot_restore_keeps_no_other_waiting(
 
 @pytest.mark.parametrize(("budget", "made"), [("1ms", 1), ("1h", 2)])
 def test_a_budget_limits_saves_and_restores(small: str, budget: str, made: int) -> None:
-    """One of each is always made, and never more than were asked for."""
+    """A save is always made, and never more than were asked for."""
     job = document(f"{small} --budget {budget}")["job"]
-    assert (len(job["saves"]), len(job["restores"]), job["spec"]["count"]) == (made, made, 2)
+    assert (len(job["saves"]), job["spec"]["count"]) == (made, 2)
+    assert len(job["restores"]) == made or (budget == "1ms" and job["no_restores"])
     assert job["budget_s"] == (0.001 if budget == "1ms" else 3600)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def test_metadata_is_measured_by_one_host(tmp_path: Path) -> None:
     with open_target(
         str(files(tmp_path / "data", 2, 1 << 20)), origin=None, least_bytes=4096
     ) as target:
-        asked = {"max_in_flight": 2, "budget_s": 30.0, "metadata": True}
+        asked = {"max_in_flight": 2, "budget": Budget(seconds=30.0, end_s=0.0), "metadata": True}
         assert plan_probe(target, [4096], **asked).metadata == ("open", "stat", "list")
         with pytest.raises(UsageError):
             plan_probe(target, [4096], hosts=2, **asked)
@@ -169,9 +170,26 @@ def test_a_short_time_has_fewer_points_rather_than_very_short_ones(
     with open_target(
         str(files(tmp_path / "data", 2, 8 << 20)), origin=None, least_bytes=4096
     ) as target:
-        plan = plan_probe(target, [4096], max_in_flight=256, budget_s=budget_s)
+        budget = Budget(seconds=budget_s, end_s=0.0)
+        plan = plan_probe(target, [4096], max_in_flight=256, budget=budget)
     assert plan.curves == 2
     assert plan.point_s == pytest.approx(least_s)
+
+
+def test_the_start_of_the_process_is_part_of_a_probe_s_budget(tmp_path: Path) -> None:
+    """A start of 10 s leaves 20 of 30 s, and one of 29 s the fewest points."""
+    with open_target(
+        str(files(tmp_path / "data", 2, 8 << 20)), origin=None, least_bytes=4096
+    ) as target:
+        left = []
+        for start_s in (10.0, 29.9):
+            budget = Budget(seconds=30.0, began_s=time.monotonic() - start_s, end_s=0.0)
+            left.append(plan_probe(target, [4096], max_in_flight=256, budget=budget))
+        with pytest.raises(UsageError, match="too short"):
+            plan_probe(target, [4096], max_in_flight=256, budget=Budget(seconds=0.1))
+    assert [plan.budget_s for plan in left] == [30.0, 30.0]
+    assert left[0].measuring_s == pytest.approx(20.0, abs=5.0)
+    assert 0.1 < left[1].measuring_s < 5.0
 
 
 @pytest.mark.nightly

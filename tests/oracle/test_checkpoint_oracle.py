@@ -4,6 +4,7 @@ follows from them.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import tempfile
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from iobench.base.errors import UsageError
 from iobench.record.checkpoint import CheckpointSpec, Meaning, Study, Training
+from iobench.runner.budget import Budget
 from iobench.runner.checkpoint import run_study
+from iobench.runner.checkpoint_pilot import Small, expected
 from iobench.runner.checkpoint_plan import make_study_plan
 from iobench.runner.options import StudyOptions
 from iobench.settings.base import build
@@ -31,17 +35,24 @@ def memory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def study(memory: Path, *, read: float = 1e12, **settings: object) -> Study:
+def study(
+    memory: Path,
+    *,
+    read: float = 1e12,
+    write: float = BANDWIDTH,
+    budget: Budget | None = None,
+    **settings: object,
+) -> Study:
     spec = build(
         CheckpointSpec,
         {"model": "llama3-8b", "scale": "1/4096", "count": 3, "restores": 1, **settings},
         where="test",
     )
-    rates = f"write_bandwidth={int(BANDWIDTH)}&bandwidth={int(read)}"
+    rates = f"write_bandwidth={int(write)}&bandwidth={int(read)}"
     url = f"throttled+{memory / 'ckpt'}?{rates}"
     doc, _ = run_study(
         make_study_plan(spec, url, Training(mtbf_s=MTBF_S)),
-        StudyOptions(results=memory / "results"),
+        StudyOptions(results=memory / "results", budget=budget or Budget()),
     )
     return doc.job
 
@@ -115,3 +126,41 @@ def test_a_save_that_is_not_over_when_the_next_is_due_blocks_it(memory: Path) ->
     for save in later:
         assert save.waited_s == pytest.approx(alone - 0.06, rel=0.25)
         assert save.blocked_s >= (save.waited_s or 0)
+
+
+def test_two_small_saves_tell_what_a_byte_takes_without_what_each_save_takes() -> None:
+    """Each takes 2 s, and a byte a microsecond to save, and half of that to restore."""
+    small = [Small(n, 2 + n / 1e6, 2 + n / 2e6) for n in (1_000_000, 4_000_000)]
+    told = expected(small, 30_000_000)
+    assert (told.save_s, told.restore_s) == pytest.approx((32.0, 17.0))
+    alone = expected(small[:1], 30_000_000)
+    assert (alone.save_s, alone.restore_s) == pytest.approx((3.0, 2.5))
+    assert expected([], 30_000_000).save_s == 0
+
+
+def test_a_save_that_takes_longer_than_the_budget_is_refused_before_it(memory: Path) -> None:
+    """A save of 210 MB takes 26 s at this bandwidth."""
+    with pytest.raises(UsageError, match="too short for one save of this study") as refused:
+        study(memory, budget=Budget(seconds=8.0), scale="1/512")
+    least = int(refused.value.what.split()[-1].removesuffix("s"))
+    assert least >= 0.8 * 26
+    saved = json.loads(next((memory / "results").glob("*/run.json")).read_text())
+    assert saved["job"]["saves"] == []
+
+
+def test_restores_that_the_budget_has_no_time_for_are_left_out_with_the_reason(
+    memory: Path,
+) -> None:
+    """The planted reads take 100 times as long as the writes."""
+    found = study(
+        memory,
+        budget=Budget(seconds=20.0),
+        scale="1/512",
+        count=2,
+        restores=2,
+        read=BANDWIDTH / 4,
+        write=100 * BANDWIDTH,
+    )
+    assert found.saves
+    assert found.restores == []
+    assert "no time" in found.not_measured["restore_bytes_per_s"]

@@ -503,6 +503,19 @@ def test_a_host_whose_cores_others_use_is_named(machines: tuple[str, str]) -> No
     assert "host 0" not in found.evidence
 
 
+def test_requests_that_were_sent_again_stand_on_the_first_screen() -> None:
+    """Those that the server asked to slow down are told as such, and not twice."""
+    done = conclude(build("", {"repetition": {"retries": 9, "throttled": 4, "requests": 400}}))
+    found = {each.rule: each for each in done.findings}
+    again = "30 requests were sent again beside 2,400 reads"  # of six repetitions
+    assert again in found["storage.retries"].evidence
+    (screen,) = (section for section in sections(done) if isinstance(section, FirstScreen))
+    assert again in screen.trust
+    assert "asked for a lower request rate 24 times" in screen.trust
+    asked = build("", {"repetition": {"retries": 4, "throttled": 4}})
+    assert "storage.retries" not in levels(asked)
+
+
 def test_mlperf_counts_its_own_utilization_in_each_counted_run() -> None:
     """0.91 without the first step and 0.85 with it: MLPerf accepts what quick warns about."""
     doc = build("", {"repetition": {"accelerator_utilization_sustained": 0.85}})

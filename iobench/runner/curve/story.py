@@ -136,7 +136,8 @@ class ProbePlan:
     """A probe with all decisions made. ``requests``: bytes; None stands for a dataset's samples.
 
     ``second``: requests of another size tell operations from bytes, see ``second_requests``.
-    ``metadata``: what is asked for without reading.
+    ``metadata``: what is asked for without reading. ``measuring_s``: what the start of the process
+    left of the budget, or the least that the curves take.
     """
 
     target: Target
@@ -144,6 +145,7 @@ class ProbePlan:
     second: bool
     max_in_flight: int
     budget_s: float
+    measuring_s: float
     point_s: float
     hosts: int = 1  # that read together; ``max_in_flight`` is of each
     metadata: tuple[Operation, ...] = ()
@@ -155,7 +157,11 @@ class ProbePlan:
     @property
     def curves_s(self) -> float:
         """The seconds of all curves; what is left is for the hosts alone, where there are some."""
-        return self.budget_s * (1 - ALONE_SHARE if self.hosts > 1 else 1)
+        return self.measuring_s * self.curves_share
+
+    @property
+    def curves_share(self) -> float:
+        return 1 - ALONE_SHARE if self.hosts > 1 else 1
 
     @property
     def most_points(self) -> int:
@@ -173,7 +179,9 @@ class ProbePlan:
         usual = self.usual_s
         most = f"at most {format_duration(self.budget_s)}"
         over = f" by {self.hosts} hosts together" if self.hosts > 1 else ""
-        takes = f"about {format_duration(usual)}, {most}" if usual < 0.9 * self.budget_s else most
+        takes = (
+            f"about {format_duration(usual)}, {most}" if usual < 0.9 * self.measuring_s else most
+        )
         return (
             f"probe of {self.target.url}{over}: {counted(self.curves, 'curve')} of at most "
             f"{counted(self.most_points, 'point')}, {format_duration(self.point_s)} each, takes "
@@ -186,7 +194,7 @@ def plan_probe(
     requests: Sequence[int],
     *,
     max_in_flight: int,
-    budget_s: float,
+    budget: Budget,
     hosts: int = 1,
     metadata: bool = False,
 ) -> ProbePlan:
@@ -223,18 +231,21 @@ def plan_probe(
         requests=chosen,
         second=_second(target, chosen) is not None,
         max_in_flight=max_in_flight,
-        budget_s=budget_s,
+        budget_s=budget.seconds or 0.0,
+        measuring_s=budget.left_s,
         point_s=0.0,
         hosts=hosts,
         metadata=operations(storage) if metadata else (),
     )
     least = plan.curves * min(_MIN_POINTS, plan.most_points) * (MIN_POINT_S + overhead)
-    if plan.curves_s < least:
+    least_s = least / plan.curves_share
+    if plan.budget_s < least_s:
         raise UsageError(
-            f"--budget {format_duration(budget_s)} is too short for "
+            f"--budget {format_duration(plan.budget_s)} is too short for "
             f"{counted(plan.curves, 'curve')}",
-            remedy=f"give at least {format_duration(math.ceil(least * budget_s / plan.curves_s))}",
+            remedy=f"give at least {format_duration(math.ceil(least_s))}",
         )
+    plan = replace(plan, measuring_s=max(plan.measuring_s, least_s))
     each = plan.curves_s / (plan.curves * plan.most_points) - overhead
     few = plan.curves_s / (plan.curves * min(_FEW_POINTS, plan.most_points)) - overhead
     each = max(each, min(_ENOUGH_S, few))
@@ -269,7 +280,7 @@ class _Probe:
     def __init__(self, plan: ProbePlan, observer: Observer, hosts: Hosts, folder: Path) -> None:
         self.plan, self.target = plan, plan.target
         self.observer, self.hosts, self.folder = observer, hosts, folder
-        self.budget = Budget(seconds=plan.budget_s, end_s=0.0)
+        self.budget = Budget(seconds=plan.measuring_s, end_s=0.0)
         self.of_curves = replace(self.budget, seconds=plan.curves_s)
         self.left = plan.curves  # that are still to come
         self.measured: list[MeasuredCurve] = []
