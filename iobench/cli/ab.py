@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..ask.compare.sequential import MIN_ROUNDS, metrics_like, primary, verdict
 from ..base.errors import UnknownNameError, UsageError
+from ..base.units import counted
 from ..judge.statistics import NOISE
 from ..record.ab import AB_FILE, AbRecord, AbVariant
 from ..record.job import DatasetFacts
@@ -44,7 +45,7 @@ def _compare(request: AbRequest, hosts: Hosts) -> int:
         raise UnknownNameError("metric", metric, names)
     options = request.made(AbOptions, metric=metric, threshold=_threshold(request))
     with ShownRounds(quiet=request.quiet) as told:
-        told.announce(a, b, options.max_rounds)
+        told.announce(a, b, options)
         record, directory = compare_in_turns(a, b, options, told, hosts)
     code = finish_ab(request, record, directory, new=True)
     return code if request.fail_on is None else gated(request, record)
@@ -86,7 +87,7 @@ class ShownRounds(Live):
         super().__init__(quiet=quiet)
         self._round_s = 0.0
 
-    def announce(self, a: VariantAsked, b: VariantAsked, max_rounds: int) -> None:
+    def announce(self, a: VariantAsked, b: VariantAsked, options: AbOptions) -> None:
         """Tell what will be measured, and how long it takes at least."""
 
         for name, variant in (("A", a), ("B", b)):
@@ -94,7 +95,7 @@ class ShownRounds(Live):
             self.note(f"{name}: {variant.asked.name} on {variant.asked.data}{given}")
         if a.asked == b.asked:
             self.note("A and B are the same: a difference would be a false alarm")
-        least = shortest_s(a.plan, b.plan)
+        least, max_rounds = shortest_s(a.plan, b.plan, options.budget), options.max_rounds
         if least is None:
             self.note("how long it takes is known after the warm-up of both variants")
             return
@@ -104,6 +105,9 @@ class ShownRounds(Live):
             most = whole_seconds((1 + max_rounds) * least)
             line += f"; if these give no answer, up to {max_rounds} rounds: at least {most}"
         self.note(line)
+
+    def shortened(self, steps: int, whole: int) -> None:
+        self.note(f"a repetition has {counted(steps, 'step')} instead of {whole}, by --budget")
 
     def planned(self, record: AbRecord, round_s: float) -> None:
         self._round_s = round_s

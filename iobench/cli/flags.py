@@ -35,7 +35,7 @@ from ..base.units import MAX_BYTES, MIN_SHARE, Quantity, parse_count, parse_dura
 from ..report.media import DOCUMENTS, PAGES, RECORDS
 
 if TYPE_CHECKING:
-    from ..runner.budget import Budget
+    from ..runner.budget import Budget, Given
 
 T = TypeVar("T")
 
@@ -294,11 +294,19 @@ class Question(_Frozen):
         """The time that the verb may take, from the start of iobench on."""
         from ..runner.budget import Budget
 
-        asked = getattr(self, "duration_s", None) is not None
+        settings = [
+            text.partition("=")[0].strip()
+            for name in ("overrides", "set_a", "set_b")
+            for text in getattr(self, name, ())
+        ]
+        asked: dict[Given, bool] = {
+            "duration": getattr(self, "duration_s", None) is not None,
+            "steps": bool({"max_steps", "epochs"}.intersection(settings)),
+        }
         return Budget(
             seconds=getattr(self, "budget_s", None),
             began_s=self.began_s,
-            given=frozenset({"duration"} if asked else ()),
+            given=frozenset(name for name, is_given in asked.items() if is_given),
         )
 
     def __post_init__(self) -> None:

@@ -27,9 +27,10 @@ from ..record.metrics import BY_NAME
 from ..record.run import RunRecord
 from ..settings.base import head
 from .budget import Budget
+from .estimate import Work
 from .hosts.hosts import Hosts
 from .options import AbOptions, Observer, timed
-from .repeated import AnyPlan, Asked, Repeated, asked_of, expected_s, hold
+from .repeated import AnyPlan, Asked, Repeated, RepeatedTraining, asked_of, expected_s, hold
 from .results import make_directory, new_directory
 from .trials import take_turns
 
@@ -144,9 +145,10 @@ log = logging.getLogger(__name__)
 NAMES: tuple[Name, Name] = ("A", "B")
 
 
-def shortest_s(a: AnyPlan, b: AnyPlan) -> float | None:
+def shortest_s(a: AnyPlan, b: AnyPlan, budget: Budget) -> float | None:
     """How long the warm-up takes at least, and as long again each round; None: not known."""
-    known = [expected_s(a), expected_s(b)]
+    fewest = budget.fitted("steps")
+    known = [expected_s(a, fewest=fewest), expected_s(b, fewest=fewest)]
     return sum(each for each in known if each is not None) if all(known) else None
 
 
@@ -165,7 +167,7 @@ def compare_in_turns(
     written, if the budget can't be enough for one round or a variant can't be read; InterruptedRun
     or the failure of a variant, which its message names, after the record was written.
     """
-    least = shortest_s(a.plan, b.plan)
+    least = shortest_s(a.plan, b.plan, options.budget)
     if least is not None and not options.budget.fits(2 * least):
         raise _too_short(options.budget, 2 * least)
     with ExitStack() as held:
@@ -184,6 +186,28 @@ def compare_in_turns(
             variants.append(MeasuredVariant(name, asked, run, place, observer))
         one, other = variants
         return _Comparison((one, other), directory, options, observer).run(), directory
+
+
+_MIN_WARM_UP_S, _FULL = 0.4, 0.9
+"""A warm-up that is fitted is no shorter; and the share of the time that is planned, since what a
+repetition takes is not known exactly."""
+
+
+def fitting_steps(works: Sequence[Work], round_s: float) -> int:
+    """The most steps of a repetition with which a round of all works takes so long.
+
+    All have as many. They are no fewer than can tell the bottleneck of each.
+    """
+    steps = min(work.whole for work in works)
+    needed = min(steps, max(work.needed for work in works))
+    low, high = needed, steps
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(work.repetition_s(middle) for work in works) <= round_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _too_short(budget: Budget, least_s: float) -> UsageError:
@@ -225,9 +249,10 @@ class _Comparison:
         failure: IobenchError | None = None
         try:
             self._save()
+            trainings = self._shortened()
             for variant in self.variants:
                 variant.warm_up()
-            self._rounds(self._plan())
+            self._rounds(self._plan(trainings))
             record.status = "ok"
         except KeyboardInterrupt:
             record.status = "interrupted"
@@ -249,9 +274,33 @@ class _Comparison:
             raise failure
         return record
 
-    def _plan(self) -> int:
-        """How many rounds there is time for. Raises UsageError if there is none for one."""
+    def _shortened(self) -> list[RepeatedTraining]:
+        """The runs whose steps are fitted to the budget, and so also their warm-ups."""
+        if not self.budget.fitted("steps"):
+            return []
+        runs = [variant.run for variant in self.variants]
+        found = [run for run in runs if isinstance(run, RepeatedTraining)]
+        for run in found:
+            run.warm_up_s = max(
+                _MIN_WARM_UP_S, self.budget.left_s / (len(found) * (1 + MIN_ROUNDS))
+            )
+        return found
+
+    def _plan(self, trainings: Sequence[RepeatedTraining]) -> int:
+        """How many rounds there is time for. Raises UsageError if there is none for one.
+
+        Repetitions are shortened where the fewest rounds that give an answer do not fit otherwise.
+        """
         round_s = sum(variant.record.warm_up_s or 0.0 for variant in self.variants)
+        if works := [run.work for run in trainings]:
+            round_s = sum(work.repetition_s(work.whole) for work in works)
+            each_s = _FULL * self.budget.left_s / MIN_ROUNDS
+            if round_s > each_s:
+                steps = fitting_steps(works, each_s)
+                round_s = sum(work.repetition_s(steps) for work in works)
+                for run in trainings:
+                    run.shorten(steps)
+                self.observer.shortened(steps, min(work.whole for work in works))
         rounds = self.options.max_rounds
         if self.budget.limited:
             rounds = min(rounds, int(self.budget.left_s / max(round_s, 1e-3)))

@@ -166,6 +166,9 @@ class Observer:
     def finished(self, part: str, seconds: float) -> None:
         """A trial of a part has ended; ``part`` is its key in the record's ``timings``."""
 
+    def shortened(self, steps: int, whole: int) -> None:
+        """Each repetition of two variants has so many steps, for want of time for all."""
+
     def planned(self, record: AbRecord, round_s: float) -> None:
         """Both variants are warm, and a round of the two takes about ``round_s``."""
 

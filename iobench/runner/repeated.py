@@ -11,6 +11,7 @@ reach it, and what is run as code (``settings.workload``) must be given again by
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,15 +30,22 @@ from ..settings.workload import Named, Workload, check_named, code_in, code_of
 from ..storage import is_local, open_storage
 from ..storage.locks.lock import reading
 from .cache import Others
-from .estimate import expected_repetition_s
+from .estimate import Pilot, Work, demand, expected_repetition_s
 from .experiment import RunBegun
+from .fit import pilot_of
 from .hosts.hosts import Hosts
 from .model_load import LoadsBegun, weights_held
 from .model_load_plan import LoadPlan, make_load_plan, one_of_each
 from .options import Observer, VerbOptions
 from .plan import Plan, make_plan
 from .repetition import measure, repetition_phase
-from .results import add_changes, add_loader_facts, failures_recorded, new_directory
+from .results import (
+    add_changes,
+    add_loader_facts,
+    add_plan,
+    failures_recorded,
+    new_directory,
+)
 from .serving import ServingBegun, ServingPlan, make_serving_plan
 from .trials import WARM_UP
 
@@ -113,10 +121,16 @@ RECORDS: dict[type[AnyWorkload], type[RunRecord]] = {
 """The kind of record that a run writes."""
 
 
-def expected_s(plan: AnyPlan) -> float | None:
-    """How long a repetition takes at least; None: not known."""
+def expected_s(plan: AnyPlan, *, fewest: bool = False) -> float | None:
+    """How long a repetition takes at least; None: not known.
+
+    ``fewest``: with no more steps than can tell the bottleneck.
+    """
     if isinstance(plan, LoadPlan):
         return None
+    if isinstance(plan, Plan) and fewest and demand(plan):
+        work = Work.of(plan, Pilot(), steps_given=False)
+        return work.repetition_s(work.needed)
     return expected_repetition_s(plan) if isinstance(plan, Plan) else plan.seconds
 
 
@@ -216,13 +230,18 @@ def _training(plan: Plan, held: ExitStack, hosts: Hosts, *, verb: str, break_loc
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
     lease = held.enter_context(reading(plan.home, plan.manifest, verb=verb, break_dead=break_lock))
     others, there = Others(lease), hosts.of(plan, held)
-    return lambda place, run_id, options, observer: _RepeatedTraining(
+    return lambda place, run_id, options, observer: RepeatedTraining(
         RunBegun(plan, place, options, others, observer, held, there, run_id=run_id),
         break_lock=break_lock,
     )
 
 
-class _RepeatedTraining:
+class RepeatedTraining:
+    """``warm_up_s``: the longest warm-up, after which ``work`` tells what any repetition takes."""
+
+    warm_up_s: float | None = None
+    work: Work
+
     def __init__(self, begun: RunBegun, *, break_lock: bool) -> None:
         self.begun, self.doc, self.break_lock = begun, begun.doc, break_lock
         self.doc.job.no_ablations = NO_ABLATIONS
@@ -231,12 +250,24 @@ class _RepeatedTraining:
         self.begun.prepare(proof=True, name=title)
 
     def warm_up(self) -> None:
-        bench = self.begun.bench
+        bench, began = self.begun.bench, time.monotonic()
         phase = repetition_phase(bench.plan, WARM_UP, name="warm-up")
         outcome = measure(
-            bench, replace(phase, repetition=0), lambda _: None, keep_interrupted=False
+            bench,
+            replace(phase, repetition=0, limit_s=self.warm_up_s),
+            lambda _: None,
+            keep_interrupted=False,
         )
+        pilot = pilot_of(outcome, time.monotonic() - began, demand(bench.plan))
+        self.work = Work.of(bench.plan, pilot, steps_given=False)
         add_loader_facts(self.doc, outcome.loader)
+
+    def shorten(self, steps: int) -> None:
+        """Let each repetition have so many steps of a rank, for want of time."""
+        bench, asked = self.begun.bench, self.begun.bench.plan
+        workload = asked.workload.model_copy(update={"max_steps": steps})
+        bench.plan = replace(asked, workload=workload)
+        add_plan(self.doc, bench.plan, asked=asked)
 
     def measure(self, number: int) -> None:
         bench, kept = self.begun.bench, self.doc.job.repetitions

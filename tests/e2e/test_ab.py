@@ -163,6 +163,26 @@ def test_what_cannot_be_compared_fails_with_a_record(
     assert (record.status, record.rounds) == ("failed", [])
 
 
+def test_repetitions_that_a_budget_has_no_time_for_are_shortened(
+    data: Path, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    """A whole one takes 16 s: 400 steps of four reads of 10 ms. Given steps stay as they are."""
+    workload = tmp_path / "turns.yaml"
+    workload.write_text(WORKLOAD + "epochs: 100\n")
+    sides = (slow(data, "10ms"), slow(data, "30ms"))
+    code, _, err = in_process("ab", *sides, *words, "--budget", "30s", "--max-rounds", 4)
+    assert code == 0, err
+    record, directory = the_record(tmp_path)
+    assert len(record.rounds) >= 1
+    steps = set()
+    for each in record.variants:
+        job = load_training(directory / each.run).job
+        assert job.fitted is not None
+        steps |= {one.steps for one in job.repetitions}
+    assert len(steps) == 1
+    assert max(steps) < 400
+
+
 SCENARIO = """
 name: asked
 dataset: demo

@@ -19,8 +19,9 @@ from iobench.record.ab import AbRecord, AbRound, AbTrial, AbVariant, Name, load_
 from iobench.report.ab import answer, planned_line, round_line, sections
 from iobench.report.render_csv import render_csv
 from iobench.report.sections import FirstScreen, Table
-from iobench.runner.ab import _Comparison
+from iobench.runner.ab import _Comparison, fitting_steps
 from iobench.runner.budget import Budget
+from iobench.runner.estimate import Work
 from iobench.runner.options import AbOptions, Observer
 from tests.processes import document
 
@@ -185,6 +186,7 @@ class PlantedSide:
     """A variant whose warm-up takes 10 s and whose repetitions take 20 s, on a planted clock."""
 
     seed = 42
+    run = None  # no training whose steps are fitted
     began = "2026-11-22T10:00:00+00:00"
 
     def __init__(self, name: Name, now: list[float]) -> None:
@@ -229,3 +231,23 @@ def _compared(seconds: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyP
     variants: Any = (PlantedSide("A", now), PlantedSide("B", now))
     options = AbOptions(results=tmp_path, max_rounds=4, budget=Budget(seconds=seconds))
     return _Comparison(variants, tmp_path, options, Observer()).run()
+
+
+@pytest.mark.parametrize(("round_s", "steps"), [(1000.0, 400), (30.0, 75), (0.1, 20)])
+def test_both_variants_have_as_many_steps_as_fit_and_as_are_needed(
+    round_s: float, steps: int
+) -> None:
+    """A step takes 0.1 s and 0.3 s, and the slower one needs 20."""
+    works = [
+        Work(
+            whole=400,
+            needed=needed,
+            together=1,
+            epoch_steps=400,
+            step_s=step_s,
+            load_s=step_s,
+            start_s=0.0,
+        )
+        for needed, step_s in ((10, 0.1), (20, 0.3))
+    ]
+    assert fitting_steps(works, round_s) == steps
