@@ -161,7 +161,7 @@ def storage_rate(job: ModelLoadRun, replicas: int | None = None) -> Estimate | N
     """
     count = least(job) if replicas is None else replicas
     rates = [each.bytes_per_s for each in job.plain if each.replicas == count]
-    return mean_estimate(rates)
+    return mean_estimate(rates, median(rates)) if rates else None
 
 
 def _figures(job: ModelLoadRun, loader: str, count: int, *, one_read: bool) -> LoadFigures | None:
@@ -309,6 +309,7 @@ class HostFigures(NamedTuple):
     ready_s: float
     low_s: float
     high_s: float
+    n: int  # rounds
     read_bytes: float | None  # that the storage delivered, or the loader asked for
     late_s: float  # the latest start of a rank
 
@@ -329,6 +330,7 @@ def host_loads(job: ModelLoadRun) -> list[HostFigures]:
                 median(times),
                 min(times),
                 max(times),
+                len(times),
                 median(known) if known else None,
                 max(load.late_s for load in each),
             )

@@ -33,6 +33,7 @@ from .figures import (
     facts,
     format_of,
     lacking,
+    medians_of,
     picture,
     raw,
     together,
@@ -123,7 +124,8 @@ def _first(study: Study) -> FirstScreen:
         gauges.append(KeyFigure("save every", format_duration(advised), note))
     elif "blocked_s" in study.figures:
         found = study.figures["blocked_s"]
-        note = ends(found.min, found.max, format_duration)
+        several = found.n > 1
+        note = ends(found.min, found.max, format_duration) if several else "one save only"
         stops = format_duration(found.median)
         gauges.append(KeyFigure("a save stops training for", stops, note))
     return FirstScreen(
@@ -177,8 +179,8 @@ def _figures(study: Study) -> Table | None:
     if slower is not None:
         took = Cell(value=slower, text=f"{slower:.3f} x as long as without one")
         table.add("steps during a save", "slowdown", took)
-    many, where = counted(len(study.saves), "save"), hosts_text(study) or "one host"
-    return table.table("metrics", f"Measured on {where}: median [min, max] of {many}")
+    many, where = medians_of(len(study.saves), "save"), hosts_text(study) or "one host"
+    return table.table("metrics", f"Measured on {where}: {many}")
 
 
 def _hosts(study: Study) -> Table | None:

@@ -12,7 +12,14 @@ from statistics import median
 from typing import Generic, Literal, TypeGuard, TypeVar
 
 from ..ask.capacity.scaling import Band
-from ..base.units import format_bytes, format_count, format_duration, format_percent, format_rate
+from ..base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
 from ..judge.promise import shown
 from ..record.checkpoint import Spread
 from ..record.curve import Rate
@@ -82,11 +89,21 @@ def interval_of(found: Ranged, show: Format) -> str:
     return "" if found.low is None or found.high is None else ends(found.low, found.high, show)
 
 
-def with_interval(rate: float, low: float | None, high: float | None, show: Format) -> Cell:
-    """The cell of a figure with its interval, which charts draw: ``1,900 [1,880, 1,910]``."""
-    if low is None or high is None:
+def with_interval(
+    rate: float, low: float | None, high: float | None, show: Format, n: int | None = None
+) -> Cell:
+    """The cell of a figure with its interval, which charts draw: ``1,900 [1,880, 1,910]``.
+
+    ``n``: of how many values the ends are the smallest and the largest. One value has none.
+    """
+    if low is None or high is None or n == 1:
         return Cell(value=rate, text=show(rate))
     return Cell(value=rate, text=f"{show(rate)} {ends(low, high, show)}", low=low, high=high)
+
+
+def medians_of(n: int, what: str) -> str:
+    """``median [min, max] of 3 saves``; ``one save only``."""
+    return f"one {what} only" if n == 1 else f"median [min, max] of {counted(n, what)}"
 
 
 Summarised = Summary | Spread
@@ -336,13 +353,13 @@ def cell(value: Given, show: Format, missing: str = "-") -> Cell:
     if isinstance(value, Cell):
         return value
     if isinstance(value, list):
-        return with_interval(median(value), min(value), max(value), show)
+        return with_interval(median(value), min(value), max(value), show, len(value))
     if isinstance(value, Estimate) and show is BY_UNIT["ratio"]:
         return estimated(value)
     if isinstance(value, Ranged):
         return Cell(value=value.value, text=ranged(value, show), low=value.low, high=value.high)
     if isinstance(value, Summarised):
-        return with_interval(value.median, value.min, value.max, show)
+        return with_interval(value.median, value.min, value.max, show, value.n)
     if _is_figure(value):
         return Cell(value=value, text=show(value))
     return Cell(value=value, text=missing if value is None else str(value))

@@ -40,6 +40,7 @@ from .figures import (
     evenly,
     interval_of,
     listed,
+    medians_of,
     picture,
     together,
     told,
@@ -159,6 +160,8 @@ def bottleneck_sentence(job: ModelLoadRun, found: LoadFigures) -> str:
 def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
     """Time, bandwidth beside that of plain reads, storage's share, bytes, memory, page cache."""
     spread = f"{ends(best.low_s, best.high_s, format_duration)} of {counted(best.n, 'round')}"
+    if best.n == 1:
+        spread = "one round only"
     yield KeyFigure("weights are there", format_duration(best.ready_s), spread)
     rate = storage_rate(job)
     warm = job.spec.state == "warm"
@@ -288,7 +291,8 @@ def _loaders(job: ModelLoadRun) -> Table | None:
     notes = []
     if "direct" in job.spec.loaders and len(job.spec.loaders) > 1:
         notes.append("direct has its memory before the start, others get theirs as they load")
-    return rows.made("loaders", "Loaders: median [min, max] of the rounds", notes=notes)
+    title = f"Loaders: {medians_of(max(each.n for each in job.figures), 'round')}"
+    return rows.made("loaders", title, notes=notes)
 
 
 def _hosts(job: ModelLoadRun) -> Table | None:
@@ -333,7 +337,7 @@ def _replicas(each: LoadFigures) -> Cell:
 
 
 def _ready(each: LoadFigures | HostFigures) -> Cell:
-    return with_interval(each.ready_s, each.low_s, each.high_s, format_duration)
+    return with_interval(each.ready_s, each.low_s, each.high_s, format_duration, each.n)
 
 
 def _without(each: LoadFigures, stage: str) -> Cell | None:

@@ -13,7 +13,18 @@ from .advise import tried_sections
 from .answer import answer
 from .checkpoint import saves_section
 from .curve import curve_section
-from .figures import NO_REASON, Given, Medians, TableOf, data_table, lacking, listed, together, word
+from .figures import (
+    NO_REASON,
+    Given,
+    Medians,
+    TableOf,
+    data_table,
+    lacking,
+    listed,
+    medians_of,
+    together,
+    word,
+)
 from .glance import UTILIZATION, cold_reads, whole_report
 from .loader import library_section, user_section
 from .sections import Cell, Item, Items, Prose, Section, Table, joined
@@ -147,7 +158,7 @@ def _metrics(doc: TrainingRecord) -> Table | None:
             # What a loader of the user's waits for need not be reads.
             label = _STALLS_OF_USER[key] if doc.job.subject.users else BY_NAME[key].label
             table.add(label, key, cell)
-    return table.table("metrics", f"Measured: median [min, max] of {counted(n, 'repetition')}")
+    return table.table("metrics", f"Measured: {medians_of(n, 'repetition')}")
 
 
 def _evaluated(doc: TrainingRecord) -> str:

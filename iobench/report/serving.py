@@ -37,6 +37,7 @@ from .figures import (
     interval,
     interval_of,
     listed,
+    medians_of,
     picture,
     sentence,
     tone_of,
@@ -314,8 +315,7 @@ def figures_table(doc: ServingRecord | KvCacheRecord) -> Table | None:
     for metric in metrics_of("request", "repetition"):
         if metric.name in doc.metrics:
             table.measured(metric, doc.metrics[metric.name])
-    many = counted(len(doc.job.repetitions), "repetition")
-    title = f"Measured: median [min, max] of {many}"
+    title = f"Measured: {medians_of(len(doc.job.repetitions), 'repetition')}"
     return table.table("metrics", title) if table.rows else None
 
 

@@ -141,7 +141,7 @@ def load_cost_sections(costs: Sequence[LoadCost]) -> list[Section]:
 
 
 def _usd(each: LoadCost) -> Cell:
-    return with_interval(each.usd, each.usd_low, each.usd_high, plain_usd)
+    return with_interval(each.usd, each.usd_low, each.usd_high, plain_usd, each.rounds)
 
 
 def _name(each: LoadGuess | LoadCost) -> str:

@@ -137,8 +137,8 @@ class Budget:
     def window_s(self, usual_s: float, windows: int, *, least: int) -> float:
         """Seconds for which requests arrive in each of so many windows, so that all of them fit.
 
-        At most ``usual_s``, otherwise a whole number, and ``MIN_WINDOW_S`` at least: fewer windows
-        fit then. Raises UsageError if not even ``least`` of them do.
+        At most ``usual_s``, otherwise in tenths of a second, and ``MIN_WINDOW_S`` at least: fewer
+        windows fit then. Raises UsageError if not even ``least`` of them do.
         """
         if not self.fitted("duration"):
             return usual_s
@@ -147,7 +147,7 @@ class Budget:
         if not self.fits(least_s):
             raise self.too_short(least_s)
         fitting = (self.left_s / windows - AROUND_S) / (1 + AROUND)
-        return min(usual_s, max(shortest, math.floor(fitting)))
+        return min(usual_s, max(shortest, math.floor(10 * fitting) / 10))
 
     def ends_in_time(self, seconds: float) -> bool:
         """Whether what decides the answer ends with the budget, or as little late as one may be."""

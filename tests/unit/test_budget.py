@@ -290,6 +290,7 @@ def test_windows_of_requests_are_as_short_as_the_budget_needs() -> None:
     spent = Budget(seconds=100.0)
     each = spent.window_s(30.0, 10, least=2)
     assert 2 < each < 100 / 10
+    assert 2.5 < Budget(seconds=60.0).window_s(30.0, 12, least=4) < 3  # no whole number
     assert spent.window_s(3.0, 10, least=2) == 3
     assert spent.window_s(30.0, 10_000, least=2) == MIN_WINDOW_S  # fewer fit
     assert Budget().window_s(30.0, 10, least=2) == 30

@@ -384,3 +384,12 @@ def test_nothing_is_predicted_of_a_load_whose_parts_are_not_known() -> None:
         loads_at(record(each_round(2.0, 2.0), plain=plain(RATE)).job, Quantity(1e9))
     with pytest.raises(UsageError):
         loads_at(record(each_round(2.0, 2.0)).job, Quantity(1e9))
+
+
+def test_one_round_has_no_interval() -> None:
+    """An interval of no width would say that the time is known exactly."""
+    one = record(each_round(2.0), plain=plain(1e9)[:1])
+    text = render_text(sections(one))
+    assert "one round only" in text
+    assert "[2.00 s, 2.00 s]" not in text
+    assert "[2.00 s, 2.10 s]" in render_text(sections(record(each_round(2.0, 2.1))))

@@ -102,6 +102,7 @@ class LoadCost:
     usd: float
     usd_low: float
     usd_high: float
+    rounds: int
 
 
 def load_costs(
@@ -142,6 +143,7 @@ def load_costs(
                     usd=usd,
                     usd_low=low,
                     usd_high=high,
+                    rounds=each.n,
                 )
             )
     return found
