@@ -96,10 +96,18 @@ def gains_of(doc: ServingRecord) -> dict[str, Estimate]:
 def why_client_bound(doc: RequestsRecord) -> str:
     """Why the client limits what was measured; empty if it does not.
 
-    Where nothing was repeated, the last windows of the search tell why it found no rate.
+    Where nothing was repeated, the last windows of the search tell why it found no rate. Where one
+    stage clearly takes most of a latency that is far above the limit, being late by a part of the
+    limit changes nothing: a client that is too slow for the rate is so without the stage, too.
     """
     last = doc.job.repetitions or doc.job.of("find-max")[-MAX_LATE_WINDOWS:]
-    return window_client_bound(last, doc.job.limit_s)
+    why = window_client_bound(last, doc.job.limit_s)
+    if why and isinstance(doc, ServingRecord):
+        told = any((gain.low or 0.0) > HALF for gain in gains_of(doc).values())
+        known = [one.quantile_s for one in doc.job.repetitions if one.quantile_s is not None]
+        if told and not window_client_bound(last, max(doc.job.limit_s, median(known))):
+            return ""
+    return why
 
 
 def window_client_bound(trials: Sequence[RequestWindow], limit_s: float) -> str:
@@ -151,20 +159,20 @@ def quantile_text(quantile: float) -> str:
 def _sentence(doc: ServingRecord, holds: bool | None) -> str:
     job = doc.job
     spec, tried = job.scenario, job.repetitions
-    limit = f"{format_duration(spec.limit)} at {quantile_text(spec.quantile)}"
+    limit = f"limit of {format_duration(spec.limit)} at {quantile_text(spec.quantile)}"
     rate = f"{format_count(job.rate or 0.0)} requests/s"
     if holds is None:
         held = sum(bool(one.holds) for one in tried)
         return (
-            f"At {rate} it is inconclusive whether this storage holds {limit}: {held} of "
-            f"{len(tried)} repetitions did."
+            f"At {rate} it is inconclusive whether the {limit} is held: {held} of {len(tried)} "
+            "repetitions did."
         )
     if holds:
-        return f"This storage holds {limit} at {rate}."
+        return f"The {limit} is held at {rate}."
     over = median(one.over for one in tried if one.over is not None)
     return (
-        f"This storage does not hold {limit} at {rate}: {format_percent(over)} of the requests "
-        "took longer or failed."
+        f"The {limit} is not held at {rate}: {format_percent(over)} of the requests took longer or "
+        "failed."
     )
 
 
@@ -205,10 +213,11 @@ def unsteady(doc: RequestsRecord) -> RuleOutcome | None:
         told.append(f"the last fifth of the requests took {times} as long as the first fifth")
     if left:
         told.append(f"{counted(left, 'request')} had no free reader until the end")
+    more = ", more reads in flight (--set reader.concurrency)" if left else ""
     return RuleOutcome(
         f"{format_count(doc.job.rate or 0.0)} requests/s are no rate that lasts: "
         f"{' and '.join(told) or 'no request was answered'}",
-        "requests arrive faster than they are answered: use a lower --rate, or --find-max",
+        f"requests arrive faster than they are answered: use a lower --rate{more}, or --find-max",
     )
 
 

@@ -114,6 +114,24 @@ def test_too_few_requests_tell_nothing() -> None:
     assert doc.validity == "unknown"
 
 
+SLOW = {"read_s": 0.2, "readers": 200, "late_s": 0.002}
+
+
+def test_a_storage_that_is_far_too_slow_is_the_bottleneck_though_the_client_is_a_little_late() -> (
+    None
+):
+    doc = build_serving(**SLOW)
+    assert (broken(doc), doc.job.verdict.holds) == ({}, False)
+    assert doc.job.verdict.bottleneck == "storage"
+
+
+def test_a_client_that_is_as_slow_without_the_storage_is_bound() -> None:
+    kinds = ("repetition", "without-storage")
+    doc = build_serving([build_trial(kind, seed=n, **SLOW) for n in range(3) for kind in kinds])
+    assert broken(doc) == {"serve.client-bound": "invalid"}
+    assert doc.job.verdict.bottleneck == "client"
+
+
 def test_a_client_that_takes_a_core_is_bound() -> None:
     assert broken(build_serving(cpu_share=0.9)) == {"serve.client-bound": "invalid"}
 
