@@ -237,7 +237,8 @@ def _figure(
     """
     several = f" {ends(whole.min, whole.max, show)}" if whole.n > 1 else ""
     if lasting is not None and (since := _since(whole, lasting, evidence, show)):
-        return show(lasting), f"{since.strip()}, {show(whole.median)}{several} in all"
+        only = "" if whole.n > 1 else ", in the only repetition"
+        return show(lasting), f"{since.strip()}, {show(whole.median)}{several} in all{only}"
     if lasting is None and evidence.drained:
         return show(whole.median), f"{several} with the first batch, not known after it".strip()
     return show(whole.median), several.strip() or "in the only repetition"
