@@ -38,6 +38,7 @@ from .fit import (
     NO_TIME,
     Fitted,
     check_budget,
+    check_curve,
     choose,
     curve_windows_s,
     measure_pilot,
@@ -287,6 +288,7 @@ class _Run(RunBegun):
             bench.seconds = bench.window_s = curve_s
             self._measure_ceilings([entry for entry in ENTRIES if entry.name in CURVE])
             bench.seconds = self.options.calibration_s
+            check_curve(bench, self.options, budget)
         if saver:
             self._save_alone(saver)
         found = pilot_by_curve(bench.plan, bench.ceilings, budget.left_s)

@@ -231,6 +231,27 @@ def pilot_by_curve(plan: Plan, ceilings: Mapping[str, Ceiling], left_s: float) -
     return Pilot(samples_per_s=rate, start_s=2 * START_S, loads_per_s=_CAUTION * most)
 
 
+def check_curve(bench: Bench, options: Options, budget: Budget) -> None:
+    """Raise UsageError where the budget is too short even for reads as the curve has them.
+
+    A pilot, which fills the whole pipeline, would take longer to tell that.
+    """
+    plan, size = bench.plan, bench.plan.manifest.mean_stored_bytes
+    points = bench.curve.curve.points if bench.curve is not None else []
+    as_read = plan.front is plan.storage and not plan.subject.reads_itself
+    if not (budget.strict and as_read and points and size > 0):
+        return
+    reach = [each for each in points if each.in_flight >= plan.reads_in_flight]
+    rate = max(each.bytes_per_s.value for each in [*reach[:1], *points[: -len(reach) or None]])
+    if not rate > 0:
+        return
+    pilot = Pilot(samples_per_s=min(rate / size, demand(plan) or math.inf))
+    least_s = _MIN_PILOT_S + START_S
+    least_s += choose(plan, pilot, budget.left_s, options, budget.given).least_s
+    if not budget.fits(least_s):
+        raise too_short(budget, least_s)
+
+
 def with_curve(pilot: Pilot, plan: Plan, ceilings: Mapping[str, Ceiling]) -> Pilot:
     """The pilot, with what the storage's curve says about its rate."""
     raw = ceilings.get("storage_raw")

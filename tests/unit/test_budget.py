@@ -325,6 +325,24 @@ def test_a_first_window_that_takes_long_leaves_no_stage_out_for_good() -> None:
     assert _windows_in(60.0, [20.0, 5.0]) == {"repetition": 3, "reads": 2, "writes": 2}
 
 
+def test_a_slow_storage_is_refused_by_its_curve_without_a_pilot(
+    spend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repetition that can tell anything takes 40 times the budget at the rate of the curve."""
+    name = "resnet50-h100"
+    workload = load_workload(name)
+    batch = workload.batch_size * load_dataset_spec(workload.dataset).sample_size.mean_bytes
+    slow = needed_steps(workload.loader.workers) * batch / (40 * 30.0)
+
+    def pilot(*given: Any) -> None:
+        raise AssertionError("a pilot was made")
+
+    monkeypatch.setattr(experiment, "measure_pilot", pilot)
+    monkeypatch.setattr(experiment, "pilot_by_curve", pilot)
+    with pytest.raises(UsageError, match="too short"):
+        spend(name, Machine(storage=slow), 30.0)
+
+
 KINDS = ["repetition", "reads", "writes", "lookups"]
 
 
