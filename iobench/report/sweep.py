@@ -17,6 +17,7 @@ from statistics import fmean, median
 
 from ..ask.tuning.points import front, number, payback
 from ..base.units import counted, format_factor
+from ..judge.statistics import ratio_interval
 from ..record.metrics import Metric
 from ..record.sweep import Sweep, SweepPoint, describe, setting_text
 from .figures import (
@@ -30,6 +31,7 @@ from .figures import (
     format_of,
     listed,
     picture,
+    some,
 )
 from .glance import ended, kept_sections
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Where, joined
@@ -40,6 +42,9 @@ COSTS = {
     "cpu_s_per_gb": ("CPU s/GB", "s/GB"),
 }
 """What a point costs, by the names of the table's columns: their labels and units."""
+
+MAX_ALIKE = 3
+"""Points that are named beside the fastest one, from which its trials do not tell them."""
 
 ALIKE = 1.02
 """Costs within this factor of each other are not worth a chart."""
@@ -72,10 +77,10 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
         (describe(each.settings), cell(rates_of(each), show), marks.get(id(each), ""))
         for each in best[:MAX_BARS]
     ]
-    now = next((rate_of(point) for point in best if id(point) in marks), None)
+    now = next((rates_of(point) for point in best if id(point) in marks), None)
     gauges, high = list[KeyFigure](), rate_of(best[0]) if best else None
     if high and now:
-        gauges.append(KeyFigure("over today's settings", format_factor(high / now)))
+        gauges.append(KeyFigure("over today's settings", _over(rates_of(best[0]), now)))
     if high:
         gauges.append(KeyFigure(f"{best_is} {metric.short}", show(high)))
     failed = sum(1 for point in sweep.points if point.failed)
@@ -86,11 +91,30 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
         job=f"Sweep of {sweep.workload}",
         state=state,
         flags=() if sweep.status == "ok" else (sweep.status,),
-        sentences=(*told[:1], *_paid(sweep, best)),
+        sentences=(*told[:1], *_as_fast(best), *_paid(sweep, best)),
         gauges=tuple(gauges),
         picture=picture(f"{capital(metric.short)}, the fastest settings first", bars),
         trust=f"At most {counted(sweep.repetitions, 'trial')} of each point." if best else "",
     )
+
+
+def _over(rates: Sequence[float], today: Sequence[float]) -> str:
+    """The factor between two points, with its interval where each has several trials."""
+    if min(len(rates), len(today)) < 2 or rates == today:
+        return format_factor(median(rates) / median(today))
+    factor, low, high, _ = ratio_interval(rates, today)
+    return f"{factor:.2f} x [{low:.2f}, {high:.2f}]"
+
+
+def _as_fast(best: Sequence[SweepPoint]) -> list[str]:
+    """The points that may be as fast as the first one: their trials are not all apart from its."""
+    if not best or len(own := rates_of(best[0])) < 2:
+        return []
+    others = [(describe(each.settings), rates_of(each)) for each in best[1:]]
+    alike = [name for name, found in others if min(found) <= max(own) and min(own) <= max(found)]
+    if not alike:
+        return []
+    return [f"The trials do not tell it from {some(alike, MAX_ALIKE, ', ')}: their ranges overlap."]
 
 
 def _paid(sweep: Sweep, best: list[SweepPoint]) -> list[str]:

@@ -197,3 +197,13 @@ def test_the_first_screen_says_it() -> None:
     assert "format=tar pays back after at most 2 epochs" in " ".join(
         render_text(first_screen(sections(made))).split()
     )
+
+
+@pytest.mark.parametrize(
+    ("slower", "told"), [([90.0, 101.0], True), ([50.0, 52.0], False), ([100.0], True)]
+)
+def test_points_that_the_trials_do_not_tell_apart_are_named(
+    slower: list[float], told: bool
+) -> None:
+    screen = first_screen(sections(sweep(point(slower), point([100.0, 104.0], **TAR))))
+    assert ("do not tell it from" in " ".join(render_text(screen).split())) == told
