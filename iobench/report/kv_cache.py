@@ -127,7 +127,7 @@ def _hits(tried: Sequence[KvTrial]) -> str:
     memory = format_percent(median(each.memory_tokens / each.prompt_tokens for each in known))
     loaded = format_percent(median(each.loaded_tokens / each.prompt_tokens for each in known))
     asked = format_rate(median(each.loaded_bytes_per_s for each in known))
-    return f"Memory has {memory} of the tokens, the storage {loaded}: loads of {asked}."
+    return f"Memory has {memory} of the tokens, the storage {loaded}: loads that need {asked}."
 
 
 def _spreads(job: KvCacheRun, name: str, title: str, labels: dict[str, str]) -> Table | None:
