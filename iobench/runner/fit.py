@@ -234,15 +234,17 @@ def pilot_by_curve(plan: Plan, ceilings: Mapping[str, Ceiling], left_s: float) -
 def check_curve(bench: Bench, options: Options, budget: Budget) -> None:
     """Raise UsageError where the budget is too short even for reads as the curve has them.
 
-    A pilot, which fills the whole pipeline, would take longer to tell that.
+    A pilot, which fills the whole pipeline, would take longer to tell that. The curve tells nothing
+    of data that may be in the page cache.
     """
     plan, size = bench.plan, bench.plan.manifest.mean_stored_bytes
     points = bench.curve.curve.points if bench.curve is not None else []
     as_read = plan.front is plan.storage and not plan.subject.reads_itself
-    if not (budget.strict and as_read and points and size > 0):
+    if not (budget.strict and as_read and plan.workload.cache == "cold" and points and size > 0):
         return
-    reach = [each for each in points if each.in_flight >= plan.reads_in_flight]
-    rate = max(each.bytes_per_s.value for each in [*reach[:1], *points[: -len(reach) or None]])
+    enough = min((n for each in points if (n := each.in_flight) >= plan.reads_in_flight), default=0)
+    known = [each for each in points if not enough or each.in_flight <= enough]
+    rate = max(each.bytes_per_s.value for each in known) / _CAUTION
     if not rate > 0:
         return
     pilot = Pilot(samples_per_s=min(rate / size, demand(plan) or math.inf))
