@@ -8,8 +8,6 @@ SHELL := /bin/bash
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
-# Most modules that pip installs are never imported; the others are compiled when they are.
-export PIP_NO_COMPILE := 1
 
 PYTHON ?= python3
 MINUTES ?= 10
