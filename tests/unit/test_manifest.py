@@ -227,6 +227,9 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_memory_stays_small_in_the_process_and_its_workers(million: Path) -> None:
     """Peak memory of a whole process that loads the manifest and plans an epoch, and what a forked
     child adds (private pages).
+
+    Pages of files do not count. How many of a library a process has depends on how it was written:
+    the kernel maps larger pieces of a file that an installer wrote in larger pieces.
     """
     code = f"""
 import os
@@ -239,7 +242,7 @@ from iobench.load.order import epoch_order
 firsts, counts = manifest.shards['first'], manifest.shards['samples']
 order = epoch_order(firsts, counts, sequential=False, shuffle=True, seed=1, epoch=0)
 assert len(order) == {MILLION}
-print(status('VmHWM'), flush=True)
+print(status('VmHWM') - status('RssFile'), flush=True)
 if os.fork() == 0:
     total = sum(int(manifest.samples['size'][i]) for i in order[:20000].tolist())
     dirty = [l for l in open('/proc/self/smaps_rollup') if l.startswith('Private_Dirty')]
@@ -249,5 +252,5 @@ if os.fork() == 0:
 os.wait()
 """
     peak_kb, child_kb = map(int, python(code).split())
-    assert peak_kb < 200_000
+    assert peak_kb < 150_000
     assert child_kb < 30_000
