@@ -288,7 +288,7 @@ def wanted() -> tuple[str, ...]:
 
 def is_wanted(item: pytest.Item) -> bool:
     """Return whether a nightly test is to run for what was changed."""
-    return any(
+    return tier_of(item) == NIGHTLY and any(
         item.nodeid == name or item.nodeid.startswith((f"{name}[", f"{name}::"))
         for name in wanted()
     )

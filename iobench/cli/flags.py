@@ -280,6 +280,16 @@ class _Frozen:
         dataclass(frozen=True, kw_only=True)(cls)
 
 
+_GIVEN: "dict[str, Given]" = {
+    "repeat": "repetitions",
+    "calibration_s": "calibration",
+    "ablations_s": "ablations",
+    "time_s": "steps",
+    "duration_s": "duration",
+}
+"""The flags that a budget does not change where they are given."""
+
+
 class Question(_Frozen):
     """What is asked, on the command line or from Python: in subclasses, words and flags.
 
@@ -290,23 +300,24 @@ class Question(_Frozen):
     began_s: Annotated[float, Parameter(parse=False)] = 0.0
 
     @property
+    def fixed(self) -> "frozenset[Given]":
+        """What ``--budget`` leaves as it is, because it was given."""
+        values = {name: getattr(self, name, None) for name in _GIVEN}
+        settings = {
+            text.partition("=")[0].strip()
+            for name in ("overrides", "set_a", "set_b")
+            for text in getattr(self, name, ())
+        }
+        found = {_GIVEN[name] for name, value in values.items() if value is not None}
+        return frozenset(found | ({"steps"} if settings & {"max_steps", "epochs"} else set()))
+
+    @property
     def budget(self) -> "Budget":
         """The time that the verb may take, from the start of iobench on."""
         from ..runner.budget import Budget
 
-        settings = [
-            text.partition("=")[0].strip()
-            for name in ("overrides", "set_a", "set_b")
-            for text in getattr(self, name, ())
-        ]
-        asked: dict[Given, bool] = {
-            "duration": getattr(self, "duration_s", None) is not None,
-            "steps": bool({"max_steps", "epochs"}.intersection(settings)),
-        }
         return Budget(
-            seconds=getattr(self, "budget_s", None),
-            began_s=self.began_s,
-            given=frozenset(name for name, is_given in asked.items() if is_given),
+            seconds=getattr(self, "budget_s", None), began_s=self.began_s, given=self.fixed
         )
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from ..data.scan.saving import save
 from ..data.scan.scanner import scan
 from ..record.checkpoint import CheckpointSpec, Training
 from ..record.manifest import MANIFEST, MARKER
-from ..runner.budget import Budget, Given
+from ..runner.budget import Budget
 from ..runner.checkpoint_plan import make_study_plan
 from ..runner.hosts.serving import Permitted, Same, Served
 from ..runner.options import Confirm, Mixed, Options
@@ -124,7 +124,7 @@ def options_of(request: RunOrTrain, mixed: Mixed | None, *, whole: bool = False)
         ablations=not request.no_ablations,
         budget=Budget.of_run(
             request.budget_s,
-            given=_given(request),
+            given=request.fixed,
             whole=whole or request.rules == "mlperf",
             began_s=request.began_s,
         ),
@@ -146,18 +146,6 @@ def _measured(request: RunRequest | TrainRequest, planned: Planned, hosts: Hosts
             live.announce()
         doc, directory = run_plan(plan, options, live, hosts)
     return finish(request, doc, directory, fail_on=request.fail_on)
-
-
-def _given(request: RunOrTrain) -> frozenset[Given]:
-    """What ``--budget`` leaves as it is, because it was given."""
-    steps = {text.partition("=")[0].strip() for text in request.overrides} & {"max_steps", "epochs"}
-    asked: dict[Given, bool] = {
-        "repetitions": request.repeat is not None,
-        "calibration": request.calibration_s is not None,
-        "ablations": request.ablations_s is not None,
-        "steps": bool(steps) or getattr(request, "time_s", None) is not None,
-    }
-    return frozenset(name for name, is_given in asked.items() if is_given)
 
 
 def _mixed(request: RunOrTrain, ranks: int) -> Mixed | None:

@@ -105,7 +105,7 @@ def why_client_bound(doc: RequestsRecord) -> str:
     if why and isinstance(doc, ServingRecord):
         told = any((gain.low or 0.0) > HALF for gain in gains_of(doc).values())
         known = [one.quantile_s for one in doc.job.repetitions if one.quantile_s is not None]
-        if told and not window_client_bound(last, max(doc.job.limit_s, median(known))):
+        if told and known and not window_client_bound(last, max(doc.job.limit_s, median(known))):
             return ""
     return why
 

@@ -107,7 +107,7 @@ def _over(rates: Sequence[float], today: Sequence[float]) -> str:
 
 
 def _as_fast(best: Sequence[SweepPoint]) -> list[str]:
-    """The points that may be as fast as the first one: their trials are not all apart from its."""
+    """Name the points of which a trial is as fast as one of the first point's."""
     if not best or len(own := rates_of(best[0])) < 2:
         return []
     others = [(describe(each.settings), rates_of(each)) for each in best[1:]]

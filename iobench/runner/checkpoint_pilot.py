@@ -78,10 +78,7 @@ def measure_pilot(plan: StudyPlan, root: CheckpointRoot, budget: Budget, after: 
     all is known to fit. Raises UsageError if the budget is too short for a save.
     """
     found: list[Small] = []
-    size, enough_s, most_s = (
-        _FIRST_BYTES * plan.spec.ranks,
-        *(share * (budget.seconds or 0.0) for share in (_ENOUGH, _MOST)),
-    )
+    size, seconds = _FIRST_BYTES * plan.spec.ranks, budget.seconds or 0.0
     while _GROWTH * size <= plan.bytes:
         small = _small_plan(plan, size)
         if 2 * small.bytes > plan.bytes or (found and small.bytes <= found[-1].bytes):
@@ -90,7 +87,7 @@ def measure_pilot(plan: StudyPlan, root: CheckpointRoot, budget: Budget, after: 
         last = found[-1]
         if budget.fits(last.both_s * plan.bytes / last.bytes):
             break
-        if last.both_s >= (enough_s if len(found) > 1 else most_s):
+        if last.both_s >= seconds * (_ENOUGH if len(found) > 1 else _MOST):
             break
         size *= _GROWTH
     told = expected(found, plan.bytes)
