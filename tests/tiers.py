@@ -201,7 +201,7 @@ TOUCHED = {
         "faults/test_s3.py::test_slow_down_is_counted_as_throttled",
     ),
     "iobench/subject": ("e2e/test_watched_training.py::test_two_ranks_of_torchrun",),
-    "action.yml": ("e2e/test_action.py", "e2e/test_stranger.py"),
+    "action.yml": ("e2e/test_action.py",),
     "examples/plug-in": ("e2e/test_plug_in_example.py",),
     "pyproject.toml": (
         "e2e/test_packages.py::test_the_demo_runs_with_the_stated_dependencies_alone",
