@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,23 @@ def json_text(document: Any, *, indent: int | None = 2) -> str:
     lone surrogates.
     """
     return json.dumps(_plain(document), indent=indent, allow_nan=False)
+
+
+def safetensors_header(
+    tensors: Iterable[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]
+) -> bytes:
+    """The beginning of a safetensors file with these tensors: name, type, shape and bytes of each.
+
+    The tensors follow without gaps, in this order (https://github.com/huggingface/safetensors).
+    """
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, dtype, shape, nbytes in tensors:
+        begin, end = end, end + nbytes
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from ..base.documents import safetensors_header
 from ..base.errors import CheckpointError
 from ..base.limits import header_limit
 from ..storage.files import StorageFile
@@ -69,7 +70,13 @@ class Safetensors(FileWriter):
                 save_file(tensors, path, metadata=metadata)
 
             return write_file(target, self.file(), save, fsync=fsync, clock=clock)
-        header = _header(tensors, metadata)
+        header = safetensors_header(
+            (
+                (name, _DTYPES[tensor.dtype], tensor.shape, tensor.nbytes)
+                for name, tensor in tensors.items()
+            ),
+            metadata,
+        )
         size = len(header) + sum(tensor.nbytes for tensor in tensors.values())
         with target.storage.create(target.key(self.file()), size_hint=size, durable=fsync) as sink:
             sink.write(header)
@@ -115,21 +122,6 @@ def _split(state: State) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return tensors, {
         name: leaf for name, leaf in found.items() if not isinstance(leaf, torch.Tensor)
     }
-
-
-def _header(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.nbytes
-        entries[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def _read(file: StorageFile, tensors: dict[str, torch.Tensor]) -> object:

@@ -16,7 +16,7 @@ from ..record.run import load_training
 from ..record.sweep import SWEEP_FILE
 from ..report.advise import by_hand, confirmed_sections, sections
 from ..settings.base import apply_overrides
-from ..settings.workload import code_in, code_of
+from ..settings.workload import check_given_again, code_in, code_of
 from .hosts import trials
 from .live import Live
 from .printing import print_report
@@ -96,17 +96,14 @@ def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
         )
     given, code = apply_overrides({}, request.overrides), code_in(request.overrides)
     named = code_of(earlier.job.workload.model_dump(mode="json"))
-    keys = [text.partition("=")[0].strip() for text in request.overrides]
-    if other := [
-        key
-        for key in keys
-        if key.partition(".")[0] != "storage" and not (key in code and named.get(key) == code[key])
-    ]:
-        raise UsageError(
-            f"'{other[0]}' can't be changed when advice is confirmed: only keys of 'storage', and "
-            "what the run names as code, can be given again",
-            remedy="leave it out, or run the workload with that setting and --confirm",
-        )
+    check_given_again(
+        (text.partition("=")[0].strip() for text in request.overrides),
+        {key: [value] for key, value in code.items()},
+        {key: [value] for key, value in named.items()},
+        what="the run",
+        when="advice is confirmed",
+        remedy="leave it out, or run the workload with that setting and --confirm",
+    )
     storage = given.get("storage")
     plan = plan_again(
         earlier,

@@ -10,7 +10,7 @@ from ..report.advise import confirmation_sections
 from ..runner.hosts.hosts import Hosts
 from ..runner.options import SweepOptions
 from ..runner.repeated import RECORDS
-from ..runner.sweeping.confirm import Given, confirm, take_up
+from ..runner.sweeping.confirm import GivenAgain, confirm, take_up
 from ..runner.sweeping.plan import (
     groups_within,
     new_sweep,
@@ -102,9 +102,9 @@ def _axes(request: SweepRequest) -> dict[str, list[Setting]]:
     return axes
 
 
-def _given(request: SweepRequest) -> Given:
+def _given(request: SweepRequest) -> GivenAgain:
     """Return the arguments that the user repeated for a sweep that is continued."""
-    return request.made(Given, data_root=request.to, axes=_axes(request))
+    return request.made(GivenAgain, data_root=request.to, axes=_axes(request))
 
 
 def _walk(request: SweepRequest) -> WalkSpec | None:

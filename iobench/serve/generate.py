@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..base.buffers import private
+from ..base.documents import safetensors_header
 from ..base.errors import TargetRefusedError, UsageError
 from ..base.filesystem import require_room
 from ..base.payload import fill
@@ -18,7 +19,7 @@ from ..storage.base import Buffer, Guarded, Storage, address_of, innermost, loca
 from ..storage.files import ReadWindow
 from ..storage.locks.held import Held
 from .models import DTYPES, ModelTensor, ServedModel, shards_of
-from .weights import INDEX, SUFFIX, WEIGHTS, MadeBy, Weights, header_bytes, made_by, read_weights
+from .weights import INDEX, SUFFIX, WEIGHTS, MadeBy, Weights, made_by, read_weights
 
 _PIECE = 4 << 20
 """Bytes that are made at once: as many as the pool of random bytes has."""
@@ -56,7 +57,7 @@ def generate_weights(
     )
     files = _files(tensors, made.shard_bytes)
     begins = {
-        key: header_bytes([(*tensor, tensor.nbytes) for tensor in shard])
+        key: safetensors_header([(*tensor, tensor.nbytes) for tensor in shard], {"format": "pt"})
         for key, shard in files.items()
     }
     if len(files) > 1:

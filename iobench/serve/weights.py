@@ -14,10 +14,9 @@ known name is read by every rank.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -102,18 +101,6 @@ class Weights:
     @property
     def file_bytes(self) -> int:
         return sum(shard.size for shard in self.shards)
-
-
-def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]]) -> bytes:
-    """The beginning of a file with these tensors: name, type, shape and bytes of each."""
-    entries: dict[str, Any] = {_METADATA: {"format": "pt"}}
-    end = 0
-    for name, dtype, shape, nbytes in tensors:
-        begin, end = end, end + nbytes
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def read_weights(storage: Storage) -> Weights:

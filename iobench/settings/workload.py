@@ -573,6 +573,30 @@ def check_named(found: Named, said: Named, *, where: str) -> None:
     )
 
 
+def check_given_again(
+    keys: Iterable[str],
+    said: Mapping[str, Sequence[object]],
+    named: Mapping[str, Sequence[object]],
+    *,
+    what: str,
+    when: str,
+    remedy: str,
+) -> None:
+    """Raise UsageError if the user gives a key beside a record that decides it.
+
+    What can be given again are keys of ``storage``, and code, as the record has ``named`` it.
+    ``said``: the code that the user gives. ``what``: the record, and ``when`` it is used.
+    """
+    for key in keys:
+        again = key in said and all(value in named.get(key, ()) for value in said[key])
+        if key.partition(".")[0] != "storage" and not again:
+            raise UsageError(
+                f"'{key}' can't be changed when {when}: only keys of 'storage', and what {what} "
+                "names as code, can be given again",
+                remedy=remedy,
+            )
+
+
 def _given(key: str, value: object) -> str:
     """The word of a shell that sets the key to the value."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)

@@ -18,7 +18,7 @@ from iobench.record.job import WorkloadFacts
 from iobench.record.run import TrainingRecord
 from iobench.record.sweep import SweepPoint, save_sweep
 from iobench.record.training import TrainingRun
-from iobench.runner.sweeping.confirm import Given, take_up
+from iobench.runner.sweeping.confirm import GivenAgain, take_up
 from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.servers.listener import Listener, listener
@@ -60,9 +60,9 @@ def test_a_sweep_goes_to_no_url_by_itself(
 
 def test_a_sweep_goes_where_the_user_says_again(tmp_path: Path) -> None:
     folder = saved(tmp_path / "s", data_root="memory://bucket/x")
-    sweep = take_up(folder, Given(data_root="memory://bucket/x"))
+    sweep = take_up(folder, GivenAgain(data_root="memory://bucket/x"))
     assert all(point.data.startswith("memory://bucket/x/demo-") for point in sweep.points)
-    assert take_up(saved(tmp_path / "t"), Given()).points[0].data.startswith("data/demo-")
+    assert take_up(saved(tmp_path / "t"), GivenAgain()).points[0].data.startswith("data/demo-")
 
 
 SMUGGLED: dict[str, dict[str, Any]] = {
@@ -80,12 +80,12 @@ def test_a_sweep_brings_no_options_along(how: str, tmp_path: Path) -> None:
     """The user names the root, and the file adds another server to it."""
     folder = saved(tmp_path / "s", data_root="s3://bucket/x", **SMUGGLED[how])
     with pytest.raises(UsageError):
-        take_up(folder, Given(data_root="s3://bucket/x"))
-    other = Given(data_root="s3://bucket/x", overrides=["storage.endpoint=http://127.0.0.1:8"])
+        take_up(folder, GivenAgain(data_root="s3://bucket/x"))
+    other = GivenAgain(data_root="s3://bucket/x", overrides=["storage.endpoint=http://127.0.0.1:8"])
     with pytest.raises(UsageError):
         take_up(folder, other)
     again = ["storage.endpoint=http://127.0.0.1:9"]
-    assert take_up(folder, Given(data_root="s3://bucket/x", overrides=again)).points
+    assert take_up(folder, GivenAgain(data_root="s3://bucket/x", overrides=again)).points
 
 
 def test_a_sweep_brings_no_workload_with_options_along(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_sweep_brings_no_workload_with_options_along(tmp_path: Path) -> None:
     )
     folder = saved(tmp_path / "s", data_root="s3://bucket/x", workload=str(mine))
     with pytest.raises(UsageError):
-        take_up(folder, Given(data_root="s3://bucket/x"))
-    assert take_up(folder, Given(data_root="s3://bucket/x", workload=str(mine))).points
+        take_up(folder, GivenAgain(data_root="s3://bucket/x"))
+    assert take_up(folder, GivenAgain(data_root="s3://bucket/x", workload=str(mine))).points
 
 
 def test_axes_of_the_storage_are_given_again(tmp_path: Path) -> None:
@@ -106,14 +106,14 @@ def test_axes_of_the_storage_are_given_again(tmp_path: Path) -> None:
     ]
     folder = saved(tmp_path / "s", data_root="s3://bucket/x", points=points)
     with pytest.raises(UsageError):
-        take_up(folder, Given(data_root="s3://bucket/x"))
+        take_up(folder, GivenAgain(data_root="s3://bucket/x"))
     axes = {"storage.client": ["obstore", "boto3"]}
-    assert len(take_up(folder, Given(data_root="s3://bucket/x", axes=axes)).points) == 2
+    assert len(take_up(folder, GivenAgain(data_root="s3://bucket/x", axes=axes)).points) == 2
 
 
 def test_a_points_data_lies_below_the_sweeps_root(tmp_path: Path) -> None:
     points = [SweepPoint(settings={"loader.workers": 1}, data="s3://victim/p")]
-    sweep = take_up(saved(tmp_path / "s", points=points), Given())
+    sweep = take_up(saved(tmp_path / "s", points=points), GivenAgain())
     assert [point.data.partition("-")[0] for point in sweep.points] == ["data/demo"]
 
 

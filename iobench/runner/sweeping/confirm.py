@@ -37,7 +37,13 @@ from ...record.sweep import (
 from ...settings.any_workload import is_known, read_any_workload
 from ...settings.base import apply_overrides, head
 from ...settings.tags import tags
-from ...settings.workload import check_named, code_in, code_of, option_texts
+from ...settings.workload import (
+    check_given_again,
+    check_named,
+    code_in,
+    code_of,
+    option_texts,
+)
 from ...storage import is_local, open_storage
 from ..hosts.hosts import Hosts
 from ..options import Observer, SweepOptions
@@ -49,7 +55,7 @@ _STORAGE = "storage"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class GivenAgain:
     """What the user gave again, as for a new sweep; None or empty: not given."""
 
     workload: str | None = None
@@ -59,7 +65,7 @@ class Given:
     axes: Mapping[str, Sequence[Setting]] = field(default_factory=dict)
 
 
-def take_up(directory: Path, given: Given) -> Sweep:
+def take_up(directory: Path, given: GivenAgain) -> Sweep:
     """Load the sweep of a directory, with each point's data below its ``data_root``.
 
     Raises IobenchError if it is no sweep; UsageError if something was given that differs from the
@@ -76,7 +82,7 @@ def take_up(directory: Path, given: Given) -> Sweep:
     return with_own_places(sweep)
 
 
-def _check_given(sweep: Sweep, given: Given, named: Mapping[str, list[object]]) -> None:
+def _check_given(sweep: Sweep, given: GivenAgain, named: Mapping[str, list[object]]) -> None:
     for flag, now, then in (
         (
             "the workload",
@@ -92,25 +98,17 @@ def _check_given(sweep: Sweep, given: Given, named: Mapping[str, list[object]]) 
                 remedy="leave it out, or begin a new sweep",
             )
     keys = [*(text.partition("=")[0].strip() for text in given.overrides), *given.axes]
-    said = _said(given, own={})
-    other = next(
-        (
-            key
-            for key in keys
-            if key.partition(".")[0] != _STORAGE
-            and not (key in said and all(value in named.get(key, []) for value in said[key]))
-        ),
-        None,
+    check_given_again(
+        keys,
+        _said(given, own={}),
+        named,
+        what="the sweep",
+        when="a sweep is resumed or confirmed",
+        remedy="leave it out, or begin a new sweep",
     )
-    if other is not None:
-        raise UsageError(
-            f"'{other}' can't be changed when a sweep is resumed or confirmed: only keys of "
-            "'storage', and what the sweep names as code, can be given again",
-            remedy="leave it out, or begin a new sweep",
-        )
 
 
-def _check_code(named: Mapping[str, list[object]], given: Given, path: Path) -> None:
+def _check_code(named: Mapping[str, list[object]], given: GivenAgain, path: Path) -> None:
     """Raise UsageError unless the user has named all that the sweep would run as code."""
     # A name of a workload is no statement of the user's: it may be that of a file which lies in
     # the current directory.
@@ -122,7 +120,7 @@ def _check_code(named: Mapping[str, list[object]], given: Given, path: Path) -> 
             check_named({key: value}, known, where=str(path))
 
 
-def _said(given: Given, *, own: Mapping[str, object]) -> dict[str, list[object]]:
+def _said(given: GivenAgain, *, own: Mapping[str, object]) -> dict[str, list[object]]:
     """What the user names as code by arguments, and by a workload whose content is ``own``."""
     axes = [
         f"{key}={setting_text(value)}" for key, values in given.axes.items() for value in values
@@ -134,7 +132,7 @@ def _said(given: Given, *, own: Mapping[str, object]) -> dict[str, list[object]]
     return said
 
 
-def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
+def _check_confirmed(sweep: Sweep, given: GivenAgain, path: Path) -> None:
     """Raise UsageError unless the user has said where requests go, and how."""
     allowed = list(_storages(sweep, given))
     flag = "--data" if sweep.data else "--to"
@@ -152,7 +150,7 @@ def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
     )
 
 
-def _storages(sweep: Sweep, given: Given) -> Iterator[dict[str, str]]:
+def _storages(sweep: Sweep, given: GivenAgain) -> Iterator[dict[str, str]]:
     """Yield the storage options that the user's own arguments and files allow."""
     own: object = {}
     # A name is looked up among the user's and the built-in workloads. A path stands only in the
@@ -178,7 +176,7 @@ _SEED_STEP = 1_000_003
 def confirm(
     folder: Path,
     *,
-    given: Given,
+    given: GivenAgain,
     options: SweepOptions,
     repetitions: int = MIN_TRIALS,
     observer: Observer | None = None,
