@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
 from ..base.errors import HostLostError, InterruptedRun, IobenchError, TargetLostError
+from ..judge.figures.search import edge
 from ..record.ab import MAX_ROUNDS
 
 V = TypeVar("V")
@@ -151,12 +152,4 @@ class LoadSearch:
 
     def edge(self) -> tuple[float | None, float | None]:
         """The largest load that passes below every one that fails, and the smallest that fails."""
-        passing = [load for load in self.trials if self._passes(load)]
-        high = min({*self.trials, *self.refused}.difference(passing), default=None)
-        low = max((load for load in passing if high is None or load < high), default=None)
-        return low, high
-
-    def _passes(self, load: float) -> bool:
-        """As most of its trials; the first one decides where as many passed as failed."""
-        trials = self.trials[load]
-        return load not in self.refused and 2 * sum(trials) + trials[0] > len(trials)
+        return edge(self.trials, self.refused)

@@ -113,6 +113,21 @@ def test_one_disturbed_try_does_not_decide() -> None:
     assert (found.low, found.high) == (5, 7)
 
 
+@pytest.mark.parametrize(
+    ("tries", "answer"),
+    [
+        ([(6, 0.95), (6, 0.5)], 6),  # as many of 6 pass as fail, and the first one did
+        ([(4, 0.95), (6, 0.5), (6, 0.5), (8, 0.95)], 4),  # 8 is beyond a number that fails
+    ],
+)
+def test_the_answer_goes_by_the_rule_of_the_next_try(
+    tries: list[tuple[int, float]], answer: int
+) -> None:
+    points = [point(number, trial, share) for trial, (number, share) in enumerate(tries)]
+    found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=points)
+    assert with_answer(found).accelerators == answer
+
+
 @given(st.integers(0, 40), st.integers(1, 40), st.integers(1, 40))
 def test_the_search_ends_at_the_truth(truth: int, first: int, most: int) -> None:
     found = searched(

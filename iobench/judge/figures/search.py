@@ -7,9 +7,8 @@ read for the first batches, so a rate that includes that time is too low.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -167,22 +166,36 @@ def trials_of(points: Sequence[FindMaxPoint]) -> Mapping[int, list[FindMaxPoint]
     return found
 
 
-def passes(trials: Sequence[FindMaxPoint], required: float) -> bool:
-    """Whether the median of the tries of one number passes. One without utilization counts as 0."""
-    known = [certain_utilization(point) or 0.0 for point in trials]
-    return bool(known) and median(known) >= required
+Load = TypeVar("Load", bound=float)
+
+
+def edge(
+    tries: Mapping[Load, Sequence[bool]], refused: Collection[Load] = ()
+) -> tuple[Load | None, Load | None]:
+    """The largest load that passes below every one that fails, and the smallest that fails.
+
+    A load passes if most of its tries do; the first one decides where as many passed as failed.
+    ``refused``: loads that could not be tried, which fail.
+    """
+    passing = [
+        load
+        for load, each in tries.items()
+        if load not in refused and 2 * sum(each) + each[0] > len(each)
+    ]
+    high = min({*tries, *refused}.difference(passing), default=None)
+    low = max((load for load in passing if high is None or load < high), default=None)
+    return low, high
 
 
 def with_answer(found: FindMax) -> FindMax:
-    """The answer of all tries: the largest number whose median passes, and its interval.
+    """The answer of all tries by ``edge``, as the search went on by it, and its interval.
 
     The interval is [the largest number up to that whose tries passed always, the largest number of
     which one passed ever, or may have passed].
     """
     required = found.required_accelerator_utilization
     trials = trials_of(found.points)
-    passing = [number for number, tries in trials.items() if passes(tries, required)]
-    answer = max(passing, default=None)
+    answer, _ = edge({number: [one.passed for one in tries] for number, tries in trials.items()})
     low = high = None
     if any(point.steps is not None for point in found.points):
         always = [
