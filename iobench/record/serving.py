@@ -138,8 +138,8 @@ class ServedTrial(RequestWindow):
 class FoundRate(Record):
     """The largest rate that holds the limit, in requests/s.
 
-    Every window at ``low`` held it, and at ``high`` most of them did not; None: no such rate was
-    tried. ``bound``: why the search ended before it knew both.
+    In the search most windows at ``low`` held it, and at ``high`` most did not; None: no such rate
+    was tried. ``bound``: why the search ended before it knew both.
     """
 
     low: Figure | None = None

@@ -82,7 +82,7 @@ def _gauges(job: KvCacheRun, verdict: KvVerdict) -> Iterator[KeyFigure]:
     yield _ttft(job, verdict)
     freed = _estimate(verdict.freed, format_count)
     yield KeyFigure("accelerators freed", freed, _needed(job) + _dollars(job, verdict))
-    yield largest_rate(job.found)
+    yield largest_rate(job)
 
 
 def _ttft(job: KvCacheRun, verdict: KvVerdict) -> KeyFigure:

@@ -13,7 +13,6 @@ from ..judge.serving import quantile_text
 from ..record.metrics import metrics_of
 from ..record.run import KvCacheRecord, ServingRecord
 from ..record.serving import (
-    FoundRate,
     KvCacheRun,
     KvParts,
     KvTraffic,
@@ -147,7 +146,7 @@ def requests_screen(
 
 
 def _gauges(doc: ServingRecord) -> Iterator[KeyFigure]:
-    job, spec, verdict = doc.job, doc.job.scenario, doc.job.verdict
+    job, spec = doc.job, doc.job.scenario
     known = [one.quantile_s for one in job.repetitions if one.quantile_s is not None]
     if known:
         spread = ends(min(known), max(known), format_duration) if len(known) > 1 else ""
@@ -167,7 +166,7 @@ def _gauges(doc: ServingRecord) -> Iterator[KeyFigure]:
     if shares:
         points = f"over {counted(len(shares), 'setting')} (--details has the curve)"
         yield KeyFigure("recall", ends(min(shares), max(shares), format_percent), points)
-    yield largest_rate(job.found, held=verdict is None or verdict.holds is not False)
+    yield largest_rate(job)
 
 
 def _curve(job: ServingRun) -> Table | None:
@@ -195,12 +194,9 @@ def _curve(job: ServingRun) -> Table | None:
     return rows.made("recall", title, charts=charts)
 
 
-def largest_rate(found: FoundRate | None, *, held: bool = True) -> KeyFigure:
-    """The largest rate that holds the limit, and why it is that one.
-
-    ``held``: the repetitions at it did not break the limit.
-    """
-    label = "largest rate"
+def largest_rate(job: ServingRun | KvCacheRun) -> KeyFigure:
+    """The largest rate that held the limit in the search, and whether it did so when repeated."""
+    label, found = "largest rate", job.found
     if found is None:
         return KeyFigure(label, "not measured", "(--find-max looks for it)")
     if found.low is None:
@@ -208,8 +204,12 @@ def largest_rate(found: FoundRate | None, *, held: bool = True) -> KeyFigure:
     why = (
         found.bound if found.high is None else f"hold the limit, {format_count(found.high)} do not"
     )
-    repeated = "held the limit in the search, and not when it was repeated"
-    return KeyFigure(label, f"{format_count(found.low)} requests/s", why if held else repeated)
+    tried = job.repetitions
+    held = sum(bool(one.holds) for one in tried)
+    if tried and held < len(tried):
+        again = f"in {held} of {counted(len(tried), 'repetition')}"
+        why = f"held the limit in the search, and {again if held else 'not when it was repeated'}"
+    return KeyFigure(label, f"{format_count(found.low)} requests/s", why)
 
 
 def cause(verdict: ServingVerdict | KvVerdict) -> str:

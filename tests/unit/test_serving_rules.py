@@ -11,6 +11,8 @@ from iobench.judge.validity import REQUEST_RULES, SERVING_RULES
 from iobench.record.host import StorageFacts
 from iobench.record.run import CHANGED, ServingRecord
 from iobench.record.serving import FoundRate
+from iobench.report.record import sections
+from iobench.report.render_text import render_text
 from iobench.settings.scenario import LogSpec
 from tests.requests import SCENARIO, build_serving, build_trial
 
@@ -195,8 +197,11 @@ def test_the_bottleneck_is_what_brings_most_if_it_is_left_out(name: str) -> None
 
 def test_a_limit_that_some_repetitions_hold_is_inconclusive() -> None:
     trials = [build_trial(seed=1), build_trial(seed=2, read_s=0.018), build_trial(seed=3)]
-    verdict = build_serving(trials).job.verdict
-    assert verdict.holds is None
+    doc = build_serving(trials, found=FoundRate(low=400.0, high=430.0))
+    assert doc.job.verdict.holds is None
+    shown = " ".join(render_text(sections(doc)).split())
+    assert "held the limit in the search, and in 2 of 3 repetitions" in shown
+    assert "hold the limit" not in shown
 
 
 def test_a_run_that_found_no_rate_has_no_verdict() -> None:
