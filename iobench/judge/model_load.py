@@ -5,7 +5,7 @@ All functions are pure functions of the recorded trials.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 from statistics import fmean, median
 from typing import NamedTuple
@@ -28,6 +28,10 @@ MEASURED = metrics_of("load")
 COUNTED = 0.99
 """Share of the bytes of a model that the storage must have delivered for a cold load."""
 
+
+WAITS, AS_PLAIN = 0.5, 1.1
+"""A loader that can't load without the storage is limited by it if it takes less CPU time than this
+share of a load, and its reads get what plain reads do, within this factor. Both are a choice."""
 
 SHARED = 0.5
 """Share of the files in the page cache from which on replicas share what one of them has read."""
@@ -176,6 +180,12 @@ def _figures(job: ModelLoadRun, loader: str, count: int, *, one_read: bool) -> L
         for stage in ("storage", "assembly", "device"):
             if (gain := _gain(job, loader, stage)) is not None:
                 gains[stage] = gain
+    limits = bottleneck(gains, max(times) / max(min(times), 1e-9) - 1)
+    plain_s = None
+    if count == least(job) and not one_read and "storage" not in gains:
+        plain_s = _plain_s(job, trials)
+    if plain_s is not None and _waits_as_plain_reads(job, trials, plain_s):
+        limits = ["storage"]
     promised, alone = None, trials_of(job, loader, count, alone=True)
     if one_read or alone or count > least(job):
         promised = promise(job, loader, count, one_read=one_read)
@@ -190,11 +200,29 @@ def _figures(job: ModelLoadRun, loader: str, count: int, *, one_read: bool) -> L
         bytes_per_s=job.bytes / ready if ready else 0.0,
         read_amplification=median(read) if read else None,
         gains=gains,
-        bottleneck=bottleneck(gains, max(times) / max(min(times), 1e-9) - 1),
+        bottleneck=limits,
+        plain_s=plain_s,
         alone_s=median(each.ready_s for each in alone) if alone and not one_read else None,
         promised_s=promised,
         kept=None if promised is None else _kept(promised, ready),
     )
+
+
+def _plain_s(job: ModelLoadRun, trials: Sequence[LoadTrial]) -> float | None:
+    """Seconds that plain reads take for the bytes of these cold loads; None: not known."""
+    read = [each for each in (amplification(job, trial) for trial in trials) if each is not None]
+    rate = storage_rate(job, trials[0].replicas)
+    if job.spec.state != "cold" or not read or rate is None or rate.value <= 0:
+        return None
+    return replicas_of(trials[0]) * median(read) * job.bytes / rate.value
+
+
+def _waits_as_plain_reads(job: ModelLoadRun, trials: Sequence[LoadTrial], plain_s: float) -> bool:
+    """Whether loads do little but wait, for as long as plain reads of their bytes take."""
+    ready = median(each.ready_s for each in trials)
+    ranks = replicas_of(trials[0]) * job.spec.tensor_parallel
+    waits = median(each.cpu_s for each in trials) / ranks < WAITS * ready
+    return waits and plain_s / AS_PLAIN <= ready <= AS_PLAIN * plain_s
 
 
 def _gain(job: ModelLoadRun, loader: str, stage: LoadStage) -> Estimate | None:

@@ -106,6 +106,9 @@ class LoadFigures(Record):
     read_amplification: Figure | None = None  # bytes read for a replica over bytes of the model
     gains: dict[LoadStage, Estimate] = {}  # ``ready_s`` over the time without the stage
     bottleneck: list[LoadStage] = []  # several: they can't be told apart; none: inconclusive
+    # What plain reads take for the same bytes, of a loader that can't load without the storage;
+    # then a bottleneck is inferred and not tested.
+    plain_s: Figure | None = None
     alone_s: Figure | None = None  # of so many replicas on the first host alone
     promised_s: Estimate | None = None  # by the trials with fewer replicas, or of one host
     kept: bool | None = None  # what was found lies in the promised interval

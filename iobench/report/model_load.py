@@ -139,6 +139,12 @@ def _slowest(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
 
 def bottleneck_sentence(job: ModelLoadRun, found: LoadFigures) -> str:
     """The bottleneck, and what a load would take without it."""
+    if found.plain_s is not None:
+        plain = f"plain reads take {format_duration(found.plain_s)} for the same bytes"
+        why = f"the loader {found.loader} can't load from here without it"
+        if found.bottleneck:
+            return f"Storage is the bottleneck: {plain}. This is inferred, not tested: {why}."
+        return f"Whether storage is the bottleneck is inconclusive: {why}; {plain}."
     if not found.gains:
         return "What limits a load was not measured."
     if not found.bottleneck:
@@ -236,7 +242,8 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
             yield Item(lead=f"at most {reach:.2f} x", text=text)
         else:
             share = storage_share(best)
-            lead = f"{format_percent(share.value)} of the time" if share else "a faster storage"
+            known = min(1.0, 1 / reach) if share is None else share.value
+            lead = f"{'about ' if share is None else ''}{format_percent(known)} of the time"
             yield Item(lead=lead, text="Get a faster storage: plain reads get no more.")
 
 
@@ -354,7 +361,9 @@ def _left_s(each: LoadFigures, gain: float) -> float:
 
 
 def _bottleneck(each: LoadFigures) -> str:
-    return " and ".join(STAGES[stage] for stage in each.bottleneck) or "inconclusive"
+    names = " and ".join(STAGES[stage] for stage in each.bottleneck)
+    inferred = ", inferred" if names and each.plain_s is not None else ""
+    return f"{names}{inferred}" or "inconclusive"
 
 
 def _plain(job: ModelLoadRun) -> Table | None:

@@ -125,6 +125,22 @@ def test_it_is_not_storage_where_the_bytes_alone_are_there_soon() -> None:
     assert found.bottleneck == ["assembly"]
 
 
+@pytest.mark.parametrize(
+    ("rate", "cpu_s", "inferred"), [(0.5e9, 0.1, True), (2e9, 0.1, False), (0.5e9, 1.9, False)]
+)
+def test_the_storage_of_a_loader_that_needs_it_is_the_bottleneck_where_it_waits_as_plain_reads_do(
+    rate: float, cpu_s: float, inferred: bool
+) -> None:
+    """Loads of 1 GB in 2.05 s, which can't be made without the storage."""
+    loads = each_round(2.0, 2.1, 2.05, loader="eager", cpu_s=cpu_s)
+    doc = record(loads + BYTES_ONLY, plain=plain(rate), spec={"loaders": ["eager"]})
+    assert of(doc, "eager").bottleneck == (["storage"] if inferred else [])
+    told = " ".join(render_text(sections(doc)).split())
+    assert ("Storage is the bottleneck: plain reads take 2.00 s" in told) == inferred
+    assert ("about 97.6 % of the time Get a faster storage" in told) == inferred
+    assert "no load without one stage was clearly faster" not in told
+
+
 def test_two_stages_that_cannot_be_told_apart_are_both_named() -> None:
     free = each_round(0.5, 0.7, 0.6, left_out="storage")
     bytes_only = each_round(0.6, 0.5, 0.7, left_out="assembly", loader="")
