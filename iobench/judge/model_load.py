@@ -495,9 +495,22 @@ def rounds(doc: RunRecord) -> RuleOutcome | None:
         return None
     if made < asked:
         evidence = f"{counted(made, 'round')} of {asked} made"
-        return RuleOutcome(evidence, "give more time with --budget")
+        remedy = "see load.failures" if job.failed else "give more time with --budget"
+        return RuleOutcome(evidence, remedy)
     evidence = f"{counted(made, 'round')}, which cannot tell how much the times vary"
     return RuleOutcome(evidence, f"run with --repeat {MIN_ROUNDS}")
+
+
+def failures(doc: RunRecord) -> RuleOutcome | None:
+    """Check that no load, and no plain read of the files, failed."""
+    failed = _job(doc).failed
+    if not failed:
+        return None
+    found = "; ".join(f"{name}: {why}" for name, why in failed.items())
+    return RuleOutcome(
+        f"failed, and left out of later rounds: {found}",
+        "repair the storage: a replica whose load fails does not start",
+    )
 
 
 def left_out(doc: RunRecord) -> RuleOutcome | None:

@@ -194,6 +194,7 @@ LOAD_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("load.cold-fetch", load.cold_fetch, ALWAYS),
     Rule("load.warm-residency", load.warm_residency, WARNED),
     Rule("host.slow", load.slow_host, WARNED),
+    Rule("load.failures", load.failures, REFUSED),
     Rule("load.rounds", load.rounds, NOTED),
     Rule("load.left-out", load.left_out, NOTED),
 )

@@ -115,6 +115,7 @@ def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
     yield state_sentence(job)
     if job.spec.state == "cold":
         yield bottleneck_sentence(job, best)
+    yield from _failed(job)
     yield from _slowest(job, best)
     engine = job.spec.engine_start_s
     if engine is not None:
@@ -122,6 +123,13 @@ def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
             f"Ready = weights {format_duration(best.ready_s)} + {format_duration(engine)} engine "
             f"start (your figure) = {format_duration(best.ready_s + engine)}."
         )
+
+
+def _failed(job: ModelLoadRun) -> Iterator[str]:
+    """What failed in a round, after which it was left out: the times are those of the others."""
+    for name, why in [*job.failed.items()][:1]:
+        more = f", and so did {len(job.failed) - 1} more" if len(job.failed) > 1 else ""
+        yield f"{capital(name)} failed{more}: {why.rstrip('.')}."
 
 
 def _slowest(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:

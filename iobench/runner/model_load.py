@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
-from ..base.errors import DatasetError, IobenchError
+from ..base.errors import DatasetError, IobenchError, StorageError, WorkerError
 from ..base.units import counted, format_bytes
 from ..host import nfs
 from ..judge.model_load import MEASURED, first_trials, least, value_of
@@ -266,7 +266,8 @@ class LoadsBegun:
             raise error
         self.failure = self.failure or error
         variant.active = False
-        self.job.left_out[variant.name] = str(error)
+        fails = isinstance(error, StorageError | WorkerError)
+        (self.job.failed if fails else self.job.left_out)[variant.name] = str(error)
 
     # One trial
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from iobench.ask.capacity.loads import load_costs, load_need, loads_at
-from iobench.base.errors import UsageError
+from iobench.base.errors import StorageError, UsageError
 from iobench.base.units import Quantity
 from iobench.judge.model_load import host_loads, read_rate, storage_share
 from iobench.judge.rebuild import conclude
@@ -15,6 +16,7 @@ from iobench.record.model_load import LoadFigures
 from iobench.record.run import ModelLoadRecord
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
+from iobench.runner.model_load import LoadsBegun, LoadVariant
 from iobench.settings.instances import Instance
 
 GB = 10**9
@@ -193,6 +195,19 @@ def test_replicas_that_share_a_page_cache_are_promised_the_time_of_one() -> None
     assert (found.promised_s.value, found.kept) == (2.05, True)
 
 
+def test_a_load_that_failed_is_told_and_no_matter_of_time() -> None:
+    job = record(each_round(2.0, 2.1)).job
+    begun: Any = SimpleNamespace(job=job, failure=None)
+    variants = [LoadVariant(name=name, measure=lambda _: None) for name in ("direct", "mmap")]
+    LoadsBegun._fail(begun, variants[0], StorageError("cannot read m: planted"))
+    LoadsBegun._fail(begun, variants[1], UsageError("there are no files to map"))
+    assert (list(job.failed), list(job.left_out)) == (["direct"], ["mmap"])
+    doc = record(each_round(2.0, 2.1), failed=job.failed)
+    assert "Direct failed: cannot read m: planted." in render_text(sections(doc))
+    (few,) = [each for each in doc.findings if each.rule == "load.rounds"]
+    assert few.remedy == "see load.failures"
+
+
 def test_a_copy_has_paid_after_its_time_over_what_a_start_saves() -> None:
     near = [trial(number, 1.0, copy_s=copy_s) for number, copy_s in enumerate((10.0, 11.0, 10.5))]
     far = each_round(3.0, 3.2, 3.1)
@@ -221,6 +236,8 @@ WARM = {"residency_before": 1.0, "fetched_bytes": 0}
         (record(BASE), "load.rounds", None),
         (record(each_round(1, 1)), "load.rounds", "info"),
         (record(each_round(1, 1), spec={"repetitions": 2}), "load.rounds", "info"),
+        (record(BASE), "load.failures", None),
+        (record(BASE, failed={"direct, 1 replica": "cannot read m"}), "load.failures", "warning"),
         (record(BASE), "load.left-out", None),
         (record(BASE, left_out={"mmap, 1 replica": "no room"}), "load.left-out", "info"),
     ],
