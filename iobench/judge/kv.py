@@ -22,7 +22,7 @@ from ..settings.kv_cache import MAX_CONTEXT, KvScenario
 from .figures.requests import Answered, Rows, answers, of_answers, quantile
 from .promise import shown
 from .rules_data import RuleOutcome, unknown
-from .serving import beside, leading, why_client_bound
+from .serving import beside, few_requests, leading, why_client_bound
 from .statistics import mean_estimate, ratio_estimate
 
 Array = npt.NDArray[np.float64]
@@ -187,7 +187,7 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     looked = doc.job.scenario.looks_up
     missing = [name for name in LEFT_OUT if name not in gains and (looked or name != "lookups")]
     bound = why_client_bound(doc)
-    found, why = ("client", bound) if bound else leading(gains, missing)
+    found, why = ("client", bound) if bound else leading(gains, missing, few=few_requests(doc))
     stage: KvStage = next(each for each in get_args(KvStage) if each == found)
     lengths = [one.crossover_tokens for one in tried if one.crossover_tokens is not None]
     crossover = (min(lengths), max(lengths)) if all(lengths) and lengths else None

@@ -41,7 +41,7 @@ def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
     missing = ["storage"] * (not of("without-storage"))
     missing += ["log"] * (tried_log and not of("without-log"))
     bound = why_client_bound(doc)
-    found, why = ("client", bound) if bound else leading(gains, missing)
+    found, why = ("client", bound) if bound else leading(gains, missing, few=few_requests(doc))
     stage: ServedBottleneck = next(each for each in get_args(ServedBottleneck) if each == found)
     return ServingVerdict(
         holds=holds,
@@ -132,10 +132,13 @@ HALF = 2.0
 """What makes requests so many times as fast takes half of their time: nothing else takes more."""
 
 
-def leading(gains: dict[str, Estimate], not_left_out: Sequence[str] = ()) -> tuple[str, str]:
+def leading(
+    gains: dict[str, Estimate], not_left_out: Sequence[str] = (), *, few: str = ""
+) -> tuple[str, str]:
     """The stage whose absence helps most, or ``inconclusive`` and why.
 
-    ``not_left_out``: stages of which nothing is known, since time was short.
+    ``not_left_out``: stages of which nothing is known, since time was short. ``few``: why the
+    requests are too few, where they are.
     """
     least = HALF if not_left_out else 1 + NOISE
     significant = {
@@ -145,7 +148,8 @@ def leading(gains: dict[str, Estimate], not_left_out: Sequence[str] = ()) -> tup
     if not ranked and not_left_out:
         return "inconclusive", f"there was no time to leave out {', '.join(not_left_out)}"
     if not ranked:
-        return "inconclusive", "no stage that was left out made a significant difference"
+        why = f"no stage that was left out made a significant difference{few and f', and {few}'}"
+        return "inconclusive", why
     if len(ranked) > 1 and (gains[ranked[0]].low or 0.0) <= gains[ranked[1]].value:
         return "inconclusive", f"{' and '.join(ranked)} make about the same difference"
     return ranked[0], ""
@@ -262,15 +266,24 @@ def incomplete(doc: RequestsRecord) -> RuleOutcome | None:
     return RuleOutcome(what, "run it again and let it finish, or give a --rate")
 
 
-def requests(doc: RequestsRecord) -> RuleOutcome | None:
-    """Check that enough requests are beyond the quantile to know it."""
-    numbers = [one.requests for one in doc.job.repetitions]
-    needed = round(MIN_BEYOND / (1 - doc.job.scenario.quantile))
-    if not numbers or min(numbers) >= needed:
-        return None
+def _needed(doc: RequestsRecord) -> int:
+    """The requests of a repetition of which enough are beyond the quantile to know it."""
+    return round(MIN_BEYOND / (1 - doc.job.scenario.quantile))
+
+
+def few_requests(doc: RequestsRecord) -> str:
+    """Why the requests of a repetition are too few to know the quantile; empty if they are not."""
+    short = min((one.requests for one in doc.job.repetitions), default=None)
+    if short is None or short >= _needed(doc):
+        return ""
     name = quantile_text(doc.job.scenario.quantile)
-    short = min(numbers)
-    job = doc.job
+    return f"{counted(short, 'request')} in a repetition are too few for {name}"
+
+
+def requests(doc: RequestsRecord) -> RuleOutcome | None:
+    few, job = few_requests(doc), doc.job
+    if not few:
+        return None
     once = isinstance(job, ServingRun) and (
         job.scenario.cache,
         job.scenario.engine,
@@ -278,8 +291,8 @@ def requests(doc: RequestsRecord) -> RuleOutcome | None:
     ) == ("cold", None, False)
     cut = "" if not once else ", or a larger dataset, of which each sample is read once"
     return RuleOutcome(
-        f"{counted(short, 'request')} in a repetition are too few for {name}",
-        f"use {format_count(needed)} or more: a longer --duration{cut}",
+        few,
+        f"use {format_count(_needed(doc))} or more: a longer --duration{cut}",
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from iobench.judge.validity import REQUEST_RULES, SERVING_RULES
 from iobench.record.host import StorageFacts
 from iobench.record.run import CHANGED, ServingRecord
-from iobench.record.serving import FoundRate
+from iobench.record.serving import FoundRate, TrialKind
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from iobench.settings.scenario import LogSpec
@@ -114,6 +114,16 @@ def test_too_few_requests_tell_nothing() -> None:
     doc = build_serving(seconds=0.1)
     assert broken(doc) == {"serve.unsteady": "unknown", "serve.requests": "warning"}
     assert doc.validity == "unknown"
+
+
+@pytest.mark.parametrize(("seconds", "few"), [(0.1, True), (10.0, False)])
+def test_too_few_requests_are_why_no_stage_is_significant(seconds: float, few: bool) -> None:
+    window: dict[str, Any] = {"read_s": 0.05, "readers": 64, "seconds": seconds}
+    kinds: tuple[TrialKind, ...] = ("repetition", "without-storage")
+    trials = [build_trial(kind, seed=seed, **window) for seed in range(3) for kind in kinds]
+    verdict = build_serving(trials).job.verdict
+    assert verdict.bottleneck == "inconclusive"
+    assert ("in a repetition are too few for p99" in verdict.why) == few
 
 
 SLOW = {"read_s": 0.2, "readers": 200, "late_s": 0.002}
