@@ -70,7 +70,14 @@ def _of_ceilings(found: Prediction) -> list[Section]:
         gauges=tuple(_predicted(found, before)),
     )
     bases = listed("bases", "What it rests on", found.bases)
-    return joined(first, _ceilings(before, after), bases)
+    return joined(first, _ceilings(before, after, _of_recorded(found, before)), bases)
+
+
+def _of_recorded(found: Prediction, before: Evidence) -> float | None:
+    """What the model predicts of the recorded run itself, in samples/s."""
+    if found.model_error is None or before.measured is None:
+        return before.predicted
+    return before.measured * (1 + found.model_error)
 
 
 def _predicted(found: Prediction, before: Evidence) -> Iterator[KeyFigure]:
@@ -85,8 +92,10 @@ def _predicted(found: Prediction, before: Evidence) -> Iterator[KeyFigure]:
             yield KeyFigure(label, form(predicted.median), f"predicted{then}")
 
 
-def _ceilings(before: Evidence, after: Evidence) -> Table:
+def _ceilings(before: Evidence, after: Evidence, modelled: float | None) -> Table:
     def of(evidence: Evidence, name: str) -> float | None:
+        if evidence is before and name == "predicted":
+            return modelled
         rate: float | None = getattr(evidence, _CEILINGS[name])
         return None if evidence is after and name == "measured" else rate
 
@@ -105,11 +114,12 @@ def _ceilings(before: Evidence, after: Evidence) -> Table:
 
 def _ceilings_error(found: Prediction, before: Evidence) -> Iterator[str]:
     """The error of the model on the recorded run, whose rate is known."""
-    if found.model_error is None or before.predicted is None or before.measured is None:
+    modelled = _of_recorded(found, before)
+    if found.model_error is None or modelled is None or before.measured is None:
         yield "The model's error is not known: the run has no complete repetition."
         return
     yield (
-        f"The model's error on the recorded run: {format_count(before.predicted)} predicted, "
+        f"The model's error on the recorded run: {format_count(modelled)} predicted, "
         f"{format_count(before.measured)} measured ({_signed(found.model_error)})."
     )
     if found.corrected_samples_per_s is not None:

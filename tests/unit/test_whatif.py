@@ -76,6 +76,27 @@ def test_faster_storage_never_feeds_fewer_than_the_recorded_one() -> None:
     assert found.what_if.job.verdict.accelerators_fed == 20
 
 
+def test_saves_take_as_long_as_they_did() -> None:
+    """Half of the time goes into saves: 1,000 samples/s with them, and 2,000 between them."""
+    ranks = [{"rank": 0, "wall_s": 20.0, "busy_s": 10.0, "fill_s": 0.0, "saves_s": 10.0}]
+    doc = cheap(build_run(measured=1000, au=1.0, repetition={"ranks": ranks}))
+    assert doc.job.verdict.bottleneck == "checkpoint"
+    for change, rate, between, stage in (
+        (Change(storage_bandwidth=TWICE), 1000, 1.0, "checkpoint"),
+        (Change(step_time=Quantity(0.5, relative=True)), 4000 / 3, 1.0, "checkpoint"),
+        (Change(accelerators=TWICE), 2000, 1.0, "checkpoint"),
+        # 400 samples/s by the storage are 2.5 ms each, and the saves 0.5 ms.
+        (Change(storage_bandwidth=Quantity(0.1, relative=True)), 1000 / 3, 0.2, "storage"),
+    ):
+        found = what_if([(doc, {})], change)
+        metrics, verdict = found.what_if.metrics, found.what_if.job.verdict
+        assert found.model_error == pytest.approx(0)
+        assert metrics["samples_per_s"].median == pytest.approx(rate)
+        assert metrics["accelerator_utilization_sustained"].median == pytest.approx(between)
+        assert verdict.bottleneck == stage
+        assert verdict.starved == (between < 0.9)
+
+
 SHARDS = {"dataset": {"shards": 60_000}}
 RUNS: dict[str, dict[str, Any]] = {
     "spent": {"rates": {"storage_raw": 650, "fetch": 600}, "measured": 580, "au": 0.29},

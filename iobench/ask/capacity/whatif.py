@@ -14,9 +14,11 @@ from typing import Literal, NamedTuple
 from ...base.documents import UNPRINTED
 from ...base.errors import UsageError
 from ...base.units import format_count
+from ...judge.bottleneck import decide
 from ...judge.evidence import Evidence
 from ...judge.figures.ablations import MIN_ROUNDS, interval
 from ...judge.figures.events import Events
+from ...judge.figures.ranktime import Shares
 from ...judge.judged import judge
 from ...judge.promise import limit_of
 from ...judge.rebuild import conclude
@@ -106,12 +108,17 @@ def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
             f"{tried.source} measured {format_count(tried.samples_per_s)} samples/s"
             f"{tried.bound and f' {tried.bound}'}, which overrides the models"
         )
+    saves = _saves(before, settings.ranks)
+    if saves.of_a_sample_s:
+        why.models.append("a save stops the training as long as in the run, after as many steps")
     without = _without_storage(before, change)
-    if tried is None and then is not None and without is not None and then[1] > without.value:
+    rate = None if then is None else then[1] if tried else saves.beside(then[1])
+    if tried is None and rate is not None and without is not None and rate > without.value:
         # The storage was left out of the recorded run, and no storage is faster than none.
-        then = then[0], min(then[1], max(without.value, without.high or 0.0))
-    changed = changed.model_copy(update={"metrics": _metrics(after, then, tried)})
-    error = now[1] / before.measured - 1 if now and before.measured else None
+        rate = min(rate, max(without.value, without.high or 0.0))
+    changed = changed.model_copy(update={"metrics": _metrics(after, rate, saves, tried)})
+    modelled = _saves(before, before.accelerators).beside(now[1]) if now else None
+    error = modelled / before.measured - 1 if modelled and before.measured else None
     same = now is not None and then is not None and now[0] == then[0]
     return Prediction(
         run_id=doc.run_id,
@@ -120,11 +127,31 @@ def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
         recorded=doc.job.verdict,
         model_error=error,
         corrected_samples_per_s=None
-        if error is None or error <= -1 or then is None or not same
-        else then[1] / (1 + error),
-        what_if=changed.with_job(verdict=_verdict(changed, _bounds(without, then))),
+        if error is None or error <= -1 or rate is None or not same
+        else rate / (1 + error),
+        what_if=changed.with_job(verdict=_verdict(changed, saves, _bounds(without, rate))),
         before=doc,
     )
+
+
+class _Saves(NamedTuple):
+    """Seconds in which the training stands still for saves, for each sample of all ranks."""
+
+    of_a_sample_s: float
+
+    def beside(self, rate: float) -> float:
+        """Samples/s with the saves, of a job that takes ``rate`` between them."""
+        return 1 / (1 / rate + self.of_a_sample_s)
+
+    def between(self, rate: float) -> float:
+        """Samples/s between the saves, of a job that takes ``rate`` with them."""
+        return 1 / max(1 / rate - self.of_a_sample_s, 1e-9)
+
+
+def _saves(before: Evidence, ranks: int) -> _Saves:
+    """A save takes as long as in the recorded run, and comes after as many steps of its ranks."""
+    share = before.shares.saves or 0.0
+    return _Saves(share / before.measured * before.accelerators / ranks if before.measured else 0.0)
 
 
 def _without_storage(before: Evidence, change: Change) -> Estimate | None:
@@ -157,13 +184,12 @@ def _rounds_without_storage(before: Evidence) -> list[float]:
     return found
 
 
-def _bounds(without: Estimate | None, then: tuple[str, float] | None) -> dict[str, Estimate]:
-    """What leaving out the storage brings after the change, whose rate is ``then``."""
-    if without is None or then is None or then[1] <= 0:
+def _bounds(without: Estimate | None, rate: float | None) -> dict[str, Estimate]:
+    """What leaving out the storage brings after the change, with which the job has ``rate``."""
+    if without is None or not rate:
         return {}
-    low, high = (without.low or without.value) / then[1], (without.high or without.value) / then[1]
-    value = without.value / then[1]
-    return {"storage": Estimate(value=value, low=low, high=high, n=without.n)}
+    low, high = (without.low or without.value) / rate, (without.high or without.value) / rate
+    return {"storage": Estimate(value=without.value / rate, low=low, high=high, n=without.n)}
 
 
 def _search_of(doc: TrainingRecord, change: Change) -> FindMax | None:
@@ -213,24 +239,34 @@ def _share(point: FindMaxPoint) -> float | None:
 
 
 def _metrics(
-    evidence: Evidence, limit: tuple[str, float] | None, tried: SearchedRate | None
+    evidence: Evidence, rate: float | None, saves: _Saves, tried: SearchedRate | None
 ) -> dict[str, Summary]:
     """Metrics that the model predicts, in the form of measured ones, with n = 0."""
-    if limit is None:
+    if rate is None:
         return {}
-    figures = {"samples_per_s": limit[1]}
+    figures = {"samples_per_s": rate}
     if tried is not None and tried.utilization is not None:
         figures["accelerator_utilization_sustained"] = tried.utilization
     elif evidence.accelerator:
-        figures["accelerator_utilization_sustained"] = min(1.0, limit[1] / evidence.accelerator)
+        figures["accelerator_utilization_sustained"] = min(
+            1.0, saves.between(rate) / evidence.accelerator
+        )
     return {
         name: Summary(median=value, min=value, max=value, n=0) for name, value in figures.items()
     }
 
 
-def _verdict(doc: TrainingRecord, bounds: Mapping[str, Estimate]) -> Verdict:
+def _verdict(doc: TrainingRecord, saves: _Saves, bounds: Mapping[str, Estimate]) -> Verdict:
     """The verdict on the predicted document. ``bounds``: of what further changes may bring."""
-    found = verdict(judge(doc), bounds)
+    judged = judge(doc)
+    evidence = judged.evidence
+    if saves.of_a_sample_s and evidence.measured:
+        saved = saves.of_a_sample_s * evidence.measured
+        busy = evidence.measured / evidence.accelerator if evidence.accelerator else 0.0
+        shares = Shares(saves=min(1.0, saved), wait=max(0.0, 1 - saved - busy))
+        evidence = replace(evidence, shares=shares)
+        judged = replace(judged, evidence=evidence, decision=decide(evidence))
+    found = verdict(judged, bounds)
     advice = [
         each.model_copy(update={"basis": f"by the modelled ceilings: {each.basis}"})
         for each in found.advice
