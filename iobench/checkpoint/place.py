@@ -32,7 +32,7 @@ def remove_step(storage: Storage, folder: str, held: Callable[[], None] = lambda
     StorageError.
     """
     CHECKPOINTS.require(storage)
-    root = local_root(storage)
+    root = local_root(innermost(storage))
     if root is not None and _is_elsewhere(root, folder):
         return Removal(0, 0, [folder], False)
     if exists(storage, f"{folder}/{MANIFEST}"):
@@ -77,7 +77,7 @@ def clean(
         for folder in sorted(folders, key=lambda name: (len(name), name), reverse=True):
             remove_step(storage, folder, held)
         held()
-        _remove_empty(storage, local_root(storage))
+        _remove_empty(storage, local_root(innermost(storage)))
 
     return CHECKPOINTS.clean(storage, dry_run=dry_run, held=held, remove=remove)
 

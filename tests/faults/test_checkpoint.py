@@ -140,6 +140,17 @@ def test_the_disk_is_full_in_the_middle(small_disk: Path, writer: str) -> None:
     assert root.latest() == root.step(2)
 
 
+def test_no_folder_is_left_behind_a_storage_of_known_speed(tmp_path: Path) -> None:
+    claimed(tmp_path / "c")
+    slow = CheckpointRoot.open(f"throttled+{tmp_path}/c?write_bandwidth=1GB")
+    for step in (1, 2):
+        save("stream", slow, step, make_state(large=1000))
+    slow.remove(slow.step(1))
+    assert not (tmp_path / "c" / "step-00000001").exists()
+    slow.clean()
+    assert [*tmp_path.glob("c/*")] == []
+
+
 @pytest.mark.parametrize("writer", ["stream", "dcp"])
 def test_kill_9_in_the_middle(tmp_path: Path, writer: str) -> None:
     root, state = claimed(tmp_path / "c"), make_state(1, large=1000)
