@@ -323,7 +323,7 @@ def lies(request: pytest.FixtureRequest, tmp_path: Path, make_dataset: Any) -> t
         return LocalStorage(target, direct=request.param == "direct"), manifest
     url = {
         "fsspec": lambda: f"local://{tmp_path}/d",
-        "s3": lambda: _s3(request).url(tmp_path.name, retries=0),
+        "s3": lambda: _s3(request).url(tmp_path.name),
         "nfs": lambda: request.getfixturevalue("nfs_server").url(tmp_path.name),
     }[request.param]()
     storage = open_storage(url)
