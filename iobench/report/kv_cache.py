@@ -25,6 +25,7 @@ from .sections import FirstScreen, KeyFigure, Section, Table
 from .serving import (
     HOLDS,
     cause,
+    failed_sentence,
     figures_table,
     largest_rate,
     parts_table,
@@ -66,7 +67,7 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
     job, verdict = doc.job, doc.job.verdict
     if verdict is None:
         return requests_screen(job, "no rate was measured", [], None, (), _PARTS)
-    told = [verdict.sentence, _hits(job.repetitions), cause(verdict)]
+    told = [verdict.sentence, failed_sentence(job), _hits(job.repetitions), cause(verdict)]
     gauges = tuple(_gauges(job, verdict))
     return requests_screen(job, _WORTH[verdict.worth], told, verdict.worth, gauges, _PARTS)
 

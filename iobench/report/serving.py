@@ -113,7 +113,7 @@ def _first(doc: ServingRecord) -> FirstScreen:
     state, found = "no rate was measured", list[str]()
     if verdict is not None:
         state = f"{HOLDS[verdict.holds]} {limit}"
-        found = [verdict.sentence, cause(verdict), _log_sentence(job)]
+        found = [verdict.sentence, failed_sentence(job), cause(verdict), _log_sentence(job)]
     elif job.found is not None and job.found.low is None:
         state = f"no rate was found that holds {limit}"
     good, gauges = verdict.holds if verdict else None, tuple(_gauges(doc))
@@ -219,6 +219,18 @@ def cause(verdict: ServingVerdict | KvVerdict) -> str:
         without = _WITHOUT.get(verdict.bottleneck, "without it")
         why = f"{without} the slow requests are {interval(gain)} as fast"
     return sentence(f"{bottleneck_text(verdict)}{why and ': '}{why}")
+
+
+def failed_sentence(job: ServingRun | KvCacheRun) -> str:
+    """How many requests of the repetitions failed, and how; empty if none did."""
+    tried = job.repetitions
+    failed, number = sum(one.failed for one in tried), sum(one.requests for one in tried)
+    if not failed:
+        return ""
+    enough = failed > (1 - job.scenario.quantile) * number
+    alone = ", enough to break the limit whatever the others take" if enough else ""
+    why = next((f": {one.error}" for one in tried if one.error), "")
+    return sentence(f"{format_count(failed)} of {counted(number, 'request')} failed{alone}{why}")
 
 
 def _log_sentence(job: ServingRun) -> str:

@@ -126,6 +126,16 @@ def test_too_few_requests_are_why_no_stage_is_significant(seconds: float, few: b
     assert ("in a repetition are too few for p99" in verdict.why) == few
 
 
+@pytest.mark.parametrize(("failed", "breaks"), [(3, False), (80, True)])
+def test_failed_requests_are_told_on_the_first_screen(failed: int, breaks: bool) -> None:
+    """Of about 4,000 in a repetition, 1 % of which may be slower than the limit or fail."""
+    doc = build_serving(failed=failed, error="cannot read m: planted")
+    shown = " ".join(render_text(sections(doc)).split())
+    alone = ", enough to break the limit whatever the others take" if breaks else ""
+    assert f"requests failed{alone}: cannot read m: planted." in shown
+    assert doc.job.verdict.holds is not breaks
+
+
 SLOW = {"read_s": 0.2, "readers": 200, "late_s": 0.002}
 
 
