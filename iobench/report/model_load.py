@@ -13,6 +13,7 @@ from ..base.units import (
     format_percent,
     format_rate,
 )
+from ..judge.figures.ablations import interval as known_to
 from ..judge.model_load import (
     MEASURED,
     HostFigures,
@@ -359,7 +360,9 @@ def _without(each: LoadFigures, stage: str) -> Cell | None:
     gain = next((gain for name, gain in each.gains.items() if name == stage), None)
     if gain is None:
         return None
-    low, high = (None if end is None else _left_s(each, end) for end in (gain.high, gain.low))
+    if gain.low is None:
+        return with_interval(_left_s(each, gain.value), None, None, format_duration)
+    high, low = (_left_s(each, end) for end in known_to(gain))
     return with_interval(_left_s(each, gain.value), low, high, format_duration)
 
 

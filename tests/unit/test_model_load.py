@@ -119,6 +119,11 @@ def test_two_rounds_that_blame_the_storage_tell_its_share() -> None:
     assert 0.8 < share.low < share.value < share.high < 1
 
 
+def test_what_a_load_takes_without_the_storage_is_known_as_well_as_its_share() -> None:
+    doc = record(each_round(2.0, 2.6) + each_round(0.2, 0.13, left_out="storage"))
+    assert " 163 ms [141 ms, 187 ms]" in render_text(sections(doc))
+
+
 def test_it_is_not_storage_where_the_bytes_alone_are_there_soon() -> None:
     """Without the storage nothing is won, without the tensors nearly all."""
     slow = each_round(1.9, 2.0, 2.0, left_out="storage")
