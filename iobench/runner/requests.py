@@ -27,7 +27,7 @@ from .agent import HostAgent
 from .budget import Budget
 from .options import Observer, VerbOptions
 from .results import Ending, failures_recorded, new_record, storage_facts
-from .trials import STEP, LoadSearch, seed_of, take_turns
+from .trials import STEP, LoadSearch, rotated, seed_of, take_turns
 
 R = TypeVar("R", bound=RequestsRecord)
 
@@ -197,6 +197,7 @@ class RequestsRun(Generic[R]):
         ``ROUNDS`` repetitions come before the windows without one stage each. The first window of a
         place may take longer than the others, so a stage for which there seemed to be no time is
         left out after them, at the same requests, as often as the time allows, but at least twice.
+        Further repetitions come after that.
         """
         total, kinds = self.plan.repetitions, [*self.plan.kinds]
         rounds = min(ROUNDS, total)
@@ -212,11 +213,20 @@ class RequestsRun(Generic[R]):
         def fits(windows: int) -> bool:
             return self.budget.fits(windows * (self.budget.mean_s(PART) or 0.0))
 
+        def left() -> list[str]:
+            return [kind for kind in self.plan.kinds if kind not in kinds]
+
         def stop(turn: int, active: Sequence[str]) -> bool:
-            return turn >= total or (turn > 0 and not fits(len(active)))
+            wanted = rounds if left() else total
+            return turn >= wanted or (turn > 0 and not fits(len(active)))
 
         take_turns(self.plan.kinds, measure, stop, is_active=lambda kind: kind in kinds)
-        self._late([kind for kind in self.plan.kinds if kind not in kinds], rate, rounds)
+        self._late(left(), rate, rounds)
+        for turn in range(rounds, total if left() else rounds):
+            if not fits(len(kinds)):
+                return
+            for kind in rotated(turn, kinds):
+                measure(kind, turn)
 
     def _late(self, kinds: list[str], rate: float, rounds: int) -> None:
         """Windows of these kinds after the repetitions: as many rounds as the time allows."""

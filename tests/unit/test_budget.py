@@ -325,6 +325,23 @@ def test_a_first_window_that_takes_long_leaves_no_stage_out_for_good() -> None:
     assert _windows_in(60.0, [20.0, 5.0]) == {"repetition": 3, "reads": 2, "writes": 2}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "repetitions", "without"),
+    [
+        (36.0, 3, 3),
+        (42.0, 4, 3),  # what time is left is for one more repetition
+        (19.0, 2, 0),
+    ],
+)
+def test_further_repetitions_come_after_what_a_stage_costs(
+    seconds: float, repetitions: int, without: int
+) -> None:
+    """The first window takes 8 s, each later one 5 s, and five repetitions were asked for."""
+    kinds = ["repetition", "storage"]
+    taken = _windows_in(seconds, [8.0, 5.0], repetitions=5, kinds=kinds)
+    assert (taken["repetition"], taken["storage"]) == (repetitions, without)
+
+
 def test_a_slow_storage_is_refused_by_its_curve_without_a_pilot(
     spend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +363,9 @@ def test_a_slow_storage_is_refused_by_its_curve_without_a_pilot(
 KINDS = ["repetition", "reads", "writes", "lookups"]
 
 
-def _windows_in(seconds: float, takes: list[float]) -> dict[str, int]:
+def _windows_in(
+    seconds: float, takes: list[float], *, repetitions: int = 3, kinds: list[str] = KINDS
+) -> dict[str, int]:
     """How many windows of each kind fit, the first ones of which take so long."""
     budget = Budget(seconds=seconds)
     taken: list[str] = []
@@ -357,7 +376,7 @@ def _windows_in(seconds: float, takes: list[float]) -> dict[str, int]:
         budget.took(PART, took)
         budget.began_s -= took
 
-    plan = SimpleNamespace(repetitions=3, kinds=KINDS)
+    plan = SimpleNamespace(repetitions=repetitions, kinds=kinds)
     run: Any = SimpleNamespace(
         plan=plan, budget=budget, observer=Observer(), window=window, seed=int, whole=""
     )
