@@ -329,6 +329,11 @@ def _say_alone(request: VerbRequest) -> None:
             )
 
 
+_START_S = 30.0
+"""A process that is older when its verb begins has run another program before, such as a script
+that waited for its turn and then became iobench by exec."""
+
+
 def _age_s() -> float:
     """Seconds since this process was started; 0 where that is not known."""
     try:
@@ -336,7 +341,8 @@ def _age_s() -> float:
             ticks = int(stat.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0.0
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    return age_s if age_s <= _START_S else min(age_s, time.process_time())
 
 
 if __name__ == "__main__":

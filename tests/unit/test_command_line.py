@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 
@@ -213,3 +215,13 @@ def test_the_commands_of_a_demo_can_be_copied(
     commands = [line.removeprefix("$ ") for line in told.splitlines() if line.startswith("$ ")]
     assert [shlex.split(command)[1] for command in commands] == ["generate", "run"]
     assert results in shlex.split(commands[1])
+
+
+def test_the_time_in_which_another_program_waited_is_no_time_of_a_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = importlib.import_module("iobench.cli.main")
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(command.time, "process_time", lambda: 2.0)
+    monkeypatch.setattr(command.time, "clock_gettime", lambda clock: now + 3600.0)
+    assert command._age_s() == 2.0
