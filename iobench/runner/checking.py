@@ -290,19 +290,22 @@ class _Filling:
             wanted = min(self.most, max(wanted, size * _SHORT_GROWTH))
         if size >= self.least:
             return wanted if wanted >= 2 * size else size
-        if wanted >= self.least or (wanted >= 2 * size and took_s < _SHORT_S):
-            return wanted
         needed = pace * self.least
-        spent = self.seconds - left
+        spent = self.budget.used_s
         there_are = _STRETCH * self.seconds - spent
-        if needed < there_are:
+        fits = needed < there_are
+        if wanted >= self.least:
+            return wanted
+        if took_s < _SHORT_S and wanted >= 2 * size and not (fits and self.least <= 2 * wanted):
+            return wanted  # not where it would take half of the time, and be removed
+        if fits:
             return self.least
         rate = format_rate(self.sample_bytes / pace)
         raise UsageError(
             f"the smallest dataset of '{self.spec.name}' for this check has "
             f"{format_bytes(self.least * self.sample_bytes)}, and {rate} can be generated here: "
             f"that takes about {format_duration(needed)}, and there are "
-            f"{format_duration(there_are)}",
+            f"{format_duration(max(0.0, there_are))}",
             remedy="give a larger --budget: at least "
             f"{(spent + needed) / (_STRETCH * GENERATE_SHARE) + MIN_BUDGET_S:.0f}s{self._fewer()}",
         )
