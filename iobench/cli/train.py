@@ -93,7 +93,8 @@ def record_steps(request: TrainRequest, target: Path, asked: dict[str, object]) 
     """Train the accelerator of ``asked`` on batches in memory; return the exit code."""
     from ..accelerate.recording import record
 
-    steps = STEPS if request.steps is None else request.steps
+    fewest = STEPS if request.time_s is None else _MIN_STEPS
+    steps = fewest if request.steps is None else request.steps
     if target.exists():
         raise UsageError(f"{target} exists already", remedy="choose another name for --record")
     if not target.parent.is_dir():

@@ -578,7 +578,7 @@ class TrainRequest(MeasuringRequest):
     """train on batches that are in memory, and write down how long each step takes; an existing
     file is not replaced"""
     steps: Annotated[Count | None, RECORDED, at_least(2), needs("record")] = None
-    """smallest number of steps with --record (default: 300)"""
+    """smallest number of steps with --record (default: 300, or 10 if --time is given)"""
 
 
 class ArrivingRequest(RuledRequest, RecordingRequest, LockingRequest, ReportedRequest):

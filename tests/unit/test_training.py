@@ -430,6 +430,13 @@ def test_record_does_not_replace_a_file(tmp_path: Path) -> None:
     assert main(["train", "tests.networks:Tiny", "--record", str(tmp_path / "no" / "s.json")]) == 2
 
 
+def test_a_recording_of_a_given_time_has_few_steps(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    asked = ["train", "tests.networks:Tiny", "--batch-size", "2", "--record", str(path), "-q"]
+    assert main([*asked, "--time", "0s"]) == 0
+    assert len(read_recording(str(path)).steps_s) == 10
+
+
 def interrupted(*args: object) -> None:
     raise KeyboardInterrupt
 
