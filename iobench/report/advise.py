@@ -164,6 +164,8 @@ def _recommended(found: Recommendation) -> FirstScreen:
     what = "keep today's settings" if keep else f"take {changes}"
     if found.gain is not None and found.gain > NO_HELP and (found.gain_low or 0.0) <= 1:
         what = f"perhaps {changes}, whose gain is not proven"
+    elif found.gain is not None and found.gain <= NO_HELP and found.changes:
+        what = f"today's, or {changes}, which is about as fast"
     kept = {key: value for key, value in found.settings.items() if key not in found.changes}
     best = _settings(found.untested or {})
     return FirstScreen(

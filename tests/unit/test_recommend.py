@@ -437,12 +437,21 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     assert any("too few" in doubt for doubt in found.doubts)
 
 
-@pytest.mark.parametrize(("low", "state"), [(0.99, "perhaps b=2, whose gain is"), (1.02, "take b")])
-def test_a_gain_that_may_be_none_is_no_advice_to_take_the_settings(low: float, state: str) -> None:
+@pytest.mark.parametrize(
+    ("gain", "low", "state"),
+    [
+        (1.09, 0.99, "perhaps b=2, whose gain is"),
+        (1.09, 1.02, "take b"),
+        (0.99, 0.95, "today's, or b=2, which is about as fast"),
+    ],
+)
+def test_a_gain_that_may_be_none_is_no_advice_to_take_the_settings(
+    gain: float, low: float, state: str
+) -> None:
     found = replace(
         recommend(read_sweep(Path(__file__).parents[1] / "golden/0.1.0/sweep")),
         changes={"b": "2"},
-        gain=1.09,
+        gain=gain,
         gain_low=low,
         gain_high=1.18,
     )
