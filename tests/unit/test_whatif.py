@@ -271,6 +271,23 @@ def test_what_a_search_found_overrides_the_models() -> None:
     assert modelled.find_max is None
 
 
+def test_what_a_trial_of_the_advice_found_overrides_the_models() -> None:
+    """By the models twice the reads bring 1,200 samples/s; tried, they brought 1.5 x 590."""
+    one = {"samples_per_s": 900.0, "base_samples_per_s": 600.0, "seconds": 10.0}
+    trial = {
+        "change": "more reads",
+        "settings": ["reader.concurrency=8"],
+        "promised": {"value": 2.0, "n": 1},
+        "rounds": [{"round": n, **one} for n in range(4)],
+    }
+    doc = cheap(build_run(**RUNS["waits"], confirmations=[trial]))
+    found = what_if([(doc, {})], Change(concurrency=TWICE))
+    assert found.what_if.metrics["samples_per_s"].median == pytest.approx(1.5 * 590)
+    assert any("the trial of reader.concurrency=8 measured 885" in text for text in found.bases)
+    for other in (Change(concurrency=Quantity(16)), Change(workers=TWICE)):
+        assert not any("trial" in text for text in what_if([(doc, {})], other).bases)
+
+
 NO_CEILINGS = {"rates": dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))}
 NO_STEPS = {"workload": {"accelerator": {"kind": "null"}}}
 

@@ -26,7 +26,7 @@ from ...judge.verdict import verdict
 from ...record.run import Summary, TrainingRecord
 from ...record.training import FindMax, FindMaxPoint
 from ...record.verdict import Estimate, Verdict
-from .ceilings import Change, Explanation, changed_settings, moved_ceilings
+from .ceilings import Change, Explanation, Settings, changed_settings, moved_ceilings
 from .jobs import jobs_of
 from .more_hosts import HostsPrediction, on_more_hosts
 
@@ -102,6 +102,7 @@ def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
     after = judge(changed).evidence
     then = limit_of(after, {}, in_turns=turns)
     tried = _tried(changed.job.find_max, changed.job.accelerators)
+    tried = tried or _confirmed(doc, before, change, settings)
     if tried is not None:
         then = tried.source, tried.samples_per_s
         why.models.append(
@@ -199,7 +200,7 @@ def _search_of(doc: TrainingRecord, change: Change) -> FindMax | None:
 
 
 class SearchedRate(NamedTuple):
-    """What a search for the largest number of accelerators measured for a number of them.
+    """What a search measured for a number of accelerators, or a trial of advice for its settings.
 
     ``bound`` is empty if this number was tried. It is "at most" for a number above one that
     starved: the rate is the highest that was delivered, and the utilization is not known. It is "at
@@ -231,6 +232,24 @@ def _tried(search: FindMax | None, ranks: int) -> SearchedRate | None:
         nearest = min(fed, key=lambda point: point.accelerators)
         rate = (nearest.samples_per_s or 0.0) * ranks / nearest.accelerators
         return SearchedRate(rate, _share(nearest), "at least")
+    return None
+
+
+def _confirmed(
+    doc: TrainingRecord, before: Evidence, change: Change, settings: Settings
+) -> SearchedRate | None:
+    """What the run found when it tried just this change as advice; None if it did not."""
+    if change != Change(concurrency=change.concurrency, workers=change.workers):
+        return None
+    asked = set()
+    if change.concurrency is not None:
+        asked.add(f"reader.concurrency={settings.workload.reader.concurrency}")
+    if change.workers is not None:
+        asked.add(f"loader.workers={settings.workers}")
+    for each in doc.job.confirmations:
+        if each.found is not None and before.measured and set(each.settings) == asked:
+            rate = each.found.value * before.measured
+            return SearchedRate(rate, None, "", f"the trial of {' '.join(each.settings)}")
     return None
 
 
