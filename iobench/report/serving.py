@@ -204,12 +204,14 @@ def largest_rate(job: ServingRun | KvCacheRun) -> KeyFigure:
     why = (
         found.bound if found.high is None else f"hold the limit, {format_count(found.high)} do not"
     )
-    tried = job.repetitions
+    rate, tried = format_count(found.low), job.repetitions
     held = sum(bool(one.holds) for one in tried)
     if tried and held < len(tried):
         again = f"in {held} of {counted(len(tried), 'repetition')}"
         why = f"held the limit in the search, and {again if held else 'not when it was repeated'}"
-    return KeyFigure(label, f"{format_count(found.low)} requests/s", why)
+    if 2 * held < len(tried):  # most windows decide, as in the search
+        return KeyFigure(label, f"below {rate} requests/s", f"({rate} {why})")
+    return KeyFigure(label, f"{rate} requests/s", why)
 
 
 def cause(verdict: ServingVerdict | KvVerdict) -> str:

@@ -222,6 +222,15 @@ def test_a_limit_that_some_repetitions_hold_is_inconclusive() -> None:
     shown = " ".join(render_text(sections(doc)).split())
     assert "held the limit in the search, and in 2 of 3 repetitions" in shown
     assert "hold the limit" not in shown
+    assert "below 400" not in shown
+
+
+def test_a_rate_that_most_repetitions_do_not_hold_is_above_the_largest() -> None:
+    trials = [build_trial(seed=seed, read_s=0.018 if seed else 0.002) for seed in range(3)]
+    doc = build_serving(trials, found=FoundRate(low=400.0, high=430.0))
+    shown = " ".join(render_text(sections(doc)).split())
+    again = "(400 held the limit in the search, and in 1 of 3 repetitions)"
+    assert f"below 400 requests/s {again}" in shown
 
 
 def test_a_run_that_found_no_rate_has_no_verdict() -> None:
