@@ -5,12 +5,21 @@ Each rule returns None if it finds no violation. The rules about cold reads are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from ..base.text import printable
 from ..base.units import counted, format_bytes, format_count, format_duration
-from ..record.run import CHANGED_REMEDY, RunRecord, TrainingRecord
+from ..record.model_load import LoadTrial
+from ..record.run import (
+    CHANGED_REMEDY,
+    KvCacheRecord,
+    ModelLoadRecord,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+)
+from ..record.serving import RequestWindow
 from ..record.training import Repetition
 from .evidence import LONGER, cut_epochs
 from .judged import Judged
@@ -139,9 +148,14 @@ def data_changed(doc: TrainingRecord) -> RuleOutcome | None:
 
 
 def storage_throttled(judged: Judged) -> RuleOutcome | None:
-    """Check that the server asked for no slower requests, which would limit the measured rate."""
-    doc = judged.record
-    times = _total(repetition.throttled for repetition in doc.job.repetitions)
+    """Check that the server asked for no slower requests, unless the accelerators were fed."""
+    found = throttled(judged.record)
+    return found and found._replace(refuses=not judged.evidence.fed)
+
+
+def throttled(doc: RunRecord) -> RuleOutcome | None:
+    """Check that the server asked for no slower requests, which would limit what is measured."""
+    times = _counted(doc, "throttled")
     if times is None:
         return unknown("whether the server asked for a lower request rate was not recorded")
     if not times:
@@ -150,26 +164,36 @@ def storage_throttled(judged: Judged) -> RuleOutcome | None:
         f"the server asked for a lower request rate {counted(times, 'time')} (503 SlowDown or 429)",
         "use fewer requests in flight, or a higher quota (S3: more prefixes); until then the rate "
         "is that of the quota, not of the storage",
-        refuses=not judged.evidence.fed,
     )
 
 
-def storage_retries(doc: TrainingRecord) -> RuleOutcome | None:
+def storage_retries(doc: RunRecord) -> RuleOutcome | None:
     """Check that no request had to be sent again, except because the server asked for fewer."""
-    done = doc.job.repetitions
-    again = _total(repetition.retries for repetition in done)
+    again = _counted(doc, "retries")
     if again is None:
         return unknown("requests that were sent again were not counted")
-    again -= _total(repetition.throttled for repetition in done) or 0
+    again -= _counted(doc, "throttled") or 0
     if again <= 0:
         return None
-    all_of_them = _total(repetition.requests for repetition in done)
-    share = f" beside {counted(all_of_them, 'read')}" if all_of_them else ""
+    reads = _counted(doc, "requests") if isinstance(doc, TrainingRecord) else 0
+    share = f" beside {counted(reads, 'read')}" if reads else ""
     return RuleOutcome(
         f"{_were(again, 'request')} sent again{share}, after an error or a time-out; these pauses "
         "are in all figures",
         "check the network and the server's log",
     )
+
+
+def _counted(doc: RunRecord, name: Literal["retries", "throttled", "requests"]) -> int | None:
+    """The sum over what a run measured; None: it was not counted. Without a window there is none."""
+    if isinstance(doc, TrainingRecord):
+        return _total(getattr(each, name) for each in doc.job.repetitions)
+    trials: Sequence[RequestWindow | LoadTrial] = ()
+    if isinstance(doc, ServingRecord | KvCacheRecord):
+        trials = doc.job.repetitions
+    elif isinstance(doc, ModelLoadRecord):
+        trials = doc.job.trials
+    return sum(getattr(each, name) for each in trials)
 
 
 def _total(counts: Iterable[int | None]) -> int | None:

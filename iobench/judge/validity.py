@@ -195,6 +195,8 @@ LOAD_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("load.warm-residency", load.warm_residency, WARNED),
     Rule("host.slow", load.slow_host, WARNED),
     Rule("load.failures", load.failures, REFUSED),
+    Rule("storage.throttled", data.throttled, REFUSED),
+    Rule("storage.retries", data.storage_retries, WARNED),
     Rule("load.rounds", load.rounds, NOTED),
     Rule("load.left-out", load.left_out, NOTED),
 )
@@ -202,6 +204,8 @@ REQUEST_RULES: tuple[Rule[RequestsRecord], ...] = (
     Rule("serve.client-bound", serving.client_bound, ALWAYS),
     Rule("serve.unsteady", serving.unsteady, ALWAYS),
     Rule("serve.failures", serving.failures, REFUSED),
+    Rule("storage.throttled", data.throttled, REFUSED),
+    Rule("storage.retries", data.storage_retries, WARNED),
     Rule("serve.incomplete", serving.incomplete, REFUSED),
     Rule("serve.requests", serving.requests, REFUSED),
     Rule(CHANGED, data.record_changed, INCONCLUSIVE),

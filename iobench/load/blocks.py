@@ -168,7 +168,7 @@ class BlockReader(BatchReader):
                 self._kept = _Kept(wanted.shard, wanted.group, int(wanted.rows.max()), rows)
                 if rows is not None:
                     used = self._hand_over(rows, wanted, indices, output, used, offsets, lengths)
-        after = self._retried()
+        again = self._retried().since(before)
         stats = Stats(
             samples=len(indices),
             bytes_read=read_bytes,
@@ -178,8 +178,8 @@ class BlockReader(BatchReader):
             prep_ns=time.monotonic_ns() - begun - read_ns,
             cpu_ns=time.process_time_ns() - self._cpu_before,
             process=os.getpid(),
-            retries=after.retries - before.retries,
-            throttled=after.throttled - before.throttled,
+            retries=again.retries,
+            throttled=again.throttled,
             requests=self._engine.issued - issued,
             worker=threading.get_native_id(),
         )

@@ -463,8 +463,8 @@ class BatchReader:
             prep_ns += time.monotonic_ns() - clock
         if self.in_place and self.spec.crop is not None:
             np.minimum(lengths, self.spec.crop, out=lengths)
-        before, after = self._counted, self._retried()
-        self._counted = after
+        before, self._counted = self._counted, self._retried()
+        again = self._counted.since(before)
         stats = Stats(
             samples=len(indices),
             bytes_read=read_bytes,
@@ -474,8 +474,8 @@ class BatchReader:
             prep_ns=prep_ns,
             cpu_ns=time.process_time_ns() - (self._cpu_before or 0),
             process=os.getpid(),
-            retries=after.retries - before.retries,
-            throttled=after.throttled - before.throttled,
+            retries=again.retries,
+            throttled=again.throttled,
             requests=self._engine.issued - self._issued,
             worker=threading.get_native_id(),
         )

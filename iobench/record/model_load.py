@@ -67,6 +67,8 @@ class LoadTrial(Record):
     fetched_bytes: Count | None = None  # that the storage delivered, by the kernel's counters
     fetched_how: str = ""
     cpu_s: Figure = 0.0  # of all ranks
+    retries: Count = 0  # requests that the storage sent again
+    throttled: Count = 0  # of these, after the server asked to slow down
     peak_memory_bytes: Count | None = None  # of the rank that took most, beside what it had before
     residency_before: Share | None = None  # share of the files in the page cache of the host
     residency_after: Share | None = None

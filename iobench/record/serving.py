@@ -87,6 +87,8 @@ class RequestWindow(Record):
     late_p99_s: Figure | None = None  # what the client adds: late wake-ups of free readers
     cpu_share: Figure | None = None  # of one core, by this process
     bytes: Count = 0
+    retries: Few = 0  # requests that the storage sent again, after which they were answered
+    throttled: Few = 0  # of these, after the server asked to slow down
     error: str = ""  # of the first request that failed
 
 

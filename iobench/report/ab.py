@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 
 from ..ask.compare.sequential import (
@@ -135,11 +136,20 @@ def _may_be_small(claim: Claim) -> bool:
 def _inconclusive(record: AbRecord, claim: Claim) -> str:
     parts = [claim.why, _ENDED[record.ended]]
     if claim.more is not None:
-        total = len(record.rounds) + claim.more
+        taken = len(record.rounds)
+        total = taken + claim.more
+        flags = []
+        if record.ended == "budget" and record.budget_s is not None:
+            flags.append(f"--budget {math.ceil(record.budget_s * total / taken)}s")
+        if total > record.max_rounds:
+            flags.append(f"--max-rounds {total}")
         would = f"about {counted(claim.more, 'more round')} would tell"
-        longer = "longer repetitions would tell earlier, such as with --set epochs=N"
-        more = [f"{would}: --max-rounds {total}"] if total <= MAX_ROUNDS else [would, longer]
-        parts += more
+        if total > MAX_ROUNDS:
+            longer = "longer repetitions would tell earlier, such as with --set epochs=N"
+            more = " and a longer --budget" if record.ended == "budget" else ""
+            parts += [would, f"{longer}{more}"]
+        else:
+            parts.append(f"{would}: {' '.join(flags)}" if flags else would)
     return " ".join(map(sentence, filter(None, parts)))
 
 

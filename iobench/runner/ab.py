@@ -296,11 +296,12 @@ class _Comparison:
             round_s = sum(work.repetition_s(work.whole) for work in works)
             each_s = _FULL * self.budget.left_s / MIN_ROUNDS
             if round_s > each_s:
-                steps = fitting_steps(works, each_s)
+                steps, whole = fitting_steps(works, each_s), min(work.whole for work in works)
                 round_s = sum(work.repetition_s(steps) for work in works)
-                for run in trainings:
-                    run.shorten(steps)
-                self.observer.shortened(steps, min(work.whole for work in works))
+                if steps < whole:
+                    for run in trainings:
+                        run.shorten(steps)
+                    self.observer.shortened(steps, whole)
         rounds = self.options.max_rounds
         if self.budget.limited:
             rounds = min(rounds, int(self.budget.left_s / max(round_s, 1e-3)))

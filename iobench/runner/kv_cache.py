@@ -29,7 +29,7 @@ from ..serve.kv.tiers import WindowPlan, plan_window
 from ..serve.kv.traffic import draw_prompts
 from ..settings.kv_cache import KvScenario
 from ..storage import open_storage
-from ..storage.base import MaybeDirect, Storage, innermost
+from ..storage.base import MaybeDirect, Storage, innermost, retried
 from ..storage.local.storage import LocalStorage
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease
@@ -236,7 +236,7 @@ class _KvRun(RequestsRun[KvCacheRecord]):
                 without=_WITHOUT.get(kind),
             )
             try:
-                before = store.prepare()
+                before, again = store.prepare(), retried(self.storage)
                 issued = issue(
                     plan.instants,
                     range(len(plan.instants)),
@@ -245,6 +245,7 @@ class _KvRun(RequestsRun[KvCacheRecord]):
                     sequel=store,
                 )
                 written = store.end(drain_s)
+                again = retried(self.storage).since(again)
                 plain = self._read_plainly(store.blocks()) if kind == "repetition" else None
             finally:
                 store.remove()
@@ -256,6 +257,7 @@ class _KvRun(RequestsRun[KvCacheRecord]):
             seconds=self.plan.window_s(rate),
             requests=len(plan.instants),
             bytes=issued.bytes,
+            **again._asdict(),
             cpu_share=issued.cpu_s / issued.wall_s if issued.wall_s > 0 else None,
             error=str(issued.failure) if issued.failure is not None else "",
             before_bytes=before,

@@ -215,6 +215,8 @@ class PartLoaded(Point):
     cpu_s: float
     peak_memory_bytes: int | None
     class_s: Mapping[str, float]
+    retries: int = 0  # requests that the storage sent again
+    throttled: int = 0  # of these, after the server asked to slow down
 
 
 @dataclass(frozen=True, slots=True)

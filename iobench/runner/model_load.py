@@ -376,6 +376,8 @@ def _recorded(
             **_measured(parts, before.ratio, after.ratio),
             "first_ready_s": min(part.ready_s for part in parts),
             "cpu_s": sum(part.cpu_s for part in parts),
+            "retries": sum(part.retries for part in parts),
+            "throttled": sum(part.throttled for part in parts),
             "peak_memory_bytes": max(memory, default=None),
             "residency_how": before.how,
             "class_s": {name: max(part.class_s.get(name, 0.0) for part in parts) for name in names},

@@ -24,7 +24,7 @@ from ..serve.sample import SampleReaders
 from ..serve.walk import UNKNOWN_RECALL, Searches, check_index
 from ..settings.scenario import Scenario
 from ..storage import open_storage
-from ..storage.base import Storage
+from ..storage.base import Storage, retried
 from ..storage.locks.lock import reading
 from .cache import Others, prepare_cache
 from .calibration.bench import MAX_COPY_BYTES, choose_shards, copy_to_memory
@@ -327,7 +327,9 @@ class ServingBegun(RequestsRun[ServingRecord]):
 
             with closing(readers):
                 log = self._log(sizes) if kind != "without-log" else None
+                before = retried(inner.storage)
                 issued, logged = self._issue(readers, instants, samples, prepare, log)
+                again = retried(inner.storage).since(before)
         seconds = plan.seconds
         if len(instants) == plan.most:  # the samples are used up before the time is
             seconds = max(1e-6, int(instants[-1]) / 1e9)
@@ -338,6 +340,7 @@ class ServingBegun(RequestsRun[ServingRecord]):
             seconds=seconds,
             requests=len(instants),
             bytes=issued.bytes,
+            **again._asdict(),
             reads=readers.reads,
             cpu_share=self._cpu_share(issued),
             residency_before=state.residency_before,

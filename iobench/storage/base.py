@@ -47,6 +47,7 @@ __all__ = [
     "Versioned",
     "Wrapping",
     "Wraps",
+    "retried",
 ]
 
 
@@ -313,8 +314,12 @@ class Guarded(Protocol):
 class Retries(NamedTuple):
     """How many requests this process has sent again."""
 
-    retries: int  # all of them
-    throttled: int  # of these, after the server asked to slow down (503 SlowDown, 429)
+    retries: int = 0  # all of them
+    throttled: int = 0  # of these, after the server asked to slow down (503 SlowDown, 429)
+
+    def since(self, before: Retries) -> Retries:
+        """Those after a count that was made before."""
+        return Retries(self.retries - before.retries, self.throttled - before.throttled)
 
 
 @runtime_checkable
@@ -323,6 +328,11 @@ class Retrying(Protocol):
 
     def retried(self) -> Retries:
         """Retries by all threads of this process, since this instance was made."""
+
+
+def retried(storage: Storage) -> Retries:
+    """What a storage has retried in this process; nothing where it never does."""
+    return storage.retried() if isinstance(storage, Retrying) else Retries()
 
 
 @runtime_checkable

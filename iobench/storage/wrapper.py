@@ -15,11 +15,11 @@ from .base import (
     OpensFiles,
     Residency,
     Retries,
-    Retrying,
     Sink,
     Storage,
     StorageTraits,
     Unfinished,
+    retried,
 )
 
 
@@ -80,7 +80,7 @@ class Wrapper:
             self.inner.check_target()
 
     def retried(self) -> Retries:
-        return self.inner.retried() if isinstance(self.inner, Retrying) else Retries(0, 0)
+        return retried(self.inner)
 
     def discard_unfinished(
         self,

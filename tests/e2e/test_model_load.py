@@ -25,6 +25,7 @@ from tests.processes import (
     running,
     wait_until,
 )
+from tests.servers.faultproxy import FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 from tests.small_models import bytes_to_read, small_weights
 
@@ -259,6 +260,15 @@ def test_weights_on_s3(
     assert (doc["status"], doc["validity"]) == ("ok", "valid")
     assert doc["job"]["spec"]["loaders"] == ["direct", "eager"]
     assert doc["job"]["retained"] == "nothing local"
+    assert sum(trial["retries"] for trial in doc["job"]["trials"]) == 0
+    with FaultProxy(rclone_s3.port, slow_down=0.2) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        slowed = document(f"load {url} --repeat 1 --results {tmp_path}/results")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
+    again = [trial["retries"] for trial in slowed["job"]["trials"]]
+    assert again == [trial["throttled"] for trial in slowed["job"]["trials"]]
+    assert sum(again) > 0
+    assert "storage.throttled" in [finding["rule"] for finding in slowed["findings"]]
     assert "page cache" in refused(f"load {url} --state warm", code=2)
     assert document(f"clean {url}")["files"] == 2
     assert refused(f"load {url}", code=1)

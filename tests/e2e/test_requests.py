@@ -21,8 +21,9 @@ from iobench.serve.logs import LOGS
 from iobench.storage.local.storage import LocalStorage
 from tests.conftest import MakeDataset
 from tests.processes import in_process, running, wait_until
+from tests.servers.faultproxy import FaultProxy
 from tests.servers.nfs import nfs_server
-from tests.servers.s3 import rclone_s3, s3_environment
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["nfs_server", "rclone_s3", "s3_environment"]
 
@@ -123,6 +124,26 @@ def test_storages(
         assert found["job"]["engine"] == {"s3": "event_loop", "nfs": "threads"}[storage]
     # Of a dataset all is left, and of a cache nothing.
     assert in_process("clean", url)[0] == (0 if verb == "serve" else 2)
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_server_that_asks_to_slow_down_is_told(
+    verb: str, asked: tuple[object, ...], rclone_s3: S3Server
+) -> None:
+    """Each such answer makes a request wait, which would be taken for the storage's latency."""
+    url = rclone_s3.url(retries=50)
+    if verb == "serve":
+        assert in_process("generate", "demo", "--to", url, "--samples", 24, "--quiet")[0] == 0
+    with FaultProxy(rclone_s3.port, slow_down=0.1) as proxy:
+        url = url.replace(str(rclone_s3.port), str(proxy.port))
+        found = document(*asked, *at(verb, url), *(FEW_CHUNKS if verb == "kv" else ()))
+    (trial,) = (trial for trial in found["job"]["trials"] if trial["kind"] == "repetition")
+    assert trial["retries"] == trial["throttled"] > 0
+    rules = [finding["rule"] for finding in found["findings"]]
+    assert "storage.throttled" in rules
+    assert "storage.retries" not in rules
+    code, text, _ = in_process("report", asked[3] / Path(found["run_id"]))
+    assert (code in (0, 3), "asked for a lower" in text) == (True, True), text
 
 
 SEARCHED = {

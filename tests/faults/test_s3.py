@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from iobench.base.errors import IobenchError, StorageError
+from iobench.base.errors import IobenchError, MissingObjectError, StorageError
 from iobench.cli.main import main
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
@@ -135,6 +135,18 @@ def test_slow_down_is_counted_as_throttled(
         assert "x" in [entry.key for entry in storage.list()]
     counted = storage.retried()
     assert counted.retries - 1 == counted.throttled > 2
+
+
+def test_what_is_missing_is_said_to_be_missing_by_a_busy_server(
+    opened: Callable[..., Any], proxy: FaultProxy, client: str
+) -> None:
+    """An answer to HEAD has no error code, so a GET asks for it, which may be refused once."""
+    storage = opened(client=client)
+    assert storage.size("x") == len(DATA)
+    proxy.plan.extend([Fault(), SLOW_DOWN])
+    with pytest.raises(MissingObjectError):
+        storage.size("none")
+    assert not proxy.plan
 
 
 def test_an_answer_that_stalls_is_asked_for_again(

@@ -100,6 +100,21 @@ def test_the_answer_and_the_gate(
         assert (capsys.readouterr().err == "") == silent
 
 
+def test_the_time_for_more_rounds_is_named_where_a_budget_ended_them() -> None:
+    """More rounds alone would change nothing, and those that were asked for may be enough."""
+    rounds = [100.0, 104, 98, 100], [103.0, 105, 104, 107]
+    more = primary(record(*rounds)).more
+    assert more is not None
+    needed = f"would tell: --budget {15 * (4 + more)}s"
+
+    def told(**changes: object) -> str:
+        shown = sections(record(*rounds, ended="budget", budget_s=60, **changes))
+        return " ".join(next(each for each in shown if isinstance(each, FirstScreen)).sentences)
+
+    assert f"{needed}." in told()
+    assert f"{needed} --max-rounds {4 + more}." in told(max_rounds=5)
+
+
 def test_less_of_a_wait_is_better() -> None:
     found = record(
         [{"samples_per_s": 100, "wait_p99_s": 0.1 + n / 1e3} for n in range(4)],

@@ -86,6 +86,8 @@ BREAKS: dict[str, tuple[str, Callable[[], ServingRecord]]] = {
     "serve.unsteady": ("invalid", lambda: build_serving(read_s=0.022)),
     "serve.cold-residency": ("invalid", lambda: build_serving(residency_before=0.2)),
     "serve.failures": ("warning", lambda: build_serving(failed=3)),
+    "storage.throttled": ("warning", lambda: build_serving(retries=2, throttled=2)),
+    "storage.retries": ("warning", lambda: build_serving(retries=2)),
     "serve.incomplete": ("warning", lambda: build_serving(head={"status": "interrupted"})),
     "serve.requests": ("warning", lambda: build_serving(seconds=2.0)),
     "serve.log-behind": ("invalid", lambda: logged(sync_s=0.003, scenario=AT_ONCE)),

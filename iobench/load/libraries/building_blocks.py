@@ -154,9 +154,7 @@ class Collate:
             return collate(samples)
         with _COUNTING:  # threads may share the storage
             before, self._before = self._before, self._storage.retried()
-            again = Retries(
-                self._before.retries - before.retries, self._before.throttled - before.throttled
-            )
+            again = self._before.since(before)
         return collate(samples, again)
 
 

@@ -40,7 +40,7 @@ from ...host.fio_depth import (
 )
 from ...host.host import effective_cores
 from ...record.curve import MeasuredWith
-from ...storage.base import Files, Retries, Retrying, Storage
+from ...storage.base import Files, Retries, Storage, retried
 from ..agent import HostAgent
 from .places import Place
 
@@ -229,13 +229,11 @@ class ThreadReader:
         """
         self._reserve(in_flight)
         work = _Work(self.storage, places, seconds=seconds, most=most, once=self.once)
-        before = _retried(self.storage)
+        before = retried(self.storage)
         cpu = _cpu_s(resource.RUSAGE_SELF)
         work.run(self._memory[:in_flight])
         cpu = _cpu_s(resource.RUSAGE_SELF) - cpu
-        after = _retried(self.storage)
-        again = Retries(after.retries - before.retries, after.throttled - before.throttled)
-        return work.result(in_flight, cpu, again)
+        return work.result(in_flight, cpu, retried(self.storage).since(before))
 
     def _reserve(self, count: int) -> None:
         """Have ``count`` buffers. New ones share a region, as huge pages are larger than most."""
@@ -399,7 +397,3 @@ class _Work:
 def _cpu_s(who: int) -> float:
     usage = resource.getrusage(who)
     return usage.ru_utime + usage.ru_stime
-
-
-def _retried(storage: Storage) -> Retries:
-    return storage.retried() if isinstance(storage, Retrying) else Retries(0, 0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...base.errors import UsageError
@@ -26,7 +26,7 @@ from ...serve.loaders import make_model_loader
 from ...serve.loaders.base import Exchange, Loaded, ModelLoader
 from ...serve.loaders.direct import DirectLoader
 from ...serve.weights import RankShare, Sharing, Weights, require_memory
-from ...storage.base import Storage
+from ...storage.base import Storage, retried
 from ..messages import CheckLoaded, Done, Ended, Link, LoadNow, PartLoaded
 from ..model_load_plan import LoadPlan, memory_needed, options_of
 from .checkpoint import wait_until
@@ -143,8 +143,10 @@ class ModelLoad:
                 match link.receive():
                     case LoadNow(at_ns, leave_out):
                         loaded = None  # what it holds is valid until the next load
+                        before = retried(part.storage)
                         loaded, found = _load(loader, at_ns, leave_out, memory)
-                        link.send(found)
+                        again = retried(part.storage).since(before)
+                        link.send(replace(found, **again._asdict()))
                     case CheckLoaded():
                         assert loaded is not None
                         check_loaded(loaded, part.checksums, part.storage.url)

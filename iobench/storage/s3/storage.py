@@ -32,7 +32,7 @@ from ..base import (
 from .clients import check_installed, versions
 from .clients.base import Client, ObjectInfo, Upload, Wired
 from .connection import Deletions, NoConnectionError, OwnConnection
-from .errors import Failure, Kind, explain
+from .errors import TRANSIENT, Failure, Kind, explain
 from .options import NAMES, S3Options, parse_options
 from .session import ENFORCED, UNKNOWN, NewObject, ParallelUpload, Session, UploadSink
 from .wire import S3Wire, proxies_of_environment
@@ -168,10 +168,11 @@ class S3Storage:
 
     def _with_reason(self, key: str, failure: Failure) -> Failure:
         """The failure with S3's error code: a HEAD response has no body, a GET response has."""
+        session = self._session()
         try:
-            self._session().client.get(key, 0, memoryview(bytearray(1)))
+            session.retrier.run(lambda _: session.client.get(key, 0, memoryview(bytearray(1))))
         except Failure as said:
-            if said.code:
+            if said.code and said.kind not in TRANSIENT:  # that is another failure
                 said.attempts, said.elapsed_s = failure.attempts, failure.elapsed_s
                 return said
         return failure
