@@ -185,7 +185,7 @@ def storage_retries(doc: RunRecord) -> RuleOutcome | None:
 
 
 def _counted(doc: RunRecord, name: Literal["retries", "throttled", "requests"]) -> int | None:
-    """The sum over what a run measured; None: it was not counted. Without a window there is none."""
+    """The sum over what a run measured; None: it was not counted."""
     if isinstance(doc, TrainingRecord):
         return _total(getattr(each, name) for each in doc.job.repetitions)
     trials: Sequence[RequestWindow | LoadTrial] = ()
@@ -193,7 +193,7 @@ def _counted(doc: RunRecord, name: Literal["retries", "throttled", "requests"]) 
         trials = doc.job.repetitions
     elif isinstance(doc, ModelLoadRecord):
         trials = doc.job.trials
-    return sum(getattr(each, name) for each in trials)
+    return sum(int(getattr(each, name)) for each in trials)
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
