@@ -128,8 +128,9 @@ def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
 
 def _failed(job: ModelLoadRun) -> Iterator[str]:
     """What failed in a round, after which it was left out: the times are those of the others."""
-    for name, why in [*job.failed.items()][:1]:
-        more = f", and so did {len(job.failed) - 1} more" if len(job.failed) > 1 else ""
+    if job.failed:
+        (name, why), *others = job.failed.items()
+        more = f", and so did {len(others)} more" if others else ""
         yield f"{capital(name)} failed{more}: {why.rstrip('.')}."
 
 

@@ -236,7 +236,8 @@ class _KvRun(RequestsRun[KvCacheRecord]):
                 without=_WITHOUT.get(kind),
             )
             try:
-                before, again = store.prepare(), retried(self.storage)
+                before = store.prepare()
+                retried_before = retried(self.storage)
                 issued = issue(
                     plan.instants,
                     range(len(plan.instants)),
@@ -245,7 +246,7 @@ class _KvRun(RequestsRun[KvCacheRecord]):
                     sequel=store,
                 )
                 written = store.end(drain_s)
-                again = retried(self.storage).since(again)
+                again = retried(self.storage).since(retried_before)
                 plain = self._read_plainly(store.blocks()) if kind == "repetition" else None
             finally:
                 store.remove()

@@ -27,7 +27,7 @@ from .agent import HostAgent
 from .budget import Budget
 from .options import Observer, VerbOptions
 from .results import Ending, failures_recorded, new_record, storage_facts
-from .trials import STEP, LoadSearch, rotated, seed_of, take_turns
+from .trials import STEP, LoadSearch, seed_of, take_turns
 
 R = TypeVar("R", bound=RequestsRecord)
 
@@ -222,11 +222,12 @@ class RequestsRun(Generic[R]):
 
         take_turns(self.plan.kinds, measure, stop, is_active=lambda kind: kind in kinds)
         self._late(left(), rate, rounds)
-        for turn in range(rounds, total if left() else rounds):
-            if not fits(len(kinds)):
-                return
-            for kind in rotated(turn, kinds):
-                measure(kind, turn)
+        if left():
+            take_turns(
+                kinds,
+                lambda kind, number: measure(kind, rounds + number),
+                lambda number, active: rounds + number >= total or not fits(len(active)),
+            )
 
     def _late(self, kinds: list[str], rate: float, rounds: int) -> None:
         """Windows of these kinds after the repetitions: as many rounds as the time allows."""

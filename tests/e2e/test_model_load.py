@@ -261,9 +261,9 @@ def test_weights_on_s3(
     assert doc["job"]["spec"]["loaders"] == ["direct", "eager"]
     assert doc["job"]["retained"] == "nothing local"
     assert sum(trial["retries"] for trial in doc["job"]["trials"]) == 0
-    with FaultProxy(rclone_s3.port, slow_down=0.2) as proxy:
+    with FaultProxy(rclone_s3.port, slow_down_every=4) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        slowed = document(f"load {url} --repeat 1 --results {tmp_path}/results")
+        slowed = document(f"load {url}?retries=50 --repeat 1 --results {tmp_path}/results")
     monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
     again = [trial["retries"] for trial in slowed["job"]["trials"]]
     assert again == [trial["throttled"] for trial in slowed["job"]["trials"]]

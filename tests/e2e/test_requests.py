@@ -134,7 +134,7 @@ def test_a_server_that_asks_to_slow_down_is_told(
     url = rclone_s3.url(retries=50)
     if verb == "serve":
         assert in_process("generate", "demo", "--to", url, "--samples", 24, "--quiet")[0] == 0
-    with FaultProxy(rclone_s3.port, slow_down=0.1) as proxy:
+    with FaultProxy(rclone_s3.port, slow_down_every=8) as proxy:
         url = url.replace(str(rclone_s3.port), str(proxy.port))
         found = document(*asked, *at(verb, url), *(FEW_CHUNKS if verb == "kv" else ()))
     (trial,) = (trial for trial in found["job"]["trials"] if trial["kind"] == "repetition")

@@ -44,12 +44,13 @@ def _error(status: int, code: str, message: str, *, head: bool) -> bytes:
 @dataclass
 class FaultProxy:
     """Faults in ``plan`` befall the next requests, one each; ``slow_down`` is the probability of
-    503 SlowDown for all others.
+    503 SlowDown for all others; so is answered each request of so many as ``slow_down_every`` says.
     """
 
     upstream: int
     plan: deque[Fault] = field(default_factory=deque)
     slow_down: float = 0.0
+    slow_down_every: int = 0
     silent: bool = False  # requests are taken, and nothing comes back
     requests: int = 0
 
@@ -107,6 +108,8 @@ class FaultProxy:
             self.requests += 1
             if self.plan:
                 return self.plan.popleft()
+            if self.slow_down_every and self.requests % self.slow_down_every == 0:
+                return SLOW_DOWN
             return SLOW_DOWN if self._random.random() < self.slow_down else Fault()
 
     def forget(self, *sockets: socket.socket) -> None:

@@ -101,8 +101,8 @@ def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
     now = limit_of(before, {}, in_turns=turns)
     after = judge(changed).evidence
     then = limit_of(after, {}, in_turns=turns)
-    tried = _tried(changed.job.find_max, changed.job.accelerators)
-    tried = tried or _confirmed(doc, before, change, settings)
+    search = _tried(changed.job.find_max, changed.job.accelerators)
+    tried = search or _confirmed(doc, before, change, settings)
     if tried is not None:
         then = tried.source, tried.samples_per_s
         why.models.append(
@@ -113,10 +113,12 @@ def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
     if saves.of_a_sample_s:
         why.models.append("a save stops the training as long as in the run, after as many steps")
     without = _without_storage(before, change)
-    rate = None if then is None else then[1] if tried else saves.beside(then[1])
-    if tried is None and rate is not None and without is not None and rate > without.value:
-        # The storage was left out of the recorded run, and no storage is faster than none.
-        rate = min(rate, max(without.value, without.high or 0.0))
+    rate = None if then is None else then[1]
+    if rate is not None and tried is None:
+        rate = saves.beside(rate)
+        if without is not None and rate > without.value:
+            # The storage was left out of the recorded run, and no storage is faster than none.
+            rate = min(rate, max(without.value, without.high or 0.0))
     changed = changed.model_copy(update={"metrics": _metrics(after, rate, saves, tried)})
     modelled = _saves(before, before.accelerators).beside(now[1]) if now else None
     error = modelled / before.measured - 1 if modelled and before.measured else None
@@ -199,7 +201,7 @@ def _search_of(doc: TrainingRecord, change: Change) -> FindMax | None:
     return search if search and search.points and same else None
 
 
-class SearchedRate(NamedTuple):
+class TriedRate(NamedTuple):
     """What a search measured for a number of accelerators, or a trial of advice for its settings.
 
     ``bound`` is empty if this number was tried. It is "at most" for a number above one that
@@ -213,31 +215,31 @@ class SearchedRate(NamedTuple):
     source: str = "the search for the largest number of accelerators"
 
 
-def _tried(search: FindMax | None, ranks: int) -> SearchedRate | None:
+def _tried(search: FindMax | None, ranks: int) -> TriedRate | None:
     """What the search says about ``ranks`` accelerators; None if it says nothing."""
     points = [point for point in search.points if point.samples_per_s] if search else []
     here = [point for point in points if point.accelerators == ranks]
     if here:
         utilizations = [share for point in here if (share := _share(point)) is not None]
-        return SearchedRate(
+        return TriedRate(
             median(point.samples_per_s or 0.0 for point in here),
             median(utilizations) if utilizations else None,
             "",
         )
     failed = [point.accelerators for point in points if not point.passed]
     if failed and ranks > min(failed):
-        return SearchedRate(max(point.samples_per_s or 0.0 for point in points), None, "at most")
+        return TriedRate(max(point.samples_per_s or 0.0 for point in points), None, "at most")
     fed = [point for point in points if point.passed and point.accelerators > ranks]
     if fed:
         nearest = min(fed, key=lambda point: point.accelerators)
         rate = (nearest.samples_per_s or 0.0) * ranks / nearest.accelerators
-        return SearchedRate(rate, _share(nearest), "at least")
+        return TriedRate(rate, _share(nearest), "at least")
     return None
 
 
 def _confirmed(
     doc: TrainingRecord, before: Evidence, change: Change, settings: Settings
-) -> SearchedRate | None:
+) -> TriedRate | None:
     """What the run found when it tried just this change as advice; None if it did not."""
     if change != Change(concurrency=change.concurrency, workers=change.workers):
         return None
@@ -249,7 +251,7 @@ def _confirmed(
     for each in doc.job.confirmations:
         if each.found is not None and before.measured and set(each.settings) == asked:
             rate = each.found.value * before.measured
-            return SearchedRate(rate, None, "", f"the trial of {' '.join(each.settings)}")
+            return TriedRate(rate, None, "", f"the trial of {' '.join(each.settings)}")
     return None
 
 
@@ -258,7 +260,7 @@ def _share(point: FindMaxPoint) -> float | None:
 
 
 def _metrics(
-    evidence: Evidence, rate: float | None, saves: _Saves, tried: SearchedRate | None
+    evidence: Evidence, rate: float | None, saves: _Saves, tried: TriedRate | None
 ) -> dict[str, Summary]:
     """Metrics that the model predicts, in the form of measured ones, with n = 0."""
     if rate is None:
