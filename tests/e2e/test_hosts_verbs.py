@@ -157,7 +157,7 @@ def test_two_hosts_verify_each_a_share_and_one_reports(alone: Path, tmp_path: Pa
 
 
 def test_two_hosts_probe_together_and_each_alone(alone: Path, tmp_path: Path) -> None:
-    words = ("probe", f"throttled+{alone}?latency=4ms", "--quiet", "--budget", "8s")
+    words = ("probe", f"throttled+{alone}?latency=4ms", "--quiet", "--budget", "60s")
     commands = job(tmp_path, *words, "--max-in-flight", 4, of={0: ["--format", "json"]})
     first, second = ended(commands)
     assert (first.code, second.code) == (0, 0), first.err + second.err
