@@ -442,7 +442,11 @@ def dataset_marker(storage: Storage) -> str:
 
 
 def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> bytes:
-    """The whole of a small object. Raises StorageError, also if it is over ``max_bytes``."""
+    """The whole of a small object. Raises StorageError, also if it is over ``max_bytes``.
+
+    It is opened anew: a handle kept from an earlier read may be that of an object which another
+    process has replaced since.
+    """
     size = storage.size(key)
     if max_bytes is not None and size > max_bytes:
         raise StorageError(
@@ -451,7 +455,7 @@ def read_object(storage: Storage, key: str, *, max_bytes: int | None = None) -> 
         )
     alignment = storage.alignment
     buffer = private(-(-max(size, 1) // alignment) * alignment, prefault=False).array.data
-    if storage.read_into(key, 0, buffer) < size:
+    if storage.read_into(key, 0, buffer, once=True) < size:
         raise ShortObjectError(f"{key} became shorter while it was read")
     return bytes(buffer[:size])
 

@@ -11,7 +11,7 @@ import pytest
 
 from ..base import buffers
 from ..base.errors import StorageError, UsageError
-from ..storage.base import Replacing, Storage, Versioned
+from ..storage.base import Replacing, Storage, Versioned, read_object
 
 SIZES = (0, 1, 4095, 4096, 4097, 100_000, (8 << 20) - 1, 8 << 20, (16 << 20) + 5)
 """Bytes of objects: around pages, and around the parts of an upload."""
@@ -237,6 +237,21 @@ class StorageContract:
                 assert storage.size(key) == len(text)
         assert sorted(entry.key for entry in storage.list()) == ["deep/er/y", "other", "x"]
         assert read(storage, "other", 0, 100) == b"stays"
+
+    def test_a_small_object_that_another_process_replaced_is_read_anew(
+        self, storage: Storage
+    ) -> None:
+        """As marker, manifest and lock are: what counts is the object that has the name now."""
+        try:
+            other = pickle.loads(pickle.dumps(storage))
+        except UsageError:  # it lives in this process alone
+            other = storage
+        put(storage, "x", b"first")
+        assert read_object(storage, "x") == b"first"
+        for text in (b"other", b"and a longer one", b"short"):
+            other.delete("x")
+            put(other, "x", text)
+            assert read_object(storage, "x") == text
 
     def test_a_small_object_can_be_made_only_where_there_is_none(self, storage: Storage) -> None:
         if not isinstance(storage, Replacing):
