@@ -155,14 +155,14 @@ def parse_duration(text: str | int | float) -> float:
 
 def format_bytes(value: float) -> str:
     """Bytes with three significant digits and an IEC unit: ``1.37 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        if abs(value) < 1024 or unit == "EiB":
             break
         value /= 1024
     return f"{value:.0f} B" if unit == "B" else f"{_three(value)} {unit}"
 
 
-RATE_UNITS = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s")
+RATE_UNITS = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s", "EB/s")
 """Rates have the units in which storage and networks are sold; sizes have those of memory."""
 
 

@@ -7,6 +7,7 @@ import shlex
 import numpy as np
 
 from ..base.units import counted, format_bytes
+from ..data.scan.contents import types_of
 from ..data.scan.saving import save
 from ..data.scan.scanner import scan
 from ..record.manifest import Header
@@ -46,11 +47,10 @@ def run(request: ScanRequest) -> int:
         *(f"note: {note}" for note in report.notes),
     ]
     if report.left_out:
-        shown = [entry.key for entry in report.left_out[:3]]
-        more = " ..." if len(report.left_out) > len(shown) else ""
-        files = counted(len(report.left_out), "file")
+        keys = [entry.key for entry in report.left_out]
         size = format_bytes(sum(entry.size for entry in report.left_out))
-        lines.append(f"left out: {files}, {size} ({', '.join(shown)}{more})")
+        files = f"{counted(len(keys), 'file')}, {size} ({types_of(keys)}), e.g. {keys[0]}"
+        lines.append(f"left out: {files}")
         lines.append("          the kind of file with most bytes is what is described")
     data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(request.url))
     batch = _batch(header.samples, header.stored_bytes)

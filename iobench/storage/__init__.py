@@ -103,7 +103,7 @@ def open_storage(
                 remedy=remedy,
             )
         if key not in kind.OPTIONS:
-            _refuse(scheme, key, kind.OPTIONS)
+            _refuse(scheme, key, given, kind.OPTIONS)
     return _opened(scheme, lambda: kind.open(place, direct=direct, options=given))
 
 
@@ -189,7 +189,7 @@ def _split(url: str) -> tuple[Wraps, str, dict[str, str]]:
     own = {key: value for key, value in given.items() if key in kind.OPTIONS}
     rest = {key: value for key, value in given.items() if key not in kind.OPTIONS}
     if rest and "://" not in inner and not wrapper_of(inner):
-        _refuse(wrapper, min(rest), kind.OPTIONS)
+        _refuse(wrapper, min(rest), given, kind.OPTIONS)
     return kind, inner + (f"?{_query(rest)}" if rest else ""), own
 
 
@@ -223,11 +223,11 @@ def _query(options: Mapping[str, str]) -> str:
     return urlencode(options, safe="/:", errors=_BYTES)
 
 
-def _refuse(scheme: str, key: str, known: Any) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", key):
-        # No option has such a name: it may be the end of a password with a question mark.
+def _refuse(scheme: str, key: str, given: Mapping[str, str], known: Any) -> None:
+    near = nearest(key.lower().replace("-", "_"), known)
+    if not re.fullmatch(r"[A-Za-z][\w-]{0,40}", key, re.ASCII) or "@" in f"{given}":
+        # This may be the end of a password with a question mark, before a host's name.
         key = "..."
-    near = nearest(key, known)
     hint = (
         f"did you mean {' or '.join(near)}?"
         if near

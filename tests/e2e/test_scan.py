@@ -251,6 +251,24 @@ def test_a_save_that_fails_leaves_nothing_in_the_way(images: Path, tmp_path: Pat
     assert save(report, tmp_path / "deep/x.yaml").is_dir()
 
 
+def test_links_and_texts_beside_the_data_are_named(images: Path, tmp_path: Path) -> None:
+    """Symbolic links are not followed, and a label beside each image is no sample."""
+    assert any("links" in note and "link.JPEG" in note for note in scan(LocalStorage(images)).notes)
+    mixed, links = tmp_path / "mixed", tmp_path / "links"
+    for folder in (mixed, links):
+        folder.mkdir()
+    for number in range(3):
+        (mixed / f"{number}.png").write_bytes(bytes(1000))
+        (mixed / f"{number}.txt").write_bytes(b"1")
+        (links / f"{number}.png").symlink_to(mixed / f"{number}.png")
+    (mixed / "x.bmp").write_bytes(bytes(1000))
+    report = scan(LocalStorage(mixed))
+    assert report.manifest.sample_count == 4
+    assert report.notes == ["each file is one sample: 3 .png, 1 .bmp"]
+    with pytest.raises(DatasetError, match=r"no data; symbolic links.*: 3, e\.g\. 0\.png"):
+        scan(LocalStorage(links))
+
+
 def tar_header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
     header = bytearray(512)
     header[: len(name)], header[124:136], header[156:157], header[257:265] = (

@@ -87,6 +87,15 @@ def test_what_holds_none_passes(url: str) -> None:
     open_storage(url)
 
 
+def test_a_wrong_option_is_named_unless_it_may_be_the_end_of_a_password() -> None:
+    for key in ("wrong", "Wrong", "mount-port"):
+        with pytest.raises(UsageError, match=f"nfs storage has no option '{key}'"):
+            open_storage(f"nfs://127.0.0.1/x?version=3&{key}=0")
+    with pytest.raises(UsageError) as hidden:
+        open_storage("nfs://u:12?Word=1&x@host/y")
+    assert "Word" not in str(hidden.value)
+
+
 def test_a_container_before_its_account_is_no_user() -> None:
     """Azure's own form. Its package may be missing, which is another error."""
     try:

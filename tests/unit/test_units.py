@@ -13,6 +13,7 @@ from iobench.base.units import (
     MAX_BYTES,
     format_bytes,
     format_duration,
+    format_rate,
     parse_duration,
     parse_size,
 )
@@ -111,6 +112,11 @@ def test_a_unit_multiplies(count: int, unit: str, gap: str, lower: bool) -> None
 @given(st.floats(0, 2**50))
 def test_what_is_printed_reads_back(count: float) -> None:
     assert parse_size(format_bytes(count)) == pytest.approx(count, rel=0.006, abs=0.51)
+
+
+def test_large_rates_and_sizes_have_large_units() -> None:
+    assert format_rate(186_327e12) == "186 PB/s"
+    assert format_bytes(3 * 2**60) == "3.00 EiB"
 
 
 @given(st.floats(1e-6, 99))

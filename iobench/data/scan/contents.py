@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import xxhash
 
 from ...base.buffers import Buffer
 from ...base.limits import DECODING_MARGIN
+from ...base.units import format_count
 from ...storage.base import Entry, Storage
 from ...storage.files import ReadWindow
 from ..codecs import CODECS
@@ -40,6 +42,9 @@ LMDB_FILE = "data.mdb"
 CONTENTS_OF = {".jpg": ("jpeg",), ".jpeg": ("jpeg",), ".npz": ("npz", "arrays")}
 """Contents that are decoded, the cheapest first; all others are delivered as raw bytes."""
 
+_TEXT = re.compile(r"\.(csv|html?|jsonl?|log|md|ndjson|py|rst|toml|tsv|txt|xml|ya?ml)")
+"""Suffixes of texts: beside more bytes of other files, they are labels and descriptions."""
+
 _PART_OF_MANY = re.compile(r"(.*)[-_.]\d+-of-\d+$")  # for example 'train.tfrecord-00000-of-01024'
 
 
@@ -61,7 +66,15 @@ def _kind(entry: Entry) -> str:
     if entry.key.rpartition("/")[2] == LMDB_FILE:
         return "lmdb"
     suffix = shard_suffix(entry.key)
-    return FORMAT_OF.get(suffix) or CONTENTS_OF.get(suffix, ("raw",))[0]
+    other = "text" if _TEXT.fullmatch(suffix) else "raw"
+    return FORMAT_OF.get(suffix) or CONTENTS_OF.get(suffix, (other,))[0]
+
+
+def types_of(keys: Sequence[str]) -> str:
+    """The suffixes of these files, and how many have each: ``500 .png, 20 .bmp, 1 without any``."""
+    counts = Counter(map(shard_suffix, keys)).most_common()
+    shown = [f"{format_count(count)} {suffix or 'without a suffix'}" for suffix, count in counts]
+    return ", ".join(shown[:_SHOWN] + (["..."] if len(shown) > _SHOWN else []))
 
 
 def classify(entries: Sequence[Entry]) -> FoundFiles:
@@ -92,6 +105,8 @@ def classify(entries: Sequence[Entry]) -> FoundFiles:
         [entry for entry in entries if entry.key not in taken],
     )
 
+
+_SHOWN = 5
 
 _PROBES = 64
 """Samples that are read to find what they are, and how much decoding expands them."""

@@ -7,12 +7,14 @@ the shape of the data, ``generate`` makes a similar dataset.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,7 @@ from ..contents import CONTENTS
 from ..formats import FORMATS
 from ..formats.base import Assembled
 from ..generator.pool import run_tasks, working_on
-from .contents import Contents, FoundFiles, classify, content_of
+from .contents import Contents, FoundFiles, classify, content_of, shard_suffix, types_of
 from .contents import checksums as checksums_of
 from .index import indexer, prepare
 from .samples import LEAVE_IT_OUT, FoundSample, Int64, ShardSamples, listed, suffix_of
@@ -179,14 +181,16 @@ def scan(
     entries = list(storage.list())
     odd = [entry for entry in entries if key_problem(entry.key)]
     kind = classify([entry for entry in entries if not key_problem(entry.key)])
+    links = _links(root) if root is not None else []
     if not kind.data:
         raise DatasetError(
-            f"{storage.url} holds no data", remedy="name a directory with files in it"
+            f"{storage.url} holds no data" + (f"; {links[0]}" if links else ""),
+            remedy="name a directory with files in it",
         )
     prepare(kind.format)
     run = partial(run_tasks, remedy=LEAVE_IT_OUT)
     shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress, run, workers)
-    notes = _notes(kind, odd, shards)
+    notes = [*links, *_notes(kind, odd, shards)]
     if not any(found.size.any() for found in shards):
         raise DatasetError(
             f"{storage.url} holds no sample in {counted(len(counts), 'shard')}"
@@ -237,6 +241,23 @@ def scan(
     )
 
 
+def _links(root: Path) -> list[str]:
+    """What is to be known of the symbolic links below a directory, if there are any."""
+    found = [
+        entry
+        for folder, _, _ in os.walk(root)
+        for entry in os.scandir(folder)
+        if entry.is_symlink()
+    ]
+    if not found:
+        return []
+    first = printable(os.path.relpath(min(found, key=os.fspath), root), 100)
+    return [
+        f"symbolic links, which are not followed: {len(found)}, e.g. {first} (cp -rlL DIR NEW "
+        "makes hard links of them)"
+    ]
+
+
 def _notes(kind: FoundFiles, odd: Sequence[Entry], shards: Sequence[ShardSamples]) -> list[str]:
     """What is to be known of the data; ``odd``: objects that are not looked at."""
     notes = []
@@ -250,6 +271,8 @@ def _notes(kind: FoundFiles, odd: Sequence[Entry], shards: Sequence[ShardSamples
             f"each {kind.suffix} file is one sample: a scan does not divide it into "
             f"{_DIVIDED[kind.suffix]}"
         )
+    if kind.format == "files" and len({shard_suffix(entry.key) for entry in kind.data}) > 1:
+        notes.append(f"each file is one sample: {types_of([entry.key for entry in kind.data])}")
     every = sum((found.notes for found in shards), Counter[str]())
     return [*notes, *(f"{count} {text}" for text, count in sorted(every.items()))]
 
