@@ -145,7 +145,7 @@ class ModelLoadRun(Record):
     plain: list[PlainReads] = []
     plain_how: str = ""  # with what they were made, and the bytes of a read
     left_out: dict[str, str] = {}  # what was not measured, and why
-    failed: dict[str, str] = {}  # what was begun, and left out after its storage or process failed
+    failed: dict[str, str] = {}  # variants whose storage or process failed in a round
     copied: LocalCopy | None = None
     # These follow from the trials, and from the storage.
     retained: Retained | None = None  # None: what was asked for was not shown

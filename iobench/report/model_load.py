@@ -127,10 +127,10 @@ def _sentences(job: ModelLoadRun, best: LoadFigures) -> Iterator[str]:
 
 
 def _failed(job: ModelLoadRun) -> Iterator[str]:
-    """What failed in a round, after which it was left out: the times are those of the others."""
+    """What failed in a round: the times are those of the other rounds and variants."""
     if job.failed:
         (name, why), *others = job.failed.items()
-        more = f", and so did {len(others)} more" if others else ""
+        more = f", and so did {counted(len(others), 'other trial')}" if others else ""
         yield f"{capital(name)} failed{more}: {why.rstrip('.')}."
 
 

@@ -37,6 +37,9 @@ from .results import Ending, failures_recorded, new_directory, new_record, stora
 from .tasks.model_load import LoadOrder, LoadParts
 from .trials import WARM_UP, rotated, rounds, take_turns
 
+MAX_FAILED = 2
+"""After so many failures one after the other a variant is measured no more: one is an accident."""
+
 HEAD_START_NS = 5_000_000
 """From a command to the common start, so that every rank has received it by then."""
 
@@ -46,11 +49,16 @@ PLAIN_S = 2.0
 
 @dataclass(kw_only=True)
 class LoadVariant:
-    """What is measured once a round."""
+    """What is measured once a round.
+
+    ``round``: the last one that was begun. ``failed``: in so many, one after the other.
+    """
 
     name: str
     measure: Callable[[int], None]
     active: bool = True
+    round: int = 0
+    failed: int = 0
 
 
 class LoadPlace:
@@ -251,9 +259,10 @@ class LoadsBegun:
     def _measure(self, variant: LoadVariant, number: int) -> None:
         of = self.plan.spec.repetitions
         self.observer.phase(f"round {number + 1} of {of}: {variant.name}")
-        began = time.monotonic()
+        began, variant.round = time.monotonic(), number
         with self.budget.trial(variant.name):
             variant.measure(number)
+        variant.failed = 0
         took = time.monotonic() - began
         self.budget.took("trial", took)
         self.doc.timings["measure"] = self.budget.spent_s("trial")
@@ -261,13 +270,16 @@ class LoadsBegun:
         self.observer.expect(left * (self.budget.mean_s("trial") or 0.0))
 
     def _fail(self, variant: LoadVariant, error: IobenchError) -> None:
-        """A variant that can't be measured is left out; wrong tensors end the run."""
+        """One that can't be measured, or fails again, is left out; wrong tensors end the run."""
         if isinstance(error, DatasetError):
             raise error
         self.failure = self.failure or error
-        variant.active = False
-        fails = isinstance(error, StorageError | WorkerError)
-        (self.job.failed if fails else self.job.left_out)[variant.name] = str(error)
+        if not isinstance(error, StorageError | WorkerError):
+            variant.active, self.job.left_out[variant.name] = False, str(error)
+            return
+        self.job.failed[f"{variant.name} (round {variant.round + 1})"] = str(error)
+        variant.failed += 1
+        variant.active = variant.failed < MAX_FAILED
 
     # One trial
 

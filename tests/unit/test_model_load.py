@@ -200,15 +200,20 @@ def test_replicas_that_share_a_page_cache_are_promised_the_time_of_one() -> None
     assert (found.promised_s.value, found.kept) == (2.05, True)
 
 
-def test_a_load_that_failed_is_told_and_no_matter_of_time() -> None:
+def test_a_load_that_failed_is_told_and_tried_again_and_no_matter_of_time() -> None:
     job = record(each_round(2.0, 2.1)).job
     begun: Any = SimpleNamespace(job=job, failure=None)
-    variants = [LoadVariant(name=name, measure=lambda _: None) for name in ("direct", "mmap")]
-    LoadsBegun._fail(begun, variants[0], StorageError("cannot read m: planted"))
-    LoadsBegun._fail(begun, variants[1], UsageError("there are no files to map"))
-    assert (list(job.failed), list(job.left_out)) == (["direct"], ["mmap"])
+    direct, mmap = (LoadVariant(name=name, measure=lambda _: None) for name in ("direct", "mmap"))
+    LoadsBegun._fail(begun, direct, StorageError("cannot read m: planted"))
+    LoadsBegun._fail(begun, mmap, UsageError("there are no files to map"))
+    assert (list(job.failed), list(job.left_out)) == (["direct (round 1)"], ["mmap"])
+    assert (direct.active, mmap.active) == (True, False)
+    direct.round = 1
+    LoadsBegun._fail(begun, direct, StorageError("cannot read m: planted"))
+    assert not direct.active  # it failed twice, one after the other
     doc = record(each_round(2.0, 2.1), failed=job.failed)
-    assert "Direct failed: cannot read m: planted." in render_text(sections(doc))
+    told = "Direct (round 1) failed, and so did 1 other trial: cannot read m: planted."
+    assert told in render_text(sections(doc))
     (few,) = [each for each in doc.findings if each.rule == "load.rounds"]
     assert few.remedy == "see load.failures"
 
