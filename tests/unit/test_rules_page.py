@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,9 +12,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from iobench.host.timeline import read_events
+from iobench.judge import criteria
+from iobench.judge import watched as waits
 from iobench.judge.bottleneck import TABLE
+from iobench.judge.cache import MAX_SERVED, MIN_CACHED
+from iobench.judge.evidence import (
+    AT_LIMIT,
+    CPU_BUSY,
+    CPU_NEAR,
+    IN_TURNS,
+    MIN_TOLD_STEPS,
+    NOISE_OF_FILL,
+)
+from iobench.judge.evidence import MIN_ROUNDS as ROUNDS_OF_WORKERS
+from iobench.judge.figures.ablations import FEW_ROUNDS, MIN_ROUNDS
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import rebuild
+from iobench.judge.statistics import NOISE
+from iobench.judge.user_loader import MIN_HELD_BACK, MOST_OF_MAKING, MOST_OF_WAITS
 from iobench.judge.validity import (
     CHECKPOINT_RULES,
     LEVELS,
@@ -80,19 +96,66 @@ def test_whatever_may_refuse_is_compared_or_called_stricter() -> None:
 VERDICT_PAGE = (Path(__file__).parents[2] / "docs/verdict.md").read_text(encoding="utf-8")
 
 
-def table() -> str:
-    lines = ["| | if | it is | threshold, and its source |", "|---|---|---|---|"]
-    number = 0
+DECISION = [
+    tuple(cell.strip() for cell in line.split("|")[1:-1])
+    for line in VERDICT_PAGE.partition("and its source |\n")[2].partition("\n\n")[0].splitlines()
+][1:]
+COLLATING = (f"{MOST_OF_MAKING:g} of the time", f"{criteria.MOSTLY:g} of the rate")
+CORES = (f"{CPU_NEAR:.0%} of the CPU ceiling", f"{CPU_BUSY:.0%} of the cores")
+CLEARLY = (f"{waits.CLEAR:g} times",)
+
+# What the page says of the threshold of each check, from the constants that it compares with.
+THRESHOLDS: dict[object, tuple[str, ...]] = {
+    TABLE[0].rows[0].check: (f"{MIN_TOLD_STEPS} steps", f"{ROUNDS_OF_WORKERS} rounds", *CLEARLY),
+    criteria.sampler_takes_most: (f"{MOST_OF_WAITS:g} of them",),
+    criteria.only_reading_gains: (
+        *(f"{MAX_SERVED:.0%} of the reads", f"above {1 + NOISE:.2f} ({NOISE:.0%}:"),
+        *(f"fewer than {MIN_ROUNDS} rounds", f"above {1 + FEW_ROUNDS:.2f}"),
+    ),
+    criteria.collating_costs_more: COLLATING,
+    criteria.hand_over_costs_more: (f"{criteria.MOSTLY:g} of the waits",),
+    criteria.ranks_are_uneven: (f"{criteria.UNEVEN:g} of that gain",),
+    criteria.gains_share_the_cores: (*CORES, f"{criteria.MIN_SHARED:.0%} of the CPU time"),
+    criteria.read_and_prepared_in_one: (f"{criteria.MIN_EXPLAINED:.0%} of its rate", *CLEARLY),
+    criteria.fill_hides_a_stage: (f"within {FEW_ROUNDS:.0%}",),
+    criteria.ceilings_keep_up: (f"{NOISE_OF_FILL:.0%} of the time",),
+    criteria.accelerators_are_busy: (f"{criteria.FED:.0%} of the time",),
+    criteria.cores_are_busy: CORES,
+    criteria.collating_costs_most: COLLATING,
+    criteria.hand_over_costs_most: (f"{criteria.MOSTLY:g} of them",),
+    criteria.loader_explains_it: (f"{criteria.MIN_EXPLAINED:.0%} of its ceiling",),
+    criteria.lost_beside_loading: (f"above {1 + NOISE:.2f}", f"{NOISE:.0%}: noise"),
+    waits.workers_are_idle: (f"{waits.MOST:g} of the waits",),
+    waits.one_worker_is_slow: (f"{MIN_HELD_BACK:.0%} of the waits",),
+    waits.workers_compute: CLEARLY,
+    waits.collate_takes_most: COLLATING[:1],
+    waits.files_were_cached: (f"{MIN_CACHED:.0%} of them", f"at most {MAX_SERVED:.0%} of"),
+    waits.workers_wait: CLEARLY,
+    criteria.cached_reads_are_slowest: (f"{NOISE:.0%} slower: noise",),
+    criteria.cores_are_shared: (
+        *(f"{criteria.MIN_EXPLAINED:.0%} of that", f"less than {criteria.DOMINANT:.0%} of the CPU"),
+    ),
+    criteria.utilization_is_missing: (f"{NOISE:.0%} below: noise",),
+    criteria.workers_took_longest: CLEARLY,
+    criteria.in_turns: (f"{criteria.FED:.0%} of the demand", f"reached {1 - IN_TURNS:.0%} of"),
+    criteria.rivals: (f"{NOISE:.0%}, or intervals",),
+    criteria.a_ceiling_is_missing: (f"{criteria.MIN_EXPLAINED:.0%} of that ceiling",),
+    criteria.reading_takes_all_cores: (f"{AT_LIMIT:.0%} of raw storage",),
+}
+
+
+def test_the_page_has_the_rows_of_the_code() -> None:
+    rows = iter(DECISION)
+    numbers = count(1)
     for part in TABLE:
-        lines.append(f"| | **{part.title}** | | |")
+        assert next(rows) == ("", f"**{part.title}**", "", "")
         for row in part.rows:
-            number += 1
-            lines.append(f"| {number} | {row.when} | {row.bottleneck} | {row.source} |")
-    return "\n".join(lines)
-
-
-def test_the_page_has_the_table_of_the_code() -> None:
-    assert table() in VERDICT_PAGE
+            number, _, answer, threshold = next(rows)
+            assert number == str(next(numbers))
+            assert answer == row.bottleneck or row.bottleneck is None
+            parts = THRESHOLDS.get(row.check, ())
+            assert threshold == "as above" or all(each in threshold for each in parts)
+    assert not list(rows)
 
 
 @pytest.mark.parametrize("bound", get_args(Bound))
