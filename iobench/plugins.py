@@ -1,6 +1,7 @@
 """Plug-ins by name: a ``Registry`` for each kind, whose table stands in the folder of the kind.
 
-A built-in is a ``"module:attribute"`` string, imported only when it is used.
+A built-in is a ``"module:attribute"`` string, imported only when it is used. In a table the module
+is relative to the folder of the table: ``".tar:Tar"``.
 
 Third parties register under the entry-point groups ``iobench.storage``, ``iobench.data.formats``,
 ``iobench.data.contents``, ``iobench.data.codecs``, ``iobench.accelerators``, ``iobench.networks``,
@@ -11,8 +12,9 @@ built-in name.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import resolve_name
 from traceback import walk_tb
 from types import ModuleType
 from typing import Generic, TypeVar, cast
@@ -23,7 +25,7 @@ from .base.extras import install_command
 T = TypeVar("T", covariant=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlugIn:
     """Where a plug-in is defined, a summary in one line, and the extra that installs its packages.
 
@@ -43,25 +45,29 @@ def third_parties(group: str) -> dict[str, PlugIn]:
     found = {}
     for point in entry_points(group=group):
         origin = f" (from {point.dist.name})" if point.dist else ""
-        found[point.name] = PlugIn(target=point.value, summary=f"third party{origin}")
+        found[point.name] = PlugIn(point.value, f"third party{origin}")
     return found
 
 
 class Registry(Generic[T]):
     """A table of plug-ins of one kind (``format``, ``codec``, ...): classes with instances of T.
 
-    ``base``: the class that third parties' plug-ins must subclass, as ``"module:attribute"``; '' if
-    any object is accepted.
+    ``group``: where third parties register theirs. ``package``: the folder of the table. ``base``:
+    the class that third parties' plug-ins must subclass, as ``"module:attribute"``; '' if any
+    object is accepted.
     """
 
     def __init__(
-        self, kind: str, group: str, builtins: dict[str, PlugIn], *, base: str = ""
+        self, kind: str, group: str, package: str, builtins: dict[str, PlugIn], *, base: str = ""
     ) -> None:
         self.kind = kind
         self.group = group
-        self._base = base
+        self._base = resolve_name(base, package)
         self._builtins = frozenset(builtins)
-        self._entries = dict(builtins)
+        self._entries = {
+            name: replace(each, target=resolve_name(each.target, package))
+            for name, each in builtins.items()
+        }
 
     def entries(self) -> dict[str, PlugIn]:
         """All known plug-ins by name; nothing is imported."""

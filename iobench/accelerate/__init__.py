@@ -12,22 +12,18 @@ if TYPE_CHECKING:  # who asks for names alone needs nothing heavy
 ACCELERATORS: Registry[Accelerator] = Registry(
     "accelerator",
     "iobench.accelerators",
+    __name__,
     {
         "emulated": PlugIn(
-            target="iobench.accelerate.emulated:EmulatedAccelerator",
-            summary="each step takes the stated time, kept by deadlines",
+            ".emulated:EmulatedAccelerator", "each step takes the stated time, kept by deadlines"
         ),
-        "null": PlugIn(
-            target="iobench.accelerate.emulated:NullAccelerator",
-            summary="takes batches as fast as they come",
-        ),
+        "null": PlugIn(".emulated:NullAccelerator", "takes batches as fast as they come"),
         "recorded": PlugIn(
-            target="iobench.accelerate.emulated:RecordedAccelerator",
-            summary="each step takes the time that 'iobench train --record' found for a real model",
+            ".emulated:RecordedAccelerator",
+            "each step takes the time that 'iobench train --record' found for a real model",
         ),
         "model": PlugIn(
-            target="iobench.accelerate.model:ModelAccelerator",
-            summary="trains a real model on each batch, on a CPU or a GPU",
+            ".model:ModelAccelerator", "trains a real model on each batch, on a CPU or a GPU"
         ),
     },
 )

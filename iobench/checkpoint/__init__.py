@@ -71,49 +71,28 @@ class CheckpointWriter(Protocol):
 WRITERS: Registry[CheckpointWriter] = Registry(
     "writer",
     "iobench.writers",
+    __name__,
     {
-        "torch": PlugIn(
-            target="iobench.checkpoint.torch_save:TorchSave",
-            summary="torch.save, one file per rank",
-        ),
+        "torch": PlugIn(".torch_save:TorchSave", "torch.save, one file per rank"),
         "torch-async": PlugIn(
-            target="iobench.checkpoint.torch_save:TorchSaveBehind",
-            summary="torch.save of a copy, written by a thread",
+            ".torch_save:TorchSaveBehind", "torch.save of a copy, written by a thread"
         ),
-        "torch-nocrc": PlugIn(
-            target="iobench.checkpoint.torch_save:TorchSaveNoCrc",
-            summary="torch.save without its CRC32",
-        ),
+        "torch-nocrc": PlugIn(".torch_save:TorchSaveNoCrc", "torch.save without its CRC32"),
         "safetensors": PlugIn(
-            target="iobench.checkpoint.safetensors_file:Safetensors",
-            summary="safetensors, one file per rank",
-            extra="checkpoint",
+            ".safetensors_file:Safetensors", "safetensors, one file per rank", "checkpoint"
         ),
         "safetensors-async": PlugIn(
-            target="iobench.checkpoint.safetensors_file:SafetensorsBehind",
-            summary="safetensors of a copy, written by a thread",
-            extra="checkpoint",
+            ".safetensors_file:SafetensorsBehind",
+            "safetensors of a copy, written by a thread",
+            "checkpoint",
         ),
-        "dcp": PlugIn(
-            target="iobench.checkpoint.dcp:Dcp",
-            summary="torch.distributed.checkpoint: any world size can read it",
-        ),
-        "dcp-async": PlugIn(
-            target="iobench.checkpoint.dcp:DcpThread",
-            summary="dcp of a copy, written by a thread",
-        ),
-        "dcp-async-process": PlugIn(
-            target="iobench.checkpoint.dcp:DcpProcess",
-            summary="dcp of a copy, written by a process",
-        ),
+        "dcp": PlugIn(".dcp:Dcp", "torch.distributed.checkpoint: any world size can read it"),
+        "dcp-async": PlugIn(".dcp:DcpThread", "dcp of a copy, written by a thread"),
+        "dcp-async-process": PlugIn(".dcp:DcpProcess", "dcp of a copy, written by a process"),
         "stream": PlugIn(
-            target="iobench.checkpoint.stream:Stream",
-            summary="parallel O_DIRECT, or S3 parts, straight from the tensors",
+            ".stream:Stream", "parallel O_DIRECT, or S3 parts, straight from the tensors"
         ),
-        "stream-async": PlugIn(
-            target="iobench.checkpoint.stream:StreamBehind",
-            summary="stream of a copy, written by a thread",
-        ),
+        "stream-async": PlugIn(".stream:StreamBehind", "stream of a copy, written by a thread"),
     },
 )
 

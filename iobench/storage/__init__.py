@@ -17,31 +17,31 @@ if TYPE_CHECKING:  # who asks for names alone needs nothing heavy
 STORAGE: Registry[Storage] = Registry(
     "storage",
     "iobench.storage",
+    __name__,
     {
         "file": PlugIn(
-            target="iobench.storage.local.storage:LocalStorage",
-            summary="a directory on a local disk or a mounted file system",
+            ".local.storage:LocalStorage", "a directory on a local disk or a mounted file system"
         ),
         "nfs": PlugIn(
-            target="iobench.storage.nfs.storage:NfsStorage",
-            summary="nfs://server/export/path: an NFS export without a mount (needs libnfs)",
+            ".nfs.storage:NfsStorage",
+            "nfs://server/export/path: an NFS export without a mount (needs libnfs)",
         ),
         "s3": PlugIn(
-            target="iobench.storage.s3.storage:S3Storage",
-            summary="s3://bucket/prefix?endpoint=..&client=..: objects of an S3 server",
-            extra="s3",
+            ".s3.storage:S3Storage",
+            "s3://bucket/prefix?endpoint=..&client=..: objects of an S3 server",
+            "s3",
         ),
         "fsspec": PlugIn(
-            target="iobench.storage.fsspec.url:FsspecStorage",
-            summary="any other fsspec URL (gs://, az://, hf:// ...): compatible, not fast",
+            ".fsspec.url:FsspecStorage",
+            "any other fsspec URL (gs://, az://, hf:// ...): compatible, not fast",
         ),
         "throttled": PlugIn(
-            target="iobench.storage.simulated.throttled:ThrottledStorage",
-            summary="throttled+URL?bandwidth=..&latency=..: storage of known speed",
+            ".simulated.throttled:ThrottledStorage",
+            "throttled+URL?bandwidth=..&latency=..: storage of known speed",
         ),
         "faulty": PlugIn(
-            target="iobench.storage.simulated.faulty:FaultyStorage",
-            summary="faulty+URL?fail_every=N: errors, short reads, stalls",
+            ".simulated.faulty:FaultyStorage",
+            "faulty+URL?fail_every=N: errors, short reads, stalls",
         ),
     },
 )

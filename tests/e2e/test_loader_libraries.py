@@ -93,7 +93,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two libraries with faults: ``forgetful`` and ``endless``."""
     load = LOADERS.load
     for made in (Forgetful, Endless):
-        entry = PlugIn(target=f"{__name__}:{made.__name__}", summary="a planted fault")
+        entry = PlugIn(f"{__name__}:{made.__name__}", "a planted fault")
         monkeypatch.setitem(LOADERS._entries, made.__name__.lower(), entry)
     own = {"forgetful": Forgetful, "endless": Endless}
     monkeypatch.setattr(LOADERS, "load", lambda name: own.get(name) or load(name))

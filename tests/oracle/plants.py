@@ -316,7 +316,7 @@ def planted() -> Iterator[None]:
         ):
             known = dict(registry._entries)
             for name, kind in names.items():
-                known[name] = PlugIn(target=f"{__name__}:{kind.__name__}", summary="planted")
+                known[name] = PlugIn(f"{__name__}:{kind.__name__}", "planted")
             patch.setattr(registry, "_entries", known)
         yield
 

@@ -12,30 +12,26 @@ if TYPE_CHECKING:  # torch is imported with the model that is used
 NETWORKS: Registry[Model] = Registry(
     "network",
     "iobench.networks",
+    __name__,
     {
         "resnet18": PlugIn(
-            target="iobench.accelerate.models.networks:ResNet18",
-            summary="ResNet-18, 11.7 million parameters, images of 224 x 224 pixels",
+            ".networks:ResNet18", "ResNet-18, 11.7 million parameters, images of 224 x 224 pixels"
         ),
         "resnet50": PlugIn(
-            target="iobench.accelerate.models.networks:ResNet50",
-            summary="ResNet-50, 25.6 million parameters, images of 224 x 224 pixels",
+            ".networks:ResNet50", "ResNet-50, 25.6 million parameters, images of 224 x 224 pixels"
         ),
         "vit-s16": PlugIn(
-            target="iobench.accelerate.models.networks:ViTS16",
-            summary="ViT-S/16, 22.1 million parameters, images of 224 x 224 pixels",
+            ".networks:ViTS16", "ViT-S/16, 22.1 million parameters, images of 224 x 224 pixels"
         ),
         "vit-b16": PlugIn(
-            target="iobench.accelerate.models.networks:ViTB16",
-            summary="ViT-B/16, 86.6 million parameters, images of 224 x 224 pixels",
+            ".networks:ViTB16", "ViT-B/16, 86.6 million parameters, images of 224 x 224 pixels"
         ),
         "unet3d": PlugIn(
-            target="iobench.accelerate.models.networks:UNet3D",
-            summary="3D U-Net as in MLPerf, 31.2 million parameters, 128 x 128 x 128 voxels",
+            ".networks:UNet3D",
+            "3D U-Net as in MLPerf, 31.2 million parameters, 128 x 128 x 128 voxels",
         ),
         "gpt2": PlugIn(
-            target="iobench.accelerate.models.networks:GPT2",
-            summary="GPT-2, 124 million parameters, windows of 1,024 tokens of 16 bits",
+            ".networks:GPT2", "GPT-2, 124 million parameters, windows of 1,024 tokens of 16 bits"
         ),
     },
 )

@@ -42,15 +42,12 @@ def split_level(text: str) -> tuple[str, int | None]:
 CODECS = CodecRegistry(
     "codec",
     "iobench.data.codecs",
+    __name__,
     {
-        "none": PlugIn(target="iobench.data.codecs.base:Identity", summary="stored as is"),
-        "gzip": PlugIn(
-            target="iobench.data.codecs.gzip:Gzip", summary="gzip (RFC 1952), levels 1 to 9"
-        ),
-        "zstd": PlugIn(
-            target="iobench.data.codecs.zstd:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"
-        ),
-        "lz4": PlugIn(target="iobench.data.codecs.lz4:Lz4", summary="LZ4 frames, levels 0 to 16"),
+        "none": PlugIn(".base:Identity", "stored as is"),
+        "gzip": PlugIn(".gzip:Gzip", "gzip (RFC 1952), levels 1 to 9"),
+        "zstd": PlugIn(".zstd:Zstd", "Zstandard (RFC 8878), levels 1 to 22"),
+        "lz4": PlugIn(".lz4:Lz4", "LZ4 frames, levels 0 to 16"),
     },
-    base="iobench.data.codecs.base:Codec",
+    base=".base:Codec",
 )

@@ -12,23 +12,12 @@ if TYPE_CHECKING:  # who asks for names alone needs nothing heavy
 CONTENTS: Registry[Content] = Registry(
     "content",
     "iobench.data.contents",
+    __name__,
     {
-        "raw": PlugIn(
-            target="iobench.data.contents.base:Raw",
-            summary="opaque bytes, unique and incompressible",
-        ),
-        "npz": PlugIn(
-            target="iobench.data.contents.npz:Npz",
-            summary="NumPy .npz (stored) holding one uint8 array 'x'",
-        ),
-        "arrays": PlugIn(
-            target="iobench.data.contents.npz:Arrays",
-            summary="any .npz: its arrays, inflated, one after another",
-        ),
-        "jpeg": PlugIn(
-            target="iobench.data.contents.jpeg:Jpeg",
-            summary="a JPEG that decodes, padded to the exact size",
-        ),
+        "raw": PlugIn(".base:Raw", "opaque bytes, unique and incompressible"),
+        "npz": PlugIn(".npz:Npz", "NumPy .npz (stored) holding one uint8 array 'x'"),
+        "arrays": PlugIn(".npz:Arrays", "any .npz: its arrays, inflated, one after another"),
+        "jpeg": PlugIn(".jpeg:Jpeg", "a JPEG that decodes, padded to the exact size"),
     },
-    base="iobench.data.contents.base:Content",
+    base=".base:Content",
 )

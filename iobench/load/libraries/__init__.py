@@ -14,65 +14,40 @@ if TYPE_CHECKING:  # they import torch, which who asks for names does not need
     from ..loader import BatchLoader
     from .base import Converts, Library
 
-_HERE = "iobench.load.libraries"
-
 LOADERS: Registry[Library | BatchLoader | UserLoader] = Registry(
     "loader",
     "iobench.loaders",
+    __name__,
     {
-        "iobench": PlugIn(
-            target="iobench.load.loader:BatchLoader",
-            summary="iobench's own readers in torch's DataLoader",
-        ),
+        "iobench": PlugIn("..loader:BatchLoader", "iobench's own readers in torch's DataLoader"),
         "user": PlugIn(
-            target="iobench.subject.loader:UserLoader",
-            summary="your own loader, made by loader.factory (run --loader module:function)",
+            "...subject.loader:UserLoader",
+            "your own loader, made by loader.factory (run --loader module:function)",
         ),
         "torch-map": PlugIn(
-            target=f"{_HERE}.torch_map:TorchMap",
-            summary="a map-style torch Dataset: a file read for each sample",
+            ".torch_map:TorchMap", "a map-style torch Dataset: a file read for each sample"
         ),
         "torch-iterable": PlugIn(
-            target=f"{_HERE}.torch_iterable:TorchIterable",
-            summary="an iterable torch Dataset: shards streamed front to back",
+            ".torch_iterable:TorchIterable",
+            "an iterable torch Dataset: shards streamed front to back",
         ),
-        "webdataset": PlugIn(
-            target=f"{_HERE}.wds:WebDataset",
-            summary="webdataset over tar shards",
-            extra="webdataset",
-        ),
+        "webdataset": PlugIn(".wds:WebDataset", "webdataset over tar shards", "webdataset"),
         "hf-datasets": PlugIn(
-            target=f"{_HERE}.hf_datasets:HFDatasets",
-            summary="Hugging Face datasets, streaming Parquet",
-            extra="hf-datasets",
+            ".hf_datasets:HFDatasets", "Hugging Face datasets, streaming Parquet", "hf-datasets"
         ),
-        "litdata": PlugIn(
-            target=f"{_HERE}.lit:LitData",
-            summary="litdata over chunks of its own layout",
-            extra="litdata",
-        ),
+        "litdata": PlugIn(".lit:LitData", "litdata over chunks of its own layout", "litdata"),
         "mosaicml-streaming": PlugIn(
-            target=f"{_HERE}.mosaic:Mosaic",
-            summary="mosaicml-streaming over MDS shards",
-            extra="mosaicml-streaming",
+            ".mosaic:Mosaic", "mosaicml-streaming over MDS shards", "mosaicml-streaming"
         ),
         "torchdata": PlugIn(
-            target=f"{_HERE}.nodes:TorchDataNodes",
-            summary="torchdata.nodes: threads read samples",
-            extra="torchdata",
+            ".nodes:TorchDataNodes", "torchdata.nodes: threads read samples", "torchdata"
         ),
-        "spdl": PlugIn(
-            target=f"{_HERE}.spdl_pipeline:Spdl",
-            summary="SPDL: a pipeline of threads reads batches",
-            extra="spdl",
-        ),
+        "spdl": PlugIn(".spdl_pipeline:Spdl", "SPDL: a pipeline of threads reads batches", "spdl"),
         "grain": PlugIn(
-            target=f"{_HERE}.grain_dataset:Grain",
-            summary="grain: threads read a shuffled map-style dataset",
-            extra="grain",
+            ".grain_dataset:Grain", "grain: threads read a shuffled map-style dataset", "grain"
         ),
     },
-    base=f"{_HERE}.base:Library",
+    base=".base:Library",
 )
 
 

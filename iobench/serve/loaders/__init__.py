@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 MODEL_LOADERS: Registry[ModelLoader] = Registry(
     "model loader",
     "iobench.model_loaders",
+    __name__,
     {
         "direct": PlugIn(
-            target="iobench.serve.loaders.direct:DirectLoader",
-            summary="parallel reads into kept memory, past the page cache",
+            ".direct:DirectLoader", "parallel reads into kept memory, past the page cache"
         ),
         "mmap": PlugIn(
-            target="iobench.serve.loaders.safetensors_loaders:MmapLoader",
-            summary="safetensors.safe_open, tensor after tensor, as most engines do",
-            extra="checkpoint",
+            ".safetensors_loaders:MmapLoader",
+            "safetensors.safe_open, tensor after tensor, as most engines do",
+            "checkpoint",
         ),
         "prefetch": PlugIn(
-            target="iobench.serve.loaders.safetensors_loaders:PrefetchLoader",
-            summary="mmap, while threads fill the page cache by reads of 16 MiB",
-            extra="checkpoint",
+            ".safetensors_loaders:PrefetchLoader",
+            "mmap, while threads fill the page cache by reads of 16 MiB",
+            "checkpoint",
         ),
         "eager": PlugIn(
-            target="iobench.serve.loaders.safetensors_loaders:EagerLoader",
-            summary="safetensors.torch.load_file, file after file",
-            extra="checkpoint",
+            ".safetensors_loaders:EagerLoader",
+            "safetensors.torch.load_file, file after file",
+            "checkpoint",
         ),
         "runai": PlugIn(
-            target="iobench.serve.loaders.runai:RunaiLoader",
-            summary="Run:ai Model Streamer: threads that read, tensors as they come",
-            extra="runai",
+            ".runai:RunaiLoader",
+            "Run:ai Model Streamer: threads that read, tensors as they come",
+            "runai",
         ),
         "fastsafetensors": PlugIn(
-            target="iobench.serve.loaders.fast:FastsafetensorsLoader",
-            summary="fastsafetensors: whole files by threads, tensors as views",
-            extra="fastsafetensors",
+            ".fast:FastsafetensorsLoader",
+            "fastsafetensors: whole files by threads, tensors as views",
+            "fastsafetensors",
         ),
     },
 )
