@@ -24,7 +24,7 @@ from .user_loader import (
     cheaper_collate,
     could_have_workers,
 )
-from .watched import KEEP_WORKERS, starting_workers
+from .watched import KEEP_WORKERS, UNTIL_STARTED, starting_workers, until_started
 
 RING_OVER_TENSOR = 2.6 / 1.4
 """Smallest measured ratio of the ring transport to torch's default collate.
@@ -396,9 +396,11 @@ def first_batches(evidence: Evidence) -> Effect | None:
     if not evidence.subject.users:
         return None
     anew = bool(evidence.workers) and not evidence.job.workload.loader.persistent_workers
-    gain, facts = _filled(evidence)
     if anew and starting_workers(evidence):
-        return bringing(gain, do=KEEP_WORKERS, **facts)
+        started = until_started(evidence)
+        because = f"{UNTIL_STARTED} for {format_percent(started)} of the time"
+        return bringing(1 / (1 - started), do=KEEP_WORKERS, because=because)
+    gain, facts = _filled(evidence)
     keep = "set persistent_workers=True in the DataLoader, and " if anew else ""
     cheaper = "make each batch cheaper, so that the first ones of an epoch are there sooner"
     return bringing(gain, do=f"{keep}{cheaper}", **facts)

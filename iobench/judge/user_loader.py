@@ -155,7 +155,7 @@ IN_TURNS = "more workers bring nothing where they wait for each other, such as f
 
 BESIDE_TRAINING = (
     "let worker processes make the batches while the training computes: num_workers of a "
-    "DataLoader (now the training process makes them itself)"
+    "DataLoader, with persistent_workers=True (now the training process makes them itself)"
 )
 """What to do about a loader without workers."""
 

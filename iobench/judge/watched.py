@@ -13,7 +13,7 @@ from ..base.units import counted, format_bytes, format_duration, format_percent
 from ..record.run import Finding, TrainingRecord
 from ..record.verdict import Advice
 from .evidence import Case, Decision, Evidence, LoaderWaits
-from .promise import Effect, advised, bringing
+from .promise import WORTH, Effect, advised, bringing
 from .user_loader import (
     BESIDE_TRAINING,
     IN_TURNS,
@@ -164,6 +164,20 @@ def starting_workers(evidence: Evidence) -> bool:
     return bool(starting and fill and starting >= MOST * fill)
 
 
+UNTIL_STARTED = "its workers have not started"
+
+
+def until_started(evidence: Evidence) -> float:
+    """The share of the time that is gained if workers start in none: that of no batch."""
+    return min(evidence.starting or 0.0, evidence.shares.fill or 0.0, 0.99)
+
+
+def at_most_without(share: float, what: str) -> str:
+    """The most that is gained where what takes this share of the time is gone."""
+    most = f"at most {1 / (1 - share):.2f} x: " if share < 1 else ""
+    return f"{most}{what} for {format_percent(share)} of the time"
+
+
 def why_filling(evidence: Evidence) -> str:
     """What a training that was watched waited for at the start of its epochs; else empty."""
     if evidence.watched is None or not evidence.shares.fill:
@@ -186,12 +200,23 @@ TEST = (
 
 def watched_advice(evidence: Evidence, decision: Decision) -> list[Advice]:
     """The change that fits what was seen, and how to find out what it brings."""
-    most = "" if not evidence.utilization else f"at most {1 / evidence.utilization:.2f} x: "
-    busy = format_percent(evidence.utilization or 0.0)
-    basis = f"{most}the training did not wait for batches {busy} of the time"
-    changes = _changes(evidence, decision, evidence.watched or LoaderWaits())
+    basis, seen = at_most_without(*_taken(evidence, decision)), evidence.watched or LoaderWaits()
+    changes = _changes(evidence, decision, seen)
     found = [Advice(change=change, basis=basis) for change in changes]
+    started = until_started(evidence)
+    if decision.bottleneck != "fill" and (seen.starts or 0) > 1 and started >= 1 - 1 / WORTH:
+        found.append(Advice(change=KEEP_WORKERS, basis=at_most_without(started, UNTIL_STARTED)))
     return [*found, Advice(change=TEST, basis="the bottleneck was inferred from one training")]
+
+
+def _taken(evidence: Evidence, decision: Decision) -> tuple[float, str]:
+    """The share of the time that the cause takes, and what takes it."""
+    shares = evidence.shares
+    if decision.bottleneck != "fill":
+        return shares.wait or 0.0, "batches are waited for, apart from the start of epochs,"
+    if starting_workers(evidence):
+        return until_started(evidence), UNTIL_STARTED
+    return shares.fill or 0.0, "the first batches of epochs are waited for"
 
 
 @advised(

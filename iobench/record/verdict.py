@@ -54,7 +54,9 @@ class RankTime(Record):
     wall_s: Figure
     startup_s: Figure = 0.0  # until the rank's first read of each epoch: process creation
     busy_s: Figure  # nominal busy time of the accelerator
-    fill_s: Figure  # from then on until the first batch of each epoch was there
+    # From then on until the first batch of each epoch was there; of a loader of the user's own,
+    # without the time that a batch usually takes to make.
+    fill_s: Figure
     fetch_s: Figure | None = None
     prep_s: Figure | None = None
     wait_s: Figure = 0.0  # wait for batches that can't be divided

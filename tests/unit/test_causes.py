@@ -353,6 +353,26 @@ def test_workers_that_are_fast_enough_on_average_are_advised_to_make_more_batche
     assert says in found.advice[0].change
 
 
+@pytest.mark.parametrize("watched", [{"world": 1, "ranks": []}, None])
+def test_workers_that_stay_are_promised_to_save_no_more_than_their_start(watched: Any) -> None:
+    """They start for 30 s of 65 s, and the first batches are waited for 15 s longer."""
+    facts = MADE | {"workers": 2, "worker_ready_mean_s": 10.0, "worker_starts": 3}
+    found = verdict_on(
+        measured=200,
+        au=0.2,
+        loader={"kind": "user", "workers": 2, "user": facts},
+        watched=watched,
+        repetition={
+            "ranks": [RANK | {"fill_s": 45.0, "fetch_s": 1.0, "prep_s": 1.0}],
+            "epochs": [{"epoch": number} for number in range(3)],
+        },
+    )
+    assert found.bottleneck == "fill"
+    advice = found.advice[0]
+    assert "persistent_workers" in advice.change
+    assert "at most 1.86 x" in advice.basis or advice.predicted_gain == pytest.approx(1.857, 0.01)
+
+
 @pytest.mark.parametrize(
     ("facts", "says"),
     [

@@ -169,6 +169,18 @@ def test_what_only_the_first_epoch_begins_with_is_no_fault_of_its_batches(
     assert "train for longer" in verdict.advice[0].change
 
 
+def test_short_epochs_of_slow_batches_are_not_blamed_on_their_start(
+    clock: Clock, tmp_path: Path
+) -> None:
+    with (watch := iobench.watch(Planted(lambda: clock.sleep(30), 1), results=tmp_path)) as batches:
+        for _ in range(6):
+            for _ in batches:
+                clock.spin(10)
+    doc = leaves_record(watch.directory)
+    assert doc.job.repetitions[0].ranks[0].fill_s == 0
+    assert doc.job.verdict.bottleneck == "storage"
+
+
 def test_forked_workers_that_are_slow_to_start_are_told_what_to_do_less_of(tmp_path: Path) -> None:
     """Nothing is sent to a worker that is forked."""
     loader = of_torch(2, worker_init_fn=lambda _: time.sleep(1), multiprocessing_context="fork")

@@ -87,7 +87,8 @@ def repetition_metrics(
     ]
     # The workers of a user's loader tell how long they waited for each batch.
     told = not uncounted or uncounted == USER_READS
-    times = rank_times(parts, context.model_copy(update={"epochs": begun}), divided=told)
+    started = context.model_copy(update={"epochs": begun})
+    times = rank_times(parts, started, divided=told, users=subject.users)
     known["ranks"] = times
     known["worker_time"] = worker_time(parts, times, round_steps, "" if told else UNKNOWN_WORKERS)
     ends = epoch_ends_ns(parts)

@@ -68,13 +68,18 @@ class _Spent:
 
 
 def rank_times(
-    parts: Sequence[RankEpoch], repetition: Repetition, *, divided: bool = True
+    parts: Sequence[RankEpoch],
+    repetition: Repetition,
+    *,
+    divided: bool = True,
+    users: bool = False,
 ) -> list[RankTime]:
     """How each rank spent the repetition, in the order of ranks.
 
     An epoch lasts until its slowest rank has ended, and the others wait for that; independent
     ranks have ended with their own last step. ``divided``: the workers' times of a batch are
-    known. If not, all waits for batches are in ``wait_s``.
+    known. If not, all waits for batches are in ``wait_s``. ``users``: the loader is the user's, of
+    which the first batch is waited for as long as a batch usually takes, beside what is fill.
     """
     joint = repetition.sync != INDEPENDENT
     ends = epoch_ends_ns(parts)
@@ -89,7 +94,8 @@ def rank_times(
             own = epochs.get(epoch)
             own_end = own.end_ns if own is not None else 0.0
             if own is not None:
-                _add(spent, own, _startup_ns(known.get(epoch), rank), divided=divided)
+                startup = _startup_ns(known.get(epoch), rank)
+                _add(spent, own, startup, divided=divided, users=users)
             if joint:
                 spent.sync += end - own_end
             wall += end if joint else own_end
@@ -135,19 +141,27 @@ def _startup_ns(epoch: Epoch | None, rank: int) -> float:
     return max(0.0, (own or 0.0) * 1e9)
 
 
-def _add(spent: _Spent, part: RankEpoch, startup: float, *, divided: bool) -> None:
+def _add(spent: _Spent, part: RankEpoch, startup: float, *, divided: bool, users: bool) -> None:
     """Add one epoch, which begins with the start-up of processes and the wait for a first batch."""
     rows = part.rows
     alone = int(rows["step"][0]) == 0 and int(rows["steps"][0]) == 1
     first = max(0, int(rows["wait_ns"][0])) if alone else 0
     startup = min(startup, max(0.0, float(rows["start_ns"][0])) + first)
     spent.startup += startup
-    spent.fill += max(0.0, first - startup)
     later = 1 if alone else 0
     fetch, prep = _divide(part, later) if divided else (0.0, 0.0)
+    spent.wait += max(0.0, part.sum_ns("wait_ns", first=later) - fetch - prep)
+    filled = max(0.0, first - startup)
+    if users and divided:
+        read, work = (
+            part.sum_ns(name) / part.rows["steps"].sum() for name in ("read_ns", "prep_ns")
+        )
+        usual = min(1.0, filled / max(read + work, 1.0))
+        fetch, prep = fetch + read * usual, prep + work * usual
+        filled -= (read + work) * usual
+    spent.fill += max(0.0, filled)
     spent.fetch += fetch
     spent.prep += prep
-    spent.wait += max(0.0, part.sum_ns("wait_ns", first=later) - fetch - prep)
     spent.copy += part.sum_ns("copy_ns")
     spent.busy += part.sum_ns("busy_ns")
     spent.sync += part.sum_ns("sync_ns")
