@@ -160,8 +160,7 @@ def write_samples(path: Path, parts: Sequence[tuple[str, int, Columns]]) -> File
     tables = []
     for phase, repetition, columns in parts:
         count = len(columns["epoch"])
-        phases = text_column([phase.encode()] * count, pa.large_string())
-        arrays = [phases.cast(pa.string())]
+        arrays = [text_column([phase.encode()] * count, pa.string())]
         for name, kind in _TYPES.items():
             values = np.full(count, repetition, kind) if name == "repetition" else columns[name]
             # A counter that the host lacks is NaN here, and null on disk.

@@ -154,12 +154,10 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
         }
         phases = pa.DictionaryArray.from_arrays(
             number_column(np.zeros(count, dtype=np.int32)),
-            text_column([phase.encode()], pa.large_string()).cast(pa.string()),
+            text_column([phase.encode()], pa.string()),
         )
         given = {**columns, **constant}
-        arrays = [
-            number_column(np.asarray(given[name])).cast(schema.field(name).type) for name in _TYPES
-        ]
+        arrays = [number_column(np.asarray(given[name], kind)) for name, kind in _TYPES.items()]
         tables.append(pa.Table.from_arrays([phases, *arrays], schema=schema))
     table = pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
     # Neighbouring values are similar, so differences take fewer bits.

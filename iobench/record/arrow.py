@@ -35,13 +35,15 @@ def number_column(values: Array, *, nan_is_null: bool = False) -> Any:
 
 
 def text_column(texts: Sequence[bytes], kind: Any) -> Any:
-    """Return an Arrow array of texts; ``kind`` is one of ``large_string`` and ``large_binary``.
+    """Return an Arrow array of texts; ``kind`` is ``string``, ``large_string`` or ``large_binary``.
 
+    A cast by Arrow would import its compute functions, which takes longer than to write a file.
     Arrow does not check whether the bytes are UTF-8.
     """
     import pyarrow as pa
 
-    ends = np.fromiter(accumulate(map(len, texts), initial=0), np.int64, len(texts) + 1)
+    offset = np.int32 if kind == pa.string() else np.int64
+    ends = np.fromiter(accumulate(map(len, texts), initial=0), offset, len(texts) + 1)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
     return pa.Array.from_buffers(kind, len(texts), buffers)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,14 @@ def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
         "print(len(os.listdir('/proc/self/task')) - before)"
     )
     assert python(code, tmp_path / "events.parquet") == "0\n"
+
+
+def test_no_compute_functions_are_imported_to_write_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their import takes longer than the file, and a training that was watched waits for it."""
+    monkeypatch.setitem(sys.modules, "pyarrow.compute", None)
+    write_events(tmp_path / "events.parquet", [("measure", 0, 0, realistic(5, 1))])
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
