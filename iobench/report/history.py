@@ -116,11 +116,15 @@ def _chart(one: History, points: Mapping[int, ChangePoint]) -> Chart:
 
 
 def _sentences(one: History) -> list[str]:
-    found = [_drift(one.drift)]
+    found = [_drift(one.drift, one.within)]
     if one.after_fill:
         found.append("A budget cut some runs: rates leave out the start of each epoch.")
     if one.drift is not None and any(not point.changed for point in one.points):
-        found.append("Changes at which no setting and no version changed are a part of that.")
+        changes = "Changes at which no setting and no version changed are"
+        if one.within is None:
+            found.append(f"{changes} a part of that.")
+        else:
+            found.append(f"{changes} not in that: with them it is {format_percent(one.drift.sd)}.")
     varied = dict.fromkeys(
         change.partition(":")[0] for entry in one.entries for change in entry.changed
     )
@@ -131,14 +135,16 @@ def _sentences(one: History) -> list[str]:
     return found
 
 
-def _drift(drift: Drift | None) -> str:
+def _drift(drift: Drift | None, within: float | None) -> str:
     if drift is None:
         return (
             "How much equal runs differ here is not known: "
             f"it takes {MIN_DRIFT_RUNS} runs with the same settings."
         )
     runs = f"standard deviation of {counted(drift.runs, 'run')}"
-    text = f"Equal runs of this workload here differ by {format_percent(drift.sd)} ({runs}"
+    spread = format_percent(drift.sd if within is None else within)
+    between = " between the changes" * (within is not None)
+    text = f"Equal runs of this workload here differ by {spread}{between} ({runs}"
     span = _seconds(drift.first, drift.last)
     if span is None:
         return f"{text})."

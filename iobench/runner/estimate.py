@@ -74,6 +74,7 @@ class Work:
     load_s: float
     start_s: float
     every: int = 0  # steps between two checkpoints
+    fed_s: float = 0.0  # of a step of fed accelerators, where a pilot told the time to fill
 
     @classmethod
     def of(cls, plan: Plan, pilot: Pilot, *, steps_given: bool = True) -> Work:
@@ -94,6 +95,7 @@ class Work:
             load_s=together * size / loads if loads else 0.0,
             start_s=pilot.start_s,
             every=min(whole, pilot.every),
+            fed_s=size / fed if pilot.loads_per_s and (fed := demand(plan)) else 0.0,
         )
 
     @property
@@ -107,9 +109,14 @@ class Work:
         """
         whole, rest = divmod(steps, max(1, self.epoch_steps))
         begun = min(-(-rest // self.together) * self.together, self.epoch_steps)
-        rest_s = max(rest * self.step_s, begun * self.load_s / self.together)
+        rest_s = max(self._epoch_s(rest), begun * self.load_s / self.together)
         again = max(0, whole + (rest > 0) - 1)
-        return self.start_s + whole * self.epoch_steps * self.step_s + rest_s + again * START_S
+        return self.start_s + whole * self._epoch_s(self.epoch_steps) + rest_s + again * START_S
+
+    def _epoch_s(self, steps: int) -> float:
+        """The steps of an epoch: at the pace of all stages, or fed once the pipeline is filled."""
+        filled_s = min(self.together, steps) * self.load_s / self.together
+        return max(steps * self.step_s, filled_s + steps * self.fed_s)
 
     def steps_in(self, seconds: float) -> int:
         """The most steps that take so long, in whole rounds; at least 1."""

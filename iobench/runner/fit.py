@@ -157,8 +157,17 @@ def _cold_pilot(plan: Plan, budget: Budget) -> Pilot:
 
 def too_short(budget: Budget, least_s: float) -> UsageError:
     """The error of a run that takes at least ``least_s`` from now on."""
-    other = ", or leave --repeat, --calibration, --ablations and steps to it"
-    return budget.too_short(least_s, other=other if budget.given else "")
+    given = [_FLAGS[name] for name in sorted(budget.given) if name in _FLAGS]
+    return budget.too_short(least_s, other=f", or leave {', '.join(given)} to it" if given else "")
+
+
+_FLAGS: dict[Given, str] = {
+    "repetitions": "--repeat",
+    "calibration": "--calibration",
+    "ablations": "--ablations",
+    "steps": "the number of steps",
+}
+"""What a user gave that a budget would otherwise fit."""
 
 
 def measure_pilot(bench: Bench, seconds: float, saving: Saving | None = None) -> Pilot:

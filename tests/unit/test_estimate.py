@@ -17,7 +17,7 @@ from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
 from iobench.runner.estimate import START_S, TimeLeft, Work, estimate, shorter, total
 from iobench.runner.experiment import Options
-from iobench.runner.fit import Pilot, check_budget, choose
+from iobench.runner.fit import Pilot, check_budget, choose, too_short
 from iobench.runner.plan import Plan, make_plan
 from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset
@@ -125,6 +125,22 @@ def test_what_is_given_stays(make: Any) -> None:
     more = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given - {"steps"})
     assert more.plan.repetitions == 2
     assert fitted.least_s > 0.8 * (5.0 + 2 * 7 * BATCH / 50.0)
+
+
+def test_each_epoch_of_fed_accelerators_fills_the_pipeline_first() -> None:
+    """8 workers need 6 s for a batch each, and accelerators that are fed 1 s for each of 10."""
+    work = Work(
+        whole=30, needed=5, together=8, epoch_steps=10, step_s=1.0, load_s=6.0, start_s=1.0, fed_s=1
+    )
+    assert work.repetition_s(10) == pytest.approx(1 + 16)
+    assert work.repetition_s(30) == pytest.approx(1 + 3 * 16 + 2 * START_S)
+
+
+def test_a_budget_that_is_too_short_names_the_flags_that_were_given() -> None:
+    for given, told in ((["repetitions"], "leave --repeat to it"), ([], "at least")):
+        error = too_short(Budget(seconds=5.0, given=frozenset(given)), 60.0)
+        assert told in error.remedy
+        assert "--ablations" not in error.remedy
 
 
 def test_a_batch_of_the_next_epoch_takes_as_long_as_all_that_is_read_with_it() -> None:

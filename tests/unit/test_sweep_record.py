@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.ask.tuning.points import payback
+from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import IobenchError, UsageError
 from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.report.render_text import render_text
@@ -120,6 +121,11 @@ def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
     assert [len(point.runs) for point in found.points] == [2, 2]
     assert found.status == "out of time"
     assert sum("2 of 5 repetitions" in text for text in found.left_out) == 2
+    assert "--resume" in found.left_out[-1]
+    assert "--budget 72s" in found.left_out[-1]  # six trials, and a fifth more
+    with pytest.raises(UsageError, match="the sweep is 'out of time'") as caught:
+        read_sweep(tmp_path)  # these trials left no runs
+    assert "--resume" in caught.value.remedy
     more = sweeping.run_sweep(found, tmp_path, SweepOptions())
     assert [len(point.runs) for point in more.points] == [5, 5]
     assert (more.status, more.left_out) == ("ok", [])

@@ -84,6 +84,7 @@ class History:
     possible: ChangePoint | None
     trend: float | None  # newest third over oldest third of the counted runs; None for fewer than 3
     drift: Drift | None
+    within: float | None  # its deviation without the changes; None: none, or too few runs
     days: tuple[Day, ...]
     gap_days: float | None  # the longest time without a run; None: less than MIN_GAP_DAYS
     gap_until: str  # when the first run after it was made
@@ -141,6 +142,8 @@ def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
         at, missing, more = suspect
         possible = point((bounds[-2], at, len(medians)), None, missing, more)
     answer, why = _answer(medians, positive=positive, told=bool(points), possible=possible)
+    levels = [[math.log(value) for value in medians[low:high]] for low, high in pairwise(bounds)]
+    within, degrees = spread_of(levels) if positive else (0.0, 0)
     third = len(medians) // 3
     gap_days, gap_until = _gap([entry.created for entry in entries])
     return History(
@@ -153,6 +156,7 @@ def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
         possible=possible,
         trend=ratio_interval(medians[-third:], medians[:third])[0] if third and positive else None,
         drift=drift_of(ordered, metric),
+        within=within if degrees >= MIN_DEGREES and points else None,
         days=calendar(ordered, metric),
         gap_days=gap_days,
         gap_until=gap_until,

@@ -54,6 +54,10 @@ def read_sweep(
             f"iobench report {quoted(str(folder))}, and try it with: iobench advise "
             f"{quoted(str(folder))} --confirm",
         )
+    record, unfinished, again = _recorded(folder), "", ""
+    if record is not None and record.status in ("out of time", "interrupted", "running"):
+        unfinished = f"; the sweep is '{record.status}'"
+        again = f"continue it with: iobench sweep --resume {quoted(str(folder))}"
     left_out: list[str] = []
     documents = _runs(folder, workload, left_out)
     if not documents:
@@ -61,11 +65,10 @@ def read_sweep(
         more = f", and {len(left_out) - 1} more like it" if len(left_out) > 1 else ""
         of = f" of workload '{workload}'" if workload else ""
         raise UsageError(
-            f"{folder} holds no run{of} that advice can be based on{why}{more}",
-            remedy="run a sweep, and name its directory",
+            f"{folder} holds no run{of} that advice can be based on{why}{more}{unfinished}",
+            remedy=again or "run a sweep, and name its directory",
         )
     _check_place(folder, list(documents.values()))
-    record = _recorded(folder)
     points = (
         derive(list(documents.values()))
         if record is None
@@ -78,8 +81,8 @@ def read_sweep(
     if len(points) < 2:
         raise UsageError(
             f"{folder} holds {counted(len(points), 'point')} of settings, "
-            "but advice needs at least 2",
-            remedy="add runs with other settings, e.g. --set loader.workers=4",
+            f"but advice needs at least 2{unfinished}",
+            remedy=again or "add runs with other settings, e.g. --set loader.workers=4",
         )
     keys = list(points[0].settings)
     recorded = {} if record is None else record.default or {}

@@ -6,6 +6,7 @@ alike. Only the first trial of a point measures the ceilings.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from ...base.errors import (
     TargetRefusedError,
     UsageError,
 )
+from ...base.text import quoted
 from ...base.units import counted, format_bytes, format_count, format_duration, format_rate
 from ...data.dataset import find_dataset
 from ...data.generator.cleaner import discard
@@ -37,8 +39,11 @@ from ...storage import open_storage
 from ...storage.base import innermost
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive, reading
+from ..estimate import CeilingTimes
 from ..hosts.hosts import Hosts
 from ..options import Observer, SweepOptions
+from ..plan import Plan
+from ..repeated import Asked, expected_s, plan_of
 from ..trials import rounds, take_turns
 from .plan import (
     OVER_BUDGET,
@@ -139,7 +144,8 @@ def _continued(sweep: Sweep, found: Sweep) -> Sweep:
 class _Trials:
     """One call of ``run_sweep``.
 
-    ``pace_s``: seconds per byte of the slowest generation so far. ``held``: locks of datasets, by
+    ``pace_s``: seconds per byte of the slowest generation so far. ``planned_s``: of the longest
+    first trial, before there was one. ``held``: locks of datasets, by
     the dataset's location.
     """
 
@@ -151,6 +157,7 @@ class _Trials:
     observer: Observer
     hosts: Hosts
     pace_s: float = 0.0
+    planned_s: float = 0.0
     held: dict[str, ExitStack] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -195,6 +202,11 @@ class _Trials:
             "no time left"
             for point in short
         ]
+        if short and (needed_s := self._needed_s(short)):
+            sweep.left_out.append(
+                f"the other repetitions take about {format_duration(needed_s)}: iobench sweep "
+                f"--resume {quoted(str(self.directory))} --budget {math.ceil(1.2 * needed_s)}s"
+            )
         sweep.status = "out of time" if short else "ok"
         save_sweep(self.directory, sweep)
         return sweep
@@ -249,20 +261,50 @@ class _Trials:
             finally:
                 pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
                 self.pace_s = max(self.pace_s, pace_s)
+            if self._out_of_time(point):
+                return
         self._trial(point, number)
         save_sweep(self.directory, self.sweep)
 
     def _out_of_time(self, point: SweepPoint, *, generating: bool = False) -> bool:
         """Whether another trial of this point would end after the budget.
 
-        The trial is assumed to take as long as the point's last one; if there is none, as the
-        longest first trial of any point.
+        The trial is assumed to take as long as the point's last one; if there is none, as
+        ``_first_s``.
         """
-        known = point.seconds[-1:] or [
-            max((each.seconds[0] for each in self.sweep.points if each.seconds), default=0.0)
-        ]
-        first = self.pace_s * point.dataset_bytes if generating else 0.0
-        return not (self.budget.left_s and self.budget.fits(first + known[0]))
+        data_s = self.pace_s * point.dataset_bytes if generating else 0.0
+        known_s = point.seconds[-1] if point.seconds else self._first_s(point)
+        return not (self.budget.left_s and self.budget.fits(data_s + known_s))
+
+    def _first_s(self, point: SweepPoint) -> float:
+        """Seconds of a point's first trial: as the longest of any point, or as planned at least."""
+        taken = [each.seconds[0] for each in self.sweep.points if each.seconds]
+        if taken or not self.budget.limited:
+            return max(taken, default=0.0)
+        try:
+            workload, _ = resolve(self.sweep, point.settings)
+            ranks = self.sweep.accelerators
+            asked = Asked(workload=workload, data=point.data, accelerators=ranks)
+            plan = plan_of(asked, repetitions=1)
+        except IobenchError:
+            return self.planned_s  # its data is not there yet, or not any more
+        ceilings_s = 0.0
+        if isinstance(plan, Plan) and self.sweep.calibration_s:
+            ceilings_s = CeilingTimes(plan=plan).all_s(self.sweep.calibration_s, 1)
+        self.planned_s = max(self.planned_s, (expected_s(plan) or 0.0) + ceilings_s)
+        return self.planned_s
+
+    def _needed_s(self, points: Sequence[SweepPoint]) -> float:
+        """Seconds of the repetitions that these points lack; 0 where nothing is known of that."""
+        later = [seconds for point in self.sweep.points for seconds in point.seconds[1:]]
+        needed_s = 0.0
+        for point in points:
+            lacking, first_s = self.sweep.repetitions - len(point.runs), self._first_s(point)
+            again_s = max(later, default=first_s)
+            data_s = 0.0 if self.sweep.data else self.pace_s * point.dataset_bytes
+            needed_s += lacking * again_s if point.runs else first_s + (lacking - 1) * again_s
+            needed_s += data_s
+        return needed_s
 
     def _left_s(self) -> float | None:
         """Seconds of the trials to come, each as long as those so far, within the budget.
