@@ -13,42 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..base.beneath import NoFileError, key_problem
-from ..base.buffers import Buffer, private
+from ..base.buffers import Buffer as Buffer
+from ..base.buffers import private
 from ..base.errors import MissingObjectError, ShortObjectError, StorageError
-from ..base.pagecache import Residency
+from ..base.pagecache import Residency as Residency
 from ..base.text import printable
 from ..record.manifest import MANIFEST, MARKER
-
-__all__ = [
-    "Buffer",
-    "Cached",
-    "Conditional",
-    "Entry",
-    "Files",
-    "Folders",
-    "Guarded",
-    "Mapped",
-    "MaybeDirect",
-    "Opens",
-    "OpensFiles",
-    "OwnReader",
-    "Parallel",
-    "ParallelSink",
-    "ReadByThreads",
-    "Replacing",
-    "Residency",
-    "Retries",
-    "Retrying",
-    "Sink",
-    "Storage",
-    "StorageTraits",
-    "Syncing",
-    "Unfinished",
-    "Versioned",
-    "Wrapping",
-    "Wraps",
-    "retried",
-]
 
 
 class Entry(NamedTuple):
