@@ -19,7 +19,7 @@ from .phase import Phase
 from .plan import Plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Double:
     """A stage that a phase of its own leaves out.
 
@@ -113,42 +113,28 @@ def _without_sync(bench: Bench, phase: Phase, base: Repetition) -> Phase:
 
 DOUBLES = (
     Double(
-        stage="storage",
-        how="the bytes come from a copy in memory",
-        why_not=_storage,
-        without=_without_storage,
-        stored=False,
+        "storage", "the bytes come from a copy in memory", _storage, _without_storage, stored=False
     ),
     Double(
-        stage="checkpoint",
-        how="no checkpoints are saved",
-        why_not=lambda bench, saves: "" if saves else "no checkpoints are saved during the run",
-        without=lambda bench, phase, base: replace(phase, saving=None),
+        "checkpoint",
+        "no checkpoints are saved",
+        lambda bench, saves: "" if saves else "no checkpoints are saved during the run",
+        lambda bench, phase, base: replace(phase, saving=None),
     ),
     Double(
-        stage="log",
-        how="no log is written",
-        why_not=lambda bench, saves: "" if bench.log is not None else "no log is written",
-        without=lambda bench, phase, base: replace(phase, log=None),
+        "log",
+        "no log is written",
+        lambda bench, saves: "" if bench.log is not None else "no log is written",
+        lambda bench, phase, base: replace(phase, log=None),
     ),
+    Double("sync", "no rank waits for another one", _no_sync, _without_sync),
     Double(
-        stage="sync",
-        how="no rank waits for another one",
-        why_not=_no_sync,
-        without=_without_sync,
+        "prep",
+        "bytes are read, and ready samples of the same size are handed over",
+        _nothing_to_prepare,
+        _without_prep,
     ),
-    Double(
-        stage="prep",
-        how="bytes are read, and ready samples of the same size are handed over",
-        why_not=_nothing_to_prepare,
-        without=_without_prep,
-    ),
-    Double(
-        stage="accelerator",
-        how="steps take no time",
-        why_not=_no_accelerator,
-        without=_without_accelerator,
-    ),
+    Double("accelerator", "steps take no time", _no_accelerator, _without_accelerator),
 )
 """All stages that a phase of its own leaves out, the most important first: where the time is too
 short for all of them, the last ones are not measured.

@@ -33,7 +33,7 @@ _MIN_ACCELERATOR_STEPS = 3
 """Steps of a window even where each takes seconds, as those of a model on a CPU may."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CeilingEntry:
     """One ceiling: its name in the record, what is measured, how, and for which plans.
 
@@ -267,49 +267,29 @@ def _own_loader(plan: Plan) -> bool:
     return not plan.subject.reads_itself
 
 
+def _caches(plan: Plan) -> bool:
+    return plan.cache is not None
+
+
 def _ring(plan: Plan) -> bool:
     loading = plan.workload.loader
     return _own_loader(plan) and loading.transport == "ring" and loading.workers > 0
 
 
 ENTRIES = (
+    CeilingEntry("storage_raw", "the storage's curve", storage_curve, again=False),
+    CeilingEntry("fetch", "fetch", fetch),
+    CeilingEntry("cache", "the local cache", local_cache, _caches, again=False),
+    CeilingEntry("prep", "prep", prep, _own_loader),
+    CeilingEntry("prep", "the loader over files in memory", prep_of_library, _library),
+    CeilingEntry("prep", "your loader over the page cache", prep_of_user, _user_loader),
+    CeilingEntry("loader", "loader", loader, _own_loader),
     CeilingEntry(
-        name="storage_raw", title="the storage's curve", measure=storage_curve, again=False
+        "loader", "loader (torch's default transport)", loader_by_tensors, _ring, again=False
     ),
-    CeilingEntry(name="fetch", title="fetch", measure=fetch),
-    CeilingEntry(
-        name="cache",
-        title="the local cache",
-        measure=local_cache,
-        applies=lambda plan: plan.cache is not None,
-        again=False,
-    ),
-    CeilingEntry(name="prep", title="prep", measure=prep, applies=_own_loader),
-    CeilingEntry(
-        name="prep",
-        title="the loader over files in memory",
-        measure=prep_of_library,
-        applies=_library,
-    ),
-    CeilingEntry(
-        name="prep",
-        title="your loader over the page cache",
-        measure=prep_of_user,
-        applies=_user_loader,
-    ),
-    CeilingEntry(name="loader", title="loader", measure=loader, applies=_own_loader),
-    CeilingEntry(
-        name="loader",
-        title="loader (torch's default transport)",
-        measure=loader_by_tensors,
-        applies=_ring,
-        again=False,
-    ),
-    CeilingEntry(
-        name="loader", title="loader", measure=loader_of_library, applies=_library, again=False
-    ),
-    CeilingEntry(name="loader", title="loader", measure=loader_of_user, applies=_user_loader),
-    CeilingEntry(name="accelerator", title="accelerator", measure=accelerator),
+    CeilingEntry("loader", "loader", loader_of_library, _library, again=False),
+    CeilingEntry("loader", "loader", loader_of_user, _user_loader),
+    CeilingEntry("accelerator", "accelerator", accelerator),
 )
 """All ceilings, in the order in which they are measured. A later entry of a name replaces an
 earlier one.
