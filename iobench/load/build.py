@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import overload
+from typing import Required, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -35,19 +35,23 @@ _MAX_LINKS = 1000
 """Largest number of epochs in one chain."""
 
 
+class LoaderArguments(TypedDict, total=False):
+    """The arguments of ``make_loader`` that any loader takes."""
+
+    batch_size: Required[int]
+    num_workers: int | None
+    storage: Storage | None
+    rank: int
+    world: int
+    seed: int
+    reader: ReaderSpec | dict[str, object] | None
+    loader: LoaderSpec | dict[str, object] | None
+    origin: str | None
+
+
 @overload
 def make_loader(
-    data: str | Path | Dataset | Manifest,
-    *,
-    batch_size: int,
-    num_workers: int | None = None,
-    storage: Storage | None = None,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    reader: ReaderSpec | dict[str, object] | None = None,
-    loader: LoaderSpec | dict[str, object] | None = None,
-    origin: str | None = None,
+    data: str | Path | Dataset | Manifest, **arguments: Unpack[LoaderArguments]
 ) -> BatchLoader | LibraryLoader: ...
 
 
@@ -55,19 +59,11 @@ def make_loader(
 def make_loader(
     data: str | Path | Dataset | Manifest,
     *,
-    batch_size: int,
-    num_workers: int | None = None,
-    storage: Storage | None = None,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    reader: ReaderSpec | dict[str, object] | None = None,
-    loader: LoaderSpec | dict[str, object] | None = None,
-    origin: str | None = None,
     labels: Given,
     layout: Layout | None = None,
     transform: Transform | None = None,
     collate: Collate | None = None,
+    **arguments: Unpack[LoaderArguments],
 ) -> TrainingLoader: ...
 
 
@@ -75,19 +71,11 @@ def make_loader(
 def make_loader(
     data: str | Path | Dataset | Manifest,
     *,
-    batch_size: int,
-    num_workers: int | None = None,
-    storage: Storage | None = None,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    reader: ReaderSpec | dict[str, object] | None = None,
-    loader: LoaderSpec | dict[str, object] | None = None,
-    origin: str | None = None,
     labels: Given | None = None,
     layout: Layout | None = None,
     transform: Transform | None = None,
     collate: Collate | None = None,
+    **arguments: Unpack[LoaderArguments],
 ) -> BatchLoader | LibraryLoader | TrainingLoader: ...
 
 
