@@ -60,7 +60,7 @@ def test_a_later_tier_imports_the_files_that_have_marks_of_it() -> None:
 def test_what_a_change_runs_of_the_nightly_tests() -> None:
     for folder, names in TOUCHED.items():
         assert touched([f"{folder}/some.py"]) == sorted(f"tests/{name}" for name in names)
-    assert touched(["tests/e2e/test_action.py"]) == ["tests/e2e/test_action.py"]
+    assert touched(["tests/e2e/test_deploy.py"]) == ["tests/e2e/test_deploy.py"]
     loops = touched(["tests/faults/test_fault_loop.py"])
     assert len(loops) > 1
     assert {file_of(name) for name in loops} == {"tests/faults/test_fault_loop.py"}
