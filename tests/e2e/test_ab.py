@@ -269,22 +269,3 @@ def test_requests_of_an_earlier_run_are_repeated(data: Path, tmp_path: Path) -> 
     run = load_run(directory / "a")
     assert isinstance(run, ServingRecord)
     assert (run.job.rate, record.a.repeats) == (50, earlier.name)
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("--workload", "model-laod"), "model-load"),
-        (("--workload", "resnet50-server"), "arrivals.rate"),
-        (("--workload", "model-load", "--set", "loader=mmap"), "loaders"),
-        (("--workload", "demo", "--metric", "latency_p99_s"), "latency_p99_s"),
-    ],
-    ids=["an unknown name", "no rate", "an unknown key", "a metric of another kind"],
-)
-def test_what_is_no_kind_of_work_is_refused_in_one_line(
-    words: tuple[str, ...], named: str, data: Path, tmp_path: Path
-) -> None:
-    code, out, err = in_process("ab", data, *words, "--results", tmp_path / "results", "--quiet")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert named in err
-    assert not (tmp_path / "results").exists()

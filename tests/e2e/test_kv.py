@@ -220,10 +220,3 @@ def test_what_a_place_does_not_have_is_one_line(
     monkeypatch.chdir(tmp_path)
     refused("kv", scenario, "--to", place, *QUICK, *words)
     assert not list((tmp_path / "kv").glob("*"))  # the marker neither
-
-
-def test_a_place_of_somebody_else_is_refused(asked: tuple[object, ...], tmp_path: Path) -> None:
-    (tmp_path / "kv").mkdir()
-    (tmp_path / "kv" / "thesis.txt").write_text("mine")
-    refused(*asked, "--to", tmp_path / "kv")
-    assert [path.name for path in (tmp_path / "kv").iterdir()] == ["thesis.txt"]

@@ -119,12 +119,6 @@ def test_searches_in_an_index_are_answered(
     assert found["job"]["not_measured"]["recall"]
 
 
-def test_a_search_wants_an_index(data: Path, scenario: Path) -> None:
-    command = f"serve {scenario} --data {data} --rate 5"
-    scenario.write_text(SEARCH.replace("diskann", "demo"))
-    assert "generate diskann" in refused(command)
-
-
 def test_storage_that_fails_always_is_one_line(
     asked: tuple[object, ...], data: Path, tmp_path: Path
 ) -> None:

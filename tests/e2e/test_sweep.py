@@ -17,7 +17,7 @@ from iobench.record.sweep import Sweep, load_sweep, parse_axis, save_sweep
 from iobench.report.walk import best_command
 from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import plan_sweep
-from tests.processes import PATIENCE_S, completed, document, printed, refused, running, wait_until
+from tests.processes import PATIENCE_S, completed, document, printed, running, wait_until
 from tests.small_models import small_weights
 from tests.unit.conftest import build_sweep
 
@@ -280,17 +280,3 @@ def test_loads_of_a_model_are_swept_over_reads_in_flight(home: Path) -> None:
     assert "concurrency=16" in text
     code = completed(*f"advise {home / found['directory']}".split())
     assert (code.returncode, code.stdout) == (2, "")
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ("model-load --data model --set dataset.format=tar --sweep concurrency=1,2", "dataset."),
-        ("model-load --data model --sweep loader=mmap,direct", "loaders"),
-    ],
-    ids=["a key of a dataset", "an unknown key"],
-)
-def test_loads_refuse_what_is_about_a_dataset(words: str, named: str, home: Path) -> None:
-    small_weights(home / "model")
-    assert named in refused(f"sweep {words}")
-    assert not (home / "results").exists()
