@@ -161,15 +161,10 @@ def test_a_folder_is_scanned_for_a_loader(folder: Path, work: Work) -> None:
     assert "iobench scan" in err
 
 
-@pytest.mark.parametrize("kind", ["scanned", "loader"])
-def test_a_job_from_the_specifications_on_its_page(kind: str, folder: Path, work: Work) -> None:
-    flags = "--set batch_size=8 --set accelerator.step_time=2ms --set loader.workers=1"
-    place = "--data small"
-    if kind == "scanned":
-        assert in_process("scan", "small/data", "--save", "small.yaml")[0] == 0
-        place = "--data small.manifest --origin small/data"
-    else:
-        flags = f"--loader {LOADER} --loader-args sleep=0.001 --set accelerator.step_time=2ms"
+def test_a_job_from_the_specifications_on_its_page(folder: Path, work: Work) -> None:
+    assert in_process("scan", "small/data", "--save", "small.yaml")[0] == 0
+    place = "--data small.manifest --origin small/data"
+    flags = f"--loader {LOADER} --loader-args sleep=0.001 --set accelerator.step_time=2ms"
     first = work(f"iobench run demo {place} {flags} {' '.join(BARE)}")
     parts = {each.id: each.lines for each in again_sections(first) if isinstance(each, SourceLines)}
     for name in ("workload", "dataset"):
@@ -178,5 +173,4 @@ def test_a_job_from_the_specifications_on_its_page(kind: str, folder: Path, work
     second = work(f"{'; '.join(parts['again-from-files'])} {' '.join(BARE[2:])}")
     same_job(first, second)
     assert second.job.dataset.id == first.job.dataset.id
-    if kind == "loader":
-        assert second.job.loader.user.arguments == {"sleep": "0.001"}
+    assert second.job.loader.user.arguments == {"sleep": "0.001"}

@@ -55,17 +55,12 @@ def kept(tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads(run.read_text()))
 
 
-@pytest.mark.parametrize(("writer", "zero"), [("stream", 3), ("torch", 1), ("dcp", 1)])
-def test_weights_alone_are_saved_and_restored(
-    tmp_path: Path, study: str, writer: str, zero: int
-) -> None:
+def test_weights_alone_are_saved_and_restored(tmp_path: Path, study: str) -> None:
     """With ZeRO 1 the second rank has no weights of its own, and nothing to save."""
-    layout = f'--set "parallelism={{tensor: 1, pipeline: 1, data: 2, zero: {zero}}}"'
-    alone = f"{study} --weights-only --ranks 2 --repeat 1 --writer {writer} {layout}"
-    doc = document(alone)
-    job = doc["job"]
+    layout = '--set "parallelism={tensor: 1, pipeline: 1, data: 2, zero: 1}"'
+    job = document(f"{study} --weights-only --ranks 2 --repeat 1 --writer dcp {layout}")["job"]
     assert [each["verified"] for each in job["restores"]] == [True]
-    assert [size > 0 for size in job["bytes_per_rank"]] == [True, zero == 3]
+    assert [size > 0 for size in job["bytes_per_rank"]] == [True, False]
     assert job["full_bytes"] == 16_060_522_496
     (run,) = (tmp_path / "results").iterdir()
     found = document(f"report {run} --rules mlperf", code=3)
@@ -74,9 +69,8 @@ def test_weights_alone_are_saved_and_restored(
     }
 
 
-@pytest.mark.parametrize(("writer", "ranks"), [("safetensors", 2), ("dcp", 2)])
-def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: int) -> None:
-    doc = document(f"{study} --writer {writer} --ranks {ranks} --repeat 2")
+def test_a_study_holds_together(tmp_path: Path, study: str) -> None:
+    doc = document(f"{study} --writer safetensors --ranks 2 --repeat 2")
     job = doc["job"]
     assert (doc["status"], job["kind"], len(job["saves"])) == ("ok", "checkpoint", 2)
     assert sum(job["bytes_per_rank"]) == job["bytes"]
@@ -85,8 +79,8 @@ def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: 
         assert job["bytes"] <= save["bytes"] < 1.02 * job["bytes"] + 100_000
         assert 0 < save["accepted_s"] <= save["durable_s"] <= save["committed_s"]
         assert save["first_done_s"] <= save["last_done_s"] <= save["blocked_s"] + 1e-3
-        assert save["files"] >= ranks
-        assert len(save["ranks"]) == ranks
+        assert save["files"] >= 2
+        assert len(save["ranks"]) == 2
     assert len(job["restores"]) == 2
     for restore in job["restores"]:
         assert (restore["verified"], restore["residency_before"]) == (True, 0)
@@ -97,15 +91,10 @@ def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: 
     assert printed(f"report {run} --format csv").count("\n") == 1 + 4
 
 
-CHANGED = [
-    ("stream", 2, ""),
-    ("torch", 1, "--weights-only"),
-    ("safetensors", 1, "--async --set steps=2"),
-    ("dcp-async", 1, ""),
-]
-
-
-@pytest.mark.parametrize(("writer", "ranks", "how"), CHANGED)
+@pytest.mark.parametrize(
+    ("writer", "ranks", "how"),
+    [("stream", 2, ""), ("safetensors", 1, "--weights-only --async --set steps=2")],
+)
 def test_saves_of_what_changes_are_restored_over_the_whole_state(
     tmp_path: Path, study: str, writer: str, ranks: int, how: str
 ) -> None:
@@ -181,6 +170,7 @@ def test_a_run_saves_what_changes_based_on_the_whole_state_before_it(
     )
     saves = doc["job"]["saves"]
     assert saves["base"]["bytes"] >= saves["state_bytes"]
+    assert doc["job"]["quiet"]["steps"] == 12
     assert [save["step"] for save in saves["alone"]] == [2, 3, 4]
     assert len(saves["saves"]) == 6
     for save in saves["saves"] + saves["alone"]:
@@ -233,8 +223,11 @@ def test_a_base_that_was_damaged_is_named(
 @pytest.mark.parametrize(
     "writer",
     [
-        *("dcp-async", "stream --async"),
-        pytest.param("dcp-async-process", marks=pytest.mark.nightly),
+        "stream --async",
+        *(
+            pytest.param(each, marks=pytest.mark.nightly)
+            for each in ("dcp-async", "dcp-async-process")
+        ),
     ],
 )
 def test_asynchronous_saves_go_on_behind_the_training(study: str, writer: str) -> None:
@@ -295,17 +288,6 @@ def test_what_was_measured_survives_the_end_of_a_study(
         assert ended.code == 130, ended
         assert "latest complete checkpoint is step-" in ended.err
         assert kept(tmp_path)["status"] == "interrupted"
-
-
-def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path, study: str) -> None:
-    place = tmp_path / "ckpt"
-    printed(f"{study} --repeat 2 --keep-data --set restores=1")
-    assert sorted(os.listdir(place)) == [".iobench-checkpoints", "step-00000002"]
-    (place / "notes.txt").write_text("mine")
-    assert "notes.txt" in printed(f"clean {place} --dry-run")
-    assert (place / "step-00000002").exists()
-    printed(f"clean {place}")
-    assert os.listdir(place) == ["notes.txt"]
 
 
 # What a checkpoint's specification may say is heeded

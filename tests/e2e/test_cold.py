@@ -299,7 +299,7 @@ def test_columns_of_rows_are_fetched_alone(tmp_path: Path) -> None:
     assert raw["bytes_per_s"] is None or raw["samples_per_s"] > 3 * raw["bytes_per_s"] / 761
 
 
-@pytest.mark.parametrize("workers", [2, 0])
+@pytest.mark.parametrize("workers", [2, pytest.param(0, marks=pytest.mark.nightly)])
 def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, workers: int) -> None:
     root = tmp_path / "data"
     printed(f"generate llm-tokens --samples 800 --to {root}")

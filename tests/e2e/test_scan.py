@@ -10,8 +10,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import webdataset
@@ -69,37 +67,6 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tars(tmp_path: Path) -> Path:
-    root = tmp_path / "shards"
-    root.mkdir()
-    for shard in range(3):
-        with webdataset.TarWriter(str(root / f"train-{shard:06d}.tar")) as sink:
-            for number in range(10):
-                key = f"{shard:03d}{number:05d}"
-                sink.write(
-                    {
-                        "__key__": key,
-                        "jpg": photo(number, 40),
-                        "cls": str(number).encode(),
-                        "json": b'{"a": 1}',
-                    }
-                )
-    return root
-
-
-@pytest.fixture
-def parquet(tmp_path: Path) -> Path:
-    """As Hugging Face's datasets write images, beside a column that nobody asked for."""
-    root = tmp_path / "tables"
-    root.mkdir()
-    images = [{"bytes": photo(number, 20 + number), "path": f"{number}"} for number in range(30)]
-    noise = [np.random.default_rng(number).random(500).tolist() for number in range(30)]
-    table = pa.table({"embedding": noise, "image": images})
-    pq.write_table(table, root / "train.parquet", row_group_size=4, compression="snappy")
-    return root
-
-
-@pytest.fixture
 def hdf5(tmp_path: Path) -> Path:
     root = tmp_path / "cubes"
     root.mkdir()
@@ -113,8 +80,6 @@ def hdf5(tmp_path: Path) -> Path:
     ("kind", "expected"),
     [
         ("images", (40, 40, "files", "jpeg")),
-        ("tars", (30, 3, "tar", "jpeg")),
-        ("parquet", (30, 1, "parquet", "jpeg")),
         ("hdf5", (100, 1, "hdf5", "raw")),
     ],
 )

@@ -4,6 +4,7 @@ hang, nothing left running.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import time
@@ -98,45 +99,36 @@ def test_every_read_may_fail(
     persistent: bool,
 ) -> None:
     """Fail the Nth read for N = 1, 2, ... until an epoch passes. What arrived before the failure is
-    right, and arrived once.
+    right, and arrived once. The user may go on: the next epoch is whole, and no slot is lost.
     """
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
-    failures, texts = 0, []
-    while failures < 100:
-        storage = FaultyStorage(LocalStorage(path), fail_at=failures + 1)
+    texts: list[str] = []
+    while len(texts) < 100:
+        number = len(texts) + 1
+        storage = FaultyStorage(LocalStorage(path), fail_at=number)
         loader = loader_over(manifest, storage, transport, workers, persistent_workers=persistent)
         seen: list[int] = []
         try:
             for batch in loader:
                 seen += batch.indices.tolist()
         except StorageError as error:
-            failures += 1
             texts.append(one_line(error))
-            assert len(set(seen)) == len(seen) < 40
-        else:
+        if len(texts) < number:
             break
-        finally:
-            loader.shutdown()
+        assert len(set(seen)) == len(seen) < 40
+        if number in (1, 3):
+            again = sorted(index for batch in loader for index in batch.indices.tolist())
+            assert again == list(range(40))
+            batch = None
+            gc.collect()  # frames of the traceback hold a batch
+            assert loader.ring is None or loader.ring.free == loader.ring.count
+        loader.shutdown()
     assert sorted(seen) == list(range(40))
-    assert failures >= 5  # five batches of one read at least
+    assert len(texts) >= 5  # five batches of one read at least
     assert all(
         text.endswith(f"simulated input/output error (read {number})")
         for number, text in enumerate(texts, 1)
     )
-
-
-@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
-def test_a_loader_recovers_with_its_storage(
-    make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, workers: int
-) -> None:
-    """The user may catch the error and go on: the next epoch is whole, and no slot is lost."""
-    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
-    loader = loader_over(manifest, FaultyStorage(LocalStorage(path), fail_at=3), transport, workers)
-    with pytest.raises(StorageError):
-        list(loader)
-    assert sorted(index for batch in loader for index in batch.indices.tolist()) == list(range(40))
-    if loader.ring is not None:
-        assert loader.ring.free == loader.ring.count
 
 
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
