@@ -186,7 +186,7 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     gains = _gains(doc)
     looked = doc.job.scenario.looks_up
     missing = [name for name in LEFT_OUT if name not in gains and (looked or name != "lookups")]
-    bound = why_client_bound(doc)
+    bound = why_client_bound(doc, gains)
     found, why = ("client", bound) if bound else leading(gains, missing, few=few_requests(doc))
     stage: KvStage = next(each for each in get_args(KvStage) if each == found)
     lengths = [one.crossover_tokens for one in tried if one.crossover_tokens is not None]

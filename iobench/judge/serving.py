@@ -5,7 +5,7 @@ A verdict is on what all repetitions say together. A rule returns None if it fin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import TypeVar, get_args
 
@@ -40,7 +40,7 @@ def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
     tried_log, of = any(one.logged for one in tried), doc.job.of
     missing = ["storage"] * (not of("without-storage"))
     missing += ["log"] * (tried_log and not of("without-log"))
-    bound = why_client_bound(doc)
+    bound = why_client_bound(doc, gains)
     found, why = ("client", bound) if bound else leading(gains, missing, few=few_requests(doc))
     stage: ServedBottleneck = next(each for each in get_args(ServedBottleneck) if each == found)
     return ServingVerdict(
@@ -93,20 +93,20 @@ def gains_of(doc: ServingRecord) -> dict[str, Estimate]:
     return {stage: estimate for stage, estimate in found.items() if estimate is not None}
 
 
-def why_client_bound(doc: RequestsRecord) -> str:
+def why_client_bound(doc: RequestsRecord, gains: Mapping[str, Estimate]) -> str:
     """Why the client limits what was measured; empty if it does not.
 
     Where nothing was repeated, the last windows of the search tell why it found no rate. Where one
     stage clearly takes most of a latency that is far above the limit, being late by a part of the
     limit changes nothing: a client that is too slow for the rate is so without the stage, too.
+    ``gains``: how many times as long the requests at the quantile take as without each stage.
     """
     last = doc.job.repetitions or doc.job.of("find-max")[-MAX_LATE_WINDOWS:]
     why = window_client_bound(last, doc.job.limit_s)
-    if why and isinstance(doc, ServingRecord):
-        told = any((gain.low or 0.0) > HALF for gain in gains_of(doc).values())
-        known = [one.quantile_s for one in doc.job.repetitions if one.quantile_s is not None]
-        if told and known and not window_client_bound(last, max(doc.job.limit_s, median(known))):
-            return ""
+    known = [one.quantile_s for one in doc.job.repetitions if one.quantile_s is not None]
+    told = any((gain.low or 0.0) > HALF for gain in gains.values())
+    if why and told and known:
+        return window_client_bound(last, max(doc.job.limit_s, median(known))) and why
     return why
 
 
@@ -190,7 +190,7 @@ BINNED = 0.2
 
 
 def client_bound(doc: RequestsRecord) -> RuleOutcome | None:
-    why = why_client_bound(doc)
+    why = why_client_bound(doc, doc.job.verdict.gains if doc.job.verdict is not None else {})
     if not why:
         return None
     decodes = isinstance(doc, ServingRecord) and doc.job.scenario.reader.decode

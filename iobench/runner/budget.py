@@ -134,20 +134,27 @@ class Budget:
         limit_s = self.limits.get(part, math.inf)
         return self.left_s >= seconds + keeping_s and limit_s - self.spent_s(part) >= seconds
 
-    def window_s(self, usual_s: float, windows: int, *, least: int) -> float:
+    def window_s(
+        self, usual_s: float, windows: int, *, least: int, fewer: int = 0, useful_s: float = 0.0
+    ) -> float:
         """Seconds for which requests arrive in each of so many windows, so that all of them fit.
 
         At most ``usual_s``, otherwise in tenths of a second, and ``MIN_WINDOW_S`` at least: fewer
-        windows fit then. Raises UsageError if not even ``least`` of them do.
+        windows fit then. So do ``fewer`` of them, rather than windows shorter than ``useful_s``.
+        Raises UsageError if not even ``least`` of them do.
         """
+
+        def fitting_s(number: int) -> float:
+            return math.floor(10 * (self.left_s / number - AROUND_S) / (1 + AROUND)) / 10
+
         if not self.fitted("duration"):
             return usual_s
         shortest = min(usual_s, MIN_WINDOW_S)
         least_s = least * (shortest * (1 + AROUND) + AROUND_S)
         if not self.fits(least_s):
             raise self.too_short(least_s)
-        fitting = (self.left_s / windows - AROUND_S) / (1 + AROUND)
-        return min(usual_s, max(shortest, math.floor(10 * fitting) / 10))
+        useful_s = min(useful_s, fitting_s(fewer or windows))
+        return min(usual_s, max(shortest, fitting_s(windows), useful_s))
 
     def ends_in_time(self, seconds: float) -> bool:
         """Whether what decides the answer ends with the budget, or as little late as one may be."""

@@ -47,6 +47,8 @@ ROUNDS = 3
 """So many repetitions decide: one has no interval, and that of two is three times as wide as that
 of three (Student's t)."""
 
+ENOUGH = 70
+"""Requests of a window, by chance a few less: 50 tell whether their latency grows."""
 
 LEAST_LATE = 2
 """Windows without a stage that are made after the repetitions: one alone would have no interval."""
@@ -57,6 +59,7 @@ class RequestsPlan:
     """A run of requests with all decisions made.
 
     ``rate``: requests/s; None: the largest one that holds the limit, which is to be found.
+    ``usual_s``: how long a window is without a budget; None: as it is.
     """
 
     scenario: Scenario | KvScenario
@@ -64,6 +67,7 @@ class RequestsPlan:
     rate: float | None
     repetitions: int
     seed: int
+    usual_s: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -81,12 +85,21 @@ class RequestsPlan:
         trace = self.arrivals.trace
         return trace.together if trace is not None else None
 
-    def fitted(self, budget: Budget) -> Self:
-        """The plan with windows of which all fit into the budget. Raises UsageError."""
-        kinds = len(self.kinds)
-        windows = kinds * self.repetitions + (SEARCHED if self.rate is None else 0)
-        seconds = budget.window_s(self.seconds, windows, least=kinds)
-        return replace(self, scenario=self.scenario.model_copy(update={"duration": seconds}))
+    def fitted(self, budget: Budget, *, found: float | None = None) -> Self:
+        """The plan with windows of which all fit into the budget. Raises UsageError.
+
+        ``found``: the rate that a search has found, whose windows are behind us.
+        """
+        rate, usual_s, kinds = found or self.rate, self.usual_s or self.seconds, len(self.kinds)
+        seconds = budget.window_s(
+            usual_s,
+            kinds * self.repetitions + (SEARCHED if rate is None else 0),
+            least=0 if found else kinds,
+            fewer=2 * min(ROUNDS, self.repetitions) if rate else 0,
+            useful_s=ENOUGH / rate if rate else 0.0,
+        )
+        scenario = self.scenario.model_copy(update={"duration": seconds})
+        return replace(self, scenario=scenario, usual_s=usual_s)
 
 
 def asked_rate(
@@ -275,6 +288,8 @@ class RequestsRun(Generic[R]):
             job.found = search.found()
         job.found = search.found()
         self.rate = job.rate = job.found.low
+        if self.rate is not None:
+            self.plan = self.plan.fitted(self.budget, found=self.rate)
 
 
 FIRST_RATE = 32.0

@@ -40,9 +40,11 @@ from iobench.runner.fit import MAX_REPETITIONS, MIN_REPETITIONS
 from iobench.runner.options import Confirm, Observer
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
-from iobench.runner.requests import PART, RequestsRun
+from iobench.runner.requests import PART, RequestsPlan, RequestsRun
+from iobench.serve.arrivals import Arrivals
 from iobench.settings.base import known_specs
 from iobench.settings.dataset import share_of_columns
+from iobench.settings.scenario import load_scenario
 from iobench.settings.workload import load_workload
 from tests import curves
 from tests.conftest import MakeDataset
@@ -297,6 +299,29 @@ def test_windows_of_requests_are_as_short_as_the_budget_needs() -> None:
     assert Budget(seconds=100.0, given=frozenset({"duration"})).window_s(30.0, 10, least=2) == 30
     with pytest.raises(UsageError, match="too short"):
         spent.window_s(30.0, 10, least=40)
+
+
+def test_fewer_windows_are_made_rather_than_windows_of_a_few_requests() -> None:
+    each = Budget(seconds=60.0).window_s(30.0, 12, least=4, fewer=6, useful_s=35.0)
+    assert 6 * (each + 1) < 60 < 12 * (each + 1)
+    enough = Budget(seconds=300.0).window_s(30.0, 12, least=4, fewer=6, useful_s=20.0)
+    assert enough == 20
+    assert Budget(seconds=300.0).window_s(30.0, 12, least=4, fewer=6, useful_s=0.1) < 20
+
+
+class TwoKinds(RequestsPlan):
+    kinds = ("repetition", "without-storage")
+
+
+def test_the_windows_after_a_search_have_the_time_that_is_left() -> None:
+    budget = Budget(seconds=60.0)
+    scenario = load_scenario("resnet50-server")
+    plan = TwoKinds(
+        scenario=scenario, arrivals=Arrivals(scenario.arrivals), rate=None, repetitions=3, seed=1
+    )
+    short = plan.fitted(budget)
+    budget.began_s -= 20.0
+    assert short.seconds < short.fitted(budget, found=200.0).seconds < plan.seconds
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,13 @@ BREAKS: dict[str, tuple[str, Callable[[], KvCacheRecord]]] = {
 SLOW = KV.prefill.model_copy(update={"tokens_per_s": 2000})
 
 
+def test_loads_that_are_far_too_slow_are_no_fault_of_a_client_that_is_a_little_late() -> None:
+    """The limit is 62.5 ms with one layer of 32, and a load takes more than a second."""
+    doc = build_kv(late_s=0.01, factor=0.005, scenario=KV.model_copy(update={"layers": 1}))
+    assert doc.job.verdict is not None
+    assert ("serve.client-bound" in broken(doc), doc.job.verdict.bottleneck) == (False, "reads")
+
+
 def test_every_rule_is_broken_here() -> None:
     assert {rule.id for rule in KV_RULES} <= BREAKS.keys()
 

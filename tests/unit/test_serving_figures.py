@@ -105,6 +105,9 @@ def test_a_request_that_was_issued_late_has_waited_since_its_instant() -> None:
     busy = window(EVENLY, 0.5, issued_ns=late.astype(np.int64), taken_ns=late.astype(np.int64))
     assert busy.late_p99_s == 0  # nobody was free: no fault of the client
     assert busy.latency_p50_s == found.latency_p50_s
+    one = (EVENLY[:8] + np.eye(8)[0]) * 1e9
+    few = window(EVENLY[:8], 1.5, issued_ns=one.astype(np.int64))
+    assert few.late_p99_s == 0  # one of eight is an accident, and no 1 % of the requests
 
 
 def test_requests_that_no_reader_took_are_over_the_limit_and_no_rate_lasts() -> None:
