@@ -14,7 +14,7 @@ from statistics import mean
 from ..ask.capacity.hosts import PARTS, HostsPoint
 from ..ask.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, Storms
 from ..ask.capacity.scaling import Band
-from ..ask.capacity.whatif import Prediction
+from ..ask.capacity.whatif import Prediction, TriedRate
 from ..base.units import counted, format_count, format_factor, format_percent, percent_beside
 from ..judge.evidence import Evidence
 from ..judge.judged import judge
@@ -60,7 +60,8 @@ def _of_ceilings(found: Prediction) -> list[Section]:
     if verdict is not None:
         told.append(verdict.sentence)
     told += _ceilings_error(found, before)
-    state = "no verdict" if verdict is None else f"predicted, {bottleneck_text(verdict)}"
+    how = "predicted" if found.tried is None else "tried"
+    state = "no verdict" if verdict is None else f"{how}, {bottleneck_text(verdict)}"
     first = FirstScreen(
         id="what-if",
         job=f"Run {found.run_id} with {'; '.join(found.changes)}",
@@ -70,7 +71,7 @@ def _of_ceilings(found: Prediction) -> list[Section]:
         gauges=tuple(_predicted(found, before)),
     )
     bases = listed("bases", "What it rests on", found.bases)
-    return joined(first, _ceilings(before, after, _of_recorded(found, before)), bases)
+    return joined(first, _ceilings(found, before, after), bases)
 
 
 def _of_recorded(found: Prediction, before: Evidence) -> float | None:
@@ -88,16 +89,25 @@ def _predicted(found: Prediction, before: Evidence) -> Iterator[KeyFigure]:
         ("samples/s", "samples_per_s", before.measured, format_count),
     ):
         if (predicted := found.what_if.metrics.get(name)) is not None:
-            then = "" if measured is None else f"; {form(measured)} was measured"
-            yield KeyFigure(label, form(predicted.median), f"predicted{then}")
+            then = "" if measured is None else f"; {form(measured)} without the change"
+            how = "predicted" if found.tried is None else _found_by(found.tried, name)
+            yield KeyFigure(label, form(predicted.median), f"{how}{then}")
 
 
-def _ceilings(before: Evidence, after: Evidence, modelled: float | None) -> Table:
+def _found_by(tried: TriedRate, name: str) -> str:
+    if name == UTILIZATION and tried.utilization is None:
+        return "by these samples/s"
+    return f"{tried.bound} found by {tried.source}".lstrip()
+
+
+def _ceilings(found: Prediction, before: Evidence, after: Evidence) -> Table:
+    untold = "measured" if found.tried is None else "predicted"
+
     def of(evidence: Evidence, name: str) -> float | None:
         if evidence is before and name == "predicted":
-            return modelled
+            return _of_recorded(found, before)
         rate: float | None = getattr(evidence, _CEILINGS[name])
-        return None if evidence is after and name == "measured" else rate
+        return None if evidence is after and name == untold else rate
 
     def ratio(name: str) -> float | None:
         old, new = of(before, name), of(after, name)
@@ -113,7 +123,14 @@ def _ceilings(before: Evidence, after: Evidence, modelled: float | None) -> Tabl
 
 
 def _ceilings_error(found: Prediction, before: Evidence) -> Iterator[str]:
-    """The error of the model on the recorded run, whose rate is known."""
+    """The error of the model on the recorded run, whose rate is known.
+
+    It says nothing about a rate that was tried.
+    """
+    if found.tried is not None:
+        by = found.tried.source
+        yield f"The samples/s were measured by {by}, and no model's error is in them."
+        return
     modelled = _of_recorded(found, before)
     if found.model_error is None or modelled is None or before.measured is None:
         yield "The model's error is not known: the run has no complete repetition."

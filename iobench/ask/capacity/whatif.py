@@ -44,6 +44,7 @@ class Prediction:
     corrected_samples_per_s: float | None
     what_if: TrainingRecord  # predicted ceilings, settings, metrics and verdict; no repetitions
     before: TrainingRecord = field(metadata=UNPRINTED)
+    tried: TriedRate | None = field(metadata=UNPRINTED)  # its rate was measured, not predicted
 
 
 def what_if(
@@ -134,6 +135,7 @@ def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
         else rate / (1 + error),
         what_if=changed.with_job(verdict=_verdict(changed, saves, _bounds(without, rate))),
         before=doc,
+        tried=tried,
     )
 
 
