@@ -126,6 +126,7 @@ BY_GAINS: tuple[Criteria, ...] = (
             Criterion(criteria.hand_over_costs_more, "loader"),
             Criterion(criteria.prep_was_not_left_out, "prep"),
             Criterion(criteria.ranks_are_uneven, "sync", tested=True),
+            Criterion(criteria.steps_are_slowed, "cpu", tested=True),
             Criterion(criteria.gains_share_the_cores, "cpu", tested=True),
             Criterion(criteria.read_and_prepared_in_one),
             Criterion(criteria.fill_hides_a_stage),

@@ -132,6 +132,8 @@ def twice_the_cores(evidence: Evidence) -> Effect | None:
         "storage": evidence.storage if client else None,
     }
     scaled = {stage: TWICE * rate for stage, rate in moved.items() if rate}
+    if evidence.accelerator and evidence.alone:  # steps take as long as alone, at best
+        scaled["accelerator"] = max(evidence.accelerator, evidence.alone)
     if client and evidence.raw and "storage" in scaled:
         scaled["storage"] = min(scaled["storage"], max(evidence.raw, evidence.storage or 0.0))
     gain = model_gain(evidence, **scaled)

@@ -320,6 +320,21 @@ def ranks_are_uneven(case: Case) -> bool:
     return math.log(found["sync"].value) >= UNEVEN * math.log(found[case.top].value)
 
 
+def steps_are_slowed(case: Case) -> str:
+    """Why a stage gains more than all waiting could bring: a real model's steps gain, too."""
+    evidence = case.evidence
+    demand, alone, measured = evidence.accelerator, evidence.alone, evidence.measured
+    if case.top not in ("storage", "prep") or not demand or not alone or not measured:
+        return ""
+    times = alone / demand
+    if times <= 1 + NOISE or interval(case.gaining[case.top])[0] <= (1 + NOISE) * demand / measured:
+        return ""
+    return (
+        f"a step of the model takes {times:.2f} x as long beside the loader as alone, so leaving "
+        f"out {_NAMES[case.top]} brings more than all waiting takes"
+    )
+
+
 def gains_share_the_cores(case: Case) -> str:
     """The CPU is spent, and not by preparation alone."""
     costs = case.evidence.cpu_costs

@@ -66,7 +66,9 @@ class Evidence:
     cpu_busy: float | None  # share of the usable cores during the repetitions
     # CPU seconds per sample of fetch and of prep, each measured alone
     cpu_costs: dict[str, float]
-    accelerator: float | None  # what the accelerators demand
+    # what the accelerators demand: of a real model, with steps as long as beside the loader
+    accelerator: float | None
+    alone: float | None  # a real model's steps where nothing else runs
     measured: float | None  # after the fill, where ``utilization`` is
     # sustained: MLPerf's leaves out the first step, and so all prefetching during it. Where a
     # budget cut the repetitions: after their fill, which longer ones would hardly have

@@ -22,6 +22,7 @@ from .again import job_again
 from .bottleneck import decide
 from .cache import relief, served_by_cache
 from .evidence import NOISE_OF_FILL, Decision, Evidence, LaterEpochs, LoaderWaits
+from .figures.ablations import interval
 from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
 from .figures.ranktime import shares_of, starts_left_out
 from .figures.rates import Lasting, lasting
@@ -85,6 +86,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         cpu_busy=_cpu_busy(done, cores),
         cpu_costs=costs,
         accelerator=_demand(doc, size),
+        alone=_rate(doc, "accelerator", size) if doc.job.trained is not None else None,
         measured=lasts.rate,
         utilization=None if lasts.drained else lasts.utilization,
         required=workload.required_accelerator_utilization,
@@ -137,8 +139,31 @@ def _gather(doc: TrainingRecord) -> Evidence:
         repeated=several.evidence if (several := repeated(doc)) is not None else "",
     )
     if lasts.fill > NOISE_OF_FILL and lasts.lasting is None:
-        return _as_ceilings_allow(found, lasts.made_after)
-    return found
+        found = _as_ceilings_allow(found, lasts.made_after)
+    return _as_waits_allow(found)
+
+
+def _as_waits_allow(found: Evidence) -> Evidence:
+    """The evidence in which no stage gains more than accelerators that never wait would bring.
+
+    Rounds may differ by more. The steps of a real model may be faster without a stage, too: as
+    fast as alone.
+    """
+    demand = max(found.accelerator or 0.0, found.alone or 0.0)
+    if not demand or not found.measured:
+        return found
+    most = max(1.0, demand / found.measured)
+
+    def allowed(gain: Estimate) -> Estimate:
+        if interval(gain)[0] >= most:  # it takes all that is lost
+            return Estimate(value=most, low=most, high=most, n=gain.n)
+        return gain.each(lambda end: min(end, most))
+
+    gains = {
+        stage: gain if stage == "accelerator" else allowed(gain)
+        for stage, gain in found.gains.items()
+    }
+    return replace(found, gains=gains)
 
 
 def _demand(doc: TrainingRecord, size: float | None) -> float | None:
@@ -147,7 +172,16 @@ def _demand(doc: TrainingRecord, size: float | None) -> float | None:
     if spec.step_time and batch and spec.kind != "null":
         # The specified step time is the demand; the calibration only checks it.
         return doc.job.accelerators * batch / spec.step_time
-    return _rate(doc, "accelerator", size)
+    return trained_rate(doc) or _rate(doc, "accelerator", size)
+
+
+def trained_rate(doc: TrainingRecord) -> float | None:
+    """Samples/s of a real model's steps as long as they took beside the loader; None without."""
+    done = [one for one in doc.job.repetitions if one.complete and one.busy_s and one.samples]
+    if doc.job.trained is None or not done:
+        return None
+    busy_s = sum((one.busy_s or 0.0) * one.accelerators for one in done)
+    return doc.job.accelerators * sum(one.samples for one in done) / busy_s
 
 
 def _rank_steps(doc: TrainingRecord, done: Sequence[Repetition]) -> float | None:

@@ -24,6 +24,7 @@ from .judged import (
     effective_cores,
     is_null_accelerator,
     step_time_s,
+    trained_rate,
     usable_cores,
 )
 from .promise import shown
@@ -458,9 +459,5 @@ def contention(doc: TrainingRecord) -> float | None:
     complete repetitions.
     """
     alone = doc.job.ceilings.get("accelerator", Ceiling()).samples_per_s
-    done = [one for one in complete(doc) if one.busy_s and one.samples]
-    if doc.job.trained is None or not alone or not done:
-        return None
-    busy_s = sum((one.busy_s or 0.0) * one.accelerators for one in done)
-    samples = sum(one.samples for one in done)
-    return busy_s / samples * alone / doc.job.accelerators
+    beside = trained_rate(doc)
+    return alone / beside if alone and beside else None

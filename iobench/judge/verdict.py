@@ -35,7 +35,7 @@ from .fed import fed, with_potential
 from .figures.ablations import is_told
 from .figures.metrics import NULL_ACCELERATOR
 from .figures.ranktime import usual_slow_rank
-from .judged import Judged, is_null_accelerator
+from .judged import Judged
 from .promise import (
     WORTH,
     AdvisedChange,
@@ -136,13 +136,13 @@ def _headroom(
         return storage / demand
     else:
         missing["headroom"] = (
-            "neither fetch nor raw storage was measured" if demand else _no_demand(doc)
+            "neither fetch nor raw storage was measured" if demand else _no_demand(evidence)
         )
     return None
 
 
-def _no_demand(doc: TrainingRecord) -> str:
-    if is_null_accelerator(doc):
+def _no_demand(evidence: Evidence) -> str:
+    if evidence.job.workload.accelerator.kind == "null":
         return NULL_ACCELERATOR
     return "the accelerators' demand is not known"
 
@@ -169,7 +169,7 @@ def stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, f
     shares = evidence.shares
     saves = shares.saves or 0.0
     if evidence.accelerator is None:
-        return _no_stalls(missing, NULL_ACCELERATOR)
+        return _no_stalls(missing, _no_demand(evidence))
     if shares.fetch is not None and shares.prep is not None and saves < 1:
         loading = 1 - saves
         prep = _as_share(shares.prep / loading)

@@ -116,10 +116,10 @@ class StageRate(NamedTuple):
 
 
 def stage_rates(doc: TrainingRecord) -> list[StageRate]:
-    """The stages in the order of the data, and last what the accelerators demand."""
+    """The stages in the order of the data, and last the accelerators."""
     evidence, ceilings = judge(doc).evidence, doc.job.ceilings
     stages = (evidence.raw, evidence.fetch, evidence.prep, evidence.loader)
-    rates = (*stages, evidence.cpu, evidence.accelerator)
+    rates = (*stages, evidence.cpu, evidence.alone or evidence.accelerator)
     return [
         StageRate(name, rate, ceilings.get(name, Ceiling()))
         for name, rate in zip(LABELS, rates, strict=True)

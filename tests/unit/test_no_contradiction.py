@@ -426,6 +426,108 @@ def nothing_brings_more_than_without_the_storage(
             assert predicted.median * max(advice.predicted_gain, advice.high or 0.0) <= most, advice
 
 
+# Records that are possible: the parts of the time make up the whole, and only rounds have errors
+
+
+PARTS = ("busy_s", "fill_s", "fetch_s", "prep_s", "sync_s", "saves_s")
+
+
+@st.composite
+def possible_runs(draw: st.DrawFn) -> dict[str, Any]:
+    """Of 2 accelerators that take 2,000 samples/s, emulated or a real model, slowed or not.
+
+    ``gains`` are off by up to a factor of 2, and ``alone`` is what the steps of the model take
+    where nothing else runs.
+    """
+    drawn = draw(st.lists(st.floats(0.01, 1), min_size=6, max_size=6))
+    parts = dict(zip(PARTS, drawn, strict=True))
+    parts["busy_s"] *= draw(st.sampled_from([1.0, 20.0]))
+    whole = sum(parts.values())
+    times = {name: 60 * part / whole for name, part in parts.items()}
+    busy = times["busy_s"] / 60
+    waits = times["fetch_s"] + times["prep_s"]
+    trains, slowed = draw(st.booleans()), draw(st.sampled_from([1.0, 1.3, 3.0]))
+    ablations = []
+    for stage, part in (("storage", "fetch_s"), ("prep", "prep_s"), ("accelerator", "busy_s")):
+        if draw(st.booleans()):
+            gain = draw(st.floats(0.5, 2)) / max(0.05, 1 - times[part] / 60)
+            few = {"value": gain, "n": 1}
+            many = {"value": gain, "low": gain / 1.1, "high": gain * 1.1, "n": 5}
+            ablations.append({"stage": stage, "gain": draw(st.sampled_from([few, many]))})
+    rate = 2000 * busy
+    rates = {name: draw(st.floats(0.9, 8)) * rate for name in STAGES}
+    model: dict[str, Any] = {
+        "trained": {"model": "resnet50"},
+        "workload": {"accelerator": {"kind": "model", "model": "resnet50"}},
+        "rates": rates | {"accelerator": 2000.0 * slowed},
+    }
+    return {
+        "measured": rate,
+        "au": min(1.0, times["busy_s"] / (times["busy_s"] + waits + times["sync_s"])),
+        "rates": rates,
+        "ablations": ablations,
+        "repetition": {
+            "ranks": [{"rank": rank, "wall_s": 60.0} | times for rank in range(2)],
+            "samples": round(60 * rate),
+            "busy_s": times["busy_s"],
+        },
+        **(model if trains else {}),
+    }
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(record=possible_runs())
+def test_no_gain_is_larger_than_what_is_lost(record: dict[str, Any]) -> None:
+    """Accelerators that never wait are 1 / busy as fast, and faster only if their steps are."""
+    doc = build_run(**record)
+    found, rate = verdict_of(doc), record["measured"]
+    most = 2000 / rate
+    steps = record["rates"].get("accelerator", 2000) / 2000
+    for stage, gain in found.gains.items():
+        allowed = max(1.0, most * max(1.0, steps))
+        assert stage == "accelerator" or max(gain.value, gain.high or 0.0) <= allowed * (1 + 1e-3)
+    for advice in found.advice:
+        allowed = most * max(1.0, steps if found.bottleneck == "cpu" else 1.0)
+        told = max(advice.predicted_gain or 0.0, advice.high or 0.0)
+        assert told <= max(1.0, allowed) * (1 + 1e-3), advice
+    if record["ablations"] or found.bottleneck not in ("storage", "prep"):
+        return
+    ceilings = {"storage": record["rates"]["fetch"], "prep": record["rates"]["prep"]}
+    rest = [each for stage, each in ceilings.items() if stage != found.bottleneck]
+    for advice in found.advice:  # the roofline: the next lowest ceiling is then the limit
+        if advice.predicted_gain is not None and advice.id not in ("longer-epochs", "codec"):
+            assert advice.predicted_gain * rate <= max(rate, *rest) * (1 + 1e-3), advice
+
+
+@pytest.mark.parametrize(
+    ("alone", "gain", "bottleneck"),
+    # 87.6 % busy: all waiting takes 1.14. The steps are as long alone, or far shorter.
+    [(1000, 1.6, "prep"), (1800, 1.6, "cpu"), (1800, 1.14, "undecided")],
+)
+def test_what_a_real_model_gains_beyond_its_waits_is_the_cores(
+    alone: float, gain: float, bottleneck: str
+) -> None:
+    times = {"busy_s": 52.56, "prep_s": 7.44, "fill_s": 0.0}
+    doc = build_run(
+        accelerators=1,
+        measured=876.0,
+        au=0.876,
+        rates={"accelerator": alone, "prep": 1500.0},
+        trained={"model": "resnet50"},
+        workload={"accelerator": {"kind": "model", "model": "resnet50"}},
+        repetition={
+            "ranks": [{"rank": 0, "wall_s": 60.0, **times}],
+            "samples": 52_560,
+            "busy_s": 52.56,
+        },
+        ablations=without(prep=gain, accelerator=2.0),
+    )
+    found = verdict_of(doc)
+    assert found.bottleneck == bottleneck
+    promises = [each.predicted_gain or 0.0 for each in found.advice if each.id != "cores"]
+    assert max(promises, default=0.0) <= 1 / 0.876 + 1e-9
+
+
 # Records in which parts were not measured: what is concluded rests on what is there
 
 

@@ -115,6 +115,7 @@ THRESHOLDS: dict[object, tuple[str, ...]] = {
     criteria.collating_costs_more: COLLATING,
     criteria.hand_over_costs_more: (f"{criteria.MOSTLY:g} of the waits",),
     criteria.ranks_are_uneven: (f"{criteria.UNEVEN:g} of that gain",),
+    criteria.steps_are_slowed: (f"both by {NOISE:.0%}: noise",),
     criteria.gains_share_the_cores: (*CORES, f"{criteria.MIN_SHARED:.0%} of the CPU time"),
     criteria.read_and_prepared_in_one: (f"{criteria.MIN_EXPLAINED:.0%} of its rate", *CLEARLY),
     criteria.fill_hides_a_stage: (f"within {FEW_ROUNDS:.0%}",),
