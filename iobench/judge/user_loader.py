@@ -190,7 +190,8 @@ def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
         return  # workers that stay start once in a training, which is in no rate
     starts = max(1, doc.job.workload.epochs)
     if facts.worker_starts is not None:
-        starts = min(starts, facts.worker_starts)  # workers may live on from epoch to epoch
+        lasting = lasting or facts.worker_starts == 1 < starts  # they live on from epoch to epoch
+        starts = min(starts, facts.worker_starts)
     share = ready * starts / median(walls)
     if share > MIN_SPAWN:
         method, less = facts.start_method or "fork", cheaper_start(facts.start_method)

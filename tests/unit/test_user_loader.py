@@ -317,6 +317,19 @@ def test_workers_that_are_slow_to_start_are_told_what_takes_the_time(
     )
     (found,) = [each for each in user_findings(doc) if each.rule == "user.spawn_cost"]
     assert less in (found.remedy or "")
+    assert "persistent_workers" in (found.remedy or "")
+
+
+def test_workers_that_stayed_in_a_watched_training_are_not_told_to_stay() -> None:
+    user = UserFacts(workers=2, worker_ready_s=3.0, worker_starts=1)
+    base = build_run()
+    doc = base.with_job(
+        workload=base.job.workload.model_copy(update={"epochs": 3}),
+        loader=LoaderFacts(kind="user", user=user),
+        repetitions=[Repetition(seed=1, accelerators=1, wall_s=10.0)],
+    )
+    (found,) = [each for each in user_findings(doc) if each.rule == "user.spawn_cost"]
+    assert found.remedy == "do less in worker_init_fn"
 
 
 def test_the_wait_for_a_batch_that_comes_in_turn_is_divided() -> None:
