@@ -185,7 +185,6 @@ TOUCHED = {
         f"{_SIGNED}[rclone-OwnConnections]",
         "faults/test_event_loop.py::test_both_fail_in_the_same_words",
         "faults/test_event_loop.py::test_faults_are_survived_and_counted",
-        "faults/test_s3.py::test_a_write_whose_answer_was_lost_does_not_meet_itself",
         "faults/test_s3.py::test_no_secret_is_ever_told",
         "faults/test_s3.py::test_retries_are_used_up",
         "faults/test_s3.py::test_slow_down_is_counted_as_throttled",

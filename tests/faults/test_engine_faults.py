@@ -436,7 +436,11 @@ def limited(what: int, soft: int) -> None:
     resource.setrlimit(what, (soft, resource.getrlimit(what)[1]))
 
 
-@crossed(concurrency=[64, 256])
+@pytest.mark.parametrize(
+    ("concurrency", "once", "engine"),
+    [(256, True, "threads"), (64, False, "io_uring")],
+    indirect=["engine"],
+)
 def test_ten_thousand_files_with_256_descriptors(
     many_files: Path, engine: str, concurrency: int, once: bool
 ) -> None:
