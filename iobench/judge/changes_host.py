@@ -266,6 +266,12 @@ def mostly_waits(evidence: Evidence) -> bool:
     return waited_for(evidence) == "storage" if share is None else share < WAITING
 
 
+def mostly_sleeps(evidence: Evidence) -> bool:
+    """Whether preparation mostly waits (reader.prep_time), and more workers can do so at once."""
+    few = computing(evidence) < WAITING and not evidence.subject.users
+    return few and workers_that_sleep.check(evidence) is not None
+
+
 @advised(
     "workers",
     "loader.workers={workers}",

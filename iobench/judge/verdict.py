@@ -254,6 +254,7 @@ SITUATIONS = (
     ),
     Situation("prep", _is_advice(host.batches_in_any_order), (host.batches_in_any_order,)),
     Situation("prep", _where(host.mostly_waits), (host.workers_that_wait,)),
+    Situation("prep", _where(host.mostly_sleeps), (host.workers_that_sleep, host.another_loader)),
     Situation(
         "prep",
         _otherwise,
@@ -312,7 +313,7 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
     if decision.bottleneck == "prep" and host.collates_most(evidence):
         several = (host.workers_beside_training, host.less_collating)
         return [each for change in several if (each := advice_of(change, evidence)) is not None]
-    evidence = reached(evidence)
+    evidence = reached(_with_tested_ceiling(evidence, decision))
     found = [
         each
         for stage in _stages(evidence, decision)
@@ -322,6 +323,17 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         found = [_of_user(each) for each in found if _moves(evidence.subject, each)]
     once = {_same(each): each for each in reversed(found)}  # the first of several
     return [each for each in found if once[_same(each)] is each]
+
+
+def _with_tested_ceiling(evidence: Evidence, decision: Decision) -> Evidence:
+    """The evidence in which preparation without a ceiling, which binds by test, has the run's rate.
+
+    What limits a run delivers no more than the run got. A user's loader has times of its own.
+    """
+    tested = decision.basis == "tested" and decision.bottleneck == "prep" and not decision.also
+    if not tested or evidence.prep is not None or evidence.subject.users:
+        return evidence
+    return replace(evidence, prep=evidence.measured)
 
 
 def _of_stage(

@@ -267,3 +267,18 @@ def test_workers_that_take_turns_are_modelled_as_that() -> None:
     found = what_if([(doc, {})], Change(latency=Quantity(0.5, relative=True)))
     rate = found.what_if.metrics["samples_per_s"].median
     assert rate == pytest.approx(1 / (1 / 2000 + 1 / 1200), rel=0.05)
+
+
+def test_preparation_that_was_not_measured_alone_but_binds_by_test_gets_advice() -> None:
+    """20 ms a sample are 100 samples/s of 2 workers: what the run had, by no ceiling."""
+    doc = build_run(
+        accelerators=1,
+        rates={"prep": None},
+        measured=93.0,
+        au=0.093,
+        workload={"reader": {"prep_time": 0.02, "decode": True}},
+        ablations=without(prep=10.0),
+    )
+    [advice] = doc.job.verdict.advice
+    assert advice.settings == ["loader.workers=22"]
+    assert advice.predicted_gain == pytest.approx(10)
