@@ -210,6 +210,22 @@ def test_a_connection_that_the_server_closed_is_made_again_and_is_no_retry(
     assert reading.storage.retried() == Retries(0, 0)
 
 
+def test_an_answer_that_breaks_off_on_a_kept_connection_is_a_retry(
+    engine: Callable[..., Any],
+) -> None:
+    def resets_once(*_: object) -> int:
+        del reading.reader._receive
+        raise ConnectionResetError
+
+    with ScriptedServer(lambda asked: answer(206, b"abcd", "Content-Range: bytes 1-4/9")) as server:
+        endpoint = f"http://127.0.0.1:{server.port}"
+        reading = engine(OwnConnections, "s3://bucket/p", endpoint=endpoint)
+        assert read(reading, "x", 1, 4) == b"abcd"
+        reading.reader._receive = resets_once
+        assert read(reading, "x", 1, 4) == b"abcd"
+    assert reading.storage.retried() == Retries(1, 0)
+
+
 def test_tls_is_verified(
     tmp_path: Path, engine: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

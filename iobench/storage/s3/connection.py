@@ -106,6 +106,7 @@ class OwnConnection:
                 made.sendall(request)
                 data = self._receive_head(made)
                 if data or not again:
+                    again = False  # it has answered: what breaks now has failed
                     return self._receive(made, data, offset, buffer)
             except (Failure, _LeftError):
                 self.close()
