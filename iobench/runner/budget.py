@@ -167,7 +167,7 @@ class Budget:
 
         ``other``: what the user can do besides giving more time.
         """
-        least = math.ceil((self.seconds or 0.0) + least_s - self.left_s)
+        least = math.ceil(self.used_s + self.end_s + least_s)
         return UsageError(
             f"--budget {format_duration(self.seconds or 0.0)} is too short for {what}, which takes "
             f"at least {least}s",

@@ -123,6 +123,8 @@ def check_budget(plan: Plan, options: Options, budget: Budget) -> None:
         return
     pilot, least_s = Pilot(samples_per_s=None, start_s=START_S), _MIN_PILOT_S + START_S
     share, spec = 1.0, plan.workload.accelerator
+    if not budget.left_s:  # the start of the process took all of it
+        raise too_short(budget, least_s)
     if spec.kind == "model" and (spec.device or "cpu") == "cpu" and not spec.compile:
         pilot, share = _cold_pilot(plan, budget), _LEAST_SHARE
         least_s = pilot.start_s + Work.of(plan, pilot).step_s

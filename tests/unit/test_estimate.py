@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,12 @@ def test_a_budget_that_is_too_short_names_the_flags_that_were_given() -> None:
         error = too_short(Budget(seconds=5.0, given=frozenset(given)), 60.0)
         assert told in error.remedy
         assert "--ablations" not in error.remedy
+
+
+def test_a_budget_that_is_over_at_the_start_names_what_the_start_took(make: Any) -> None:
+    late = Budget(seconds=5.0, began_s=time.monotonic() - 100.0)
+    with pytest.raises(UsageError, match=r"at least 1\d\ds"):
+        check_budget(make(), options(), late)
 
 
 def test_a_batch_of_the_next_epoch_takes_as_long_as_all_that_is_read_with_it() -> None:
