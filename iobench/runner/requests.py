@@ -270,8 +270,9 @@ class RequestsRun(Generic[R]):
         job.found = FoundRate()
         while (rate := search.next_load()) is not None:
             each = self.budget.longest_s(PART)
-            # A repetition, with all of its windows, is still to come.
-            if not self.budget.fits(each, keeping_s=len(self.plan.kinds) * each):
+            # The repetitions at the rate that is found are still to come, or one of them at least.
+            rounds = 1 if job.found.low is None else min(ROUNDS, self.plan.repetitions)
+            if not self.budget.fits(each, keeping_s=rounds * len(self.plan.kinds) * each):
                 search.bound = "the budget had no time for another rate"
                 break
             self.observer.phase(f"trying {format_count(rate)} requests/s")

@@ -151,7 +151,7 @@ class Marked:
         makes_root = root_is_missing(storage) if makes_root is None else makes_root
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         marker = {"created": created, "made_root": makes_root, **(facts or {})}
-        made_root = local_root(storage) if makes_root else None
+        made_root = local_root(innermost(storage)) if makes_root else None
         put_marker(storage, self.marker, json.dumps(marker).encode() + b"\n", made_root=made_root)
 
     def _is_new(self, storage: Storage) -> bool:
@@ -160,7 +160,7 @@ class Marked:
             storage.check_target()
         if exists(storage, self.marker):
             return False
-        found = foreign_name(storage, self.marker, local_root(storage))
+        found = foreign_name(storage, self.marker, local_root(innermost(storage)))
         if found is not None:
             raise TargetRefusedError(
                 f"{storage.url} is not empty (it holds '{found}') and has no {self.what} of "
@@ -254,7 +254,7 @@ class Marked:
             gone = [entry for entry in mine if entry.key not in {*left, self.marker}]
             return removal_of(gone, sorted({*foreign, *left}))
         held()
-        root = local_root(storage)
+        root = local_root(innermost(storage))
         made_root = not foreign and bool(marker.get("made_root"))
         if root is None:
             delete(storage, self.marker, held)

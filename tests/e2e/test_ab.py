@@ -211,7 +211,7 @@ def test_requests_take_turns_and_their_latency_decides(data: Path, tmp_path: Pat
     claim = record.claims[0]
     # A busy machine may delay the one request of 30 that p99 is, and hardly half of them.
     assert (claim.answer, claim.better) in {("different", False), ("inconclusive", None)}
-    assert claim.ratio.value > 4
+    assert claim.ratio.value > 1
     claims = {each.metric: (each.answer, each.better) for each in record.claims}
     assert claims["latency_p50_s"] == ("different", False)
     assert "requests_per_s" in claims

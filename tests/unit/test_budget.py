@@ -40,7 +40,7 @@ from iobench.runner.fit import MAX_REPETITIONS, MIN_REPETITIONS
 from iobench.runner.options import Confirm, Observer
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
-from iobench.runner.requests import PART, RequestsPlan, RequestsRun
+from iobench.runner.requests import PART, RateSearch, RequestsPlan, RequestsRun
 from iobench.serve.arrivals import Arrivals
 from iobench.settings.base import known_specs
 from iobench.settings.dataset import share_of_columns
@@ -408,6 +408,30 @@ def _windows_in(
     run._late = partial(RequestsRun._late, run)
     RequestsRun.repeat(run, 1.0)
     return Counter(taken)
+
+
+def test_a_search_leaves_time_for_the_repetitions_at_the_rate_that_it_found() -> None:
+    """Each window takes 4 s of 60 s; three repetitions are two windows each."""
+    budget = Budget(seconds=60.0)
+    seen: list[float] = []
+
+    def window(kind: str, rate: float, seed: int) -> Any:
+        seen.append(rate)
+        budget.took(PART, 4.0)
+        budget.began_s -= 4.0
+        return SimpleNamespace(holds=True, steady=True)
+
+    plan: Any = SimpleNamespace(repetitions=5, kinds=["repetition", "storage"], seed=1)
+    plan.fitted = lambda budget, *, found: plan
+    job = SimpleNamespace(found=None, rate=None, limit_s=1.0, of=lambda kind: seen)
+    rates = partial(RateSearch, least=1.0, most=1e6, first=1.0)
+    run: Any = SimpleNamespace(
+        plan=plan, budget=budget, observer=Observer(), window=window, rates=rates,
+        doc=SimpleNamespace(job=job),
+    )  # fmt: skip
+    RequestsRun._search(run)
+    assert job.found.low is not None
+    assert budget.fits(6 * 4.0)
 
 
 @pytest.mark.parametrize(("name", "place"), EACH)
