@@ -406,7 +406,7 @@ def first_batches(evidence: Evidence) -> Effect | None:
     anew = bool(evidence.workers) and not evidence.job.workload.loader.persistent_workers
     if anew and starting_workers(evidence):
         started = until_started(evidence)
-        because = f"{UNTIL_STARTED} for {format_percent(started)} of the time"
+        because = f"{UNTIL_STARTED} {format_percent(started)} of the time"
         return bringing(1 / (1 - started), do=KEEP_WORKERS, because=because)
     gain, facts = _filled(evidence)
     keep = "set persistent_workers=True in the DataLoader, and " if anew else ""

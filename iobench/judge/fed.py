@@ -88,7 +88,7 @@ def fed(judged: Judged, *, held_up: bool = False) -> Fed:
 
 def _why_not(doc: TrainingRecord, evidence: Evidence) -> str:
     if not evidence.per_accelerator:
-        null = is_null_accelerator(doc)
+        null = is_null_accelerator(doc.job)
         return NULL_ACCELERATOR if null else "the accelerators' demand is not known"
     if evidence.cached:
         return f"{evidence.cached}: what the storage delivers was not measured"

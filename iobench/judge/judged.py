@@ -15,14 +15,14 @@ from typing import NamedTuple
 from ..record.host import Host
 from ..record.job import UserFacts
 from ..record.run import Summary, TrainingRecord
-from ..record.training import Ceiling, Repetition
+from ..record.training import Ceiling, Repetition, TrainingRun
 from ..record.verdict import Estimate
 from ..settings.workload import Subject
 from .again import job_again
 from .bottleneck import decide
 from .cache import relief, served_by_cache
 from .evidence import NOISE_OF_FILL, Decision, Evidence, LaterEpochs, LoaderWaits
-from .figures.ablations import interval
+from .figures.ablations import interval, is_told
 from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
 from .figures.ranktime import shares_of, starts_left_out
 from .figures.rates import Lasting, lasting
@@ -155,7 +155,7 @@ def _as_waits_allow(found: Evidence) -> Evidence:
     most = max(1.0, demand / found.measured)
 
     def allowed(gain: Estimate) -> Estimate:
-        if interval(gain)[0] >= most:  # it takes all that is lost
+        if is_told(gain, found.unsteady) and interval(gain)[0] >= most:  # it takes all that is lost
             return Estimate(value=most, low=most, high=most, n=gain.n)
         return gain.each(lambda end: min(end, most))
 
@@ -390,8 +390,8 @@ def step_time_s(doc: TrainingRecord) -> float | None:
     return doc.job.workload.accelerator.step_time
 
 
-def is_null_accelerator(doc: TrainingRecord) -> bool:
-    return doc.job.workload.accelerator.kind == "null"
+def is_null_accelerator(job: TrainingRun) -> bool:
+    return job.workload.accelerator.kind == "null"
 
 
 def accelerators_fed(

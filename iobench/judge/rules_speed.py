@@ -47,7 +47,7 @@ def au_threshold(judged: Judged) -> RuleOutcome | None:
     if evidence.utilization is None:
         why = (
             "the accelerator is of kind null"
-            if is_null_accelerator(doc)
+            if is_null_accelerator(doc.job)
             else DRAINED
             if evidence.drained
             else "it is in no complete repetition"

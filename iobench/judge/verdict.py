@@ -36,7 +36,7 @@ from .fed import fed, with_potential
 from .figures.ablations import is_told
 from .figures.metrics import NULL_ACCELERATOR
 from .figures.ranktime import usual_slow_rank
-from .judged import Judged
+from .judged import Judged, is_null_accelerator
 from .promise import (
     WORTH,
     AdvisedChange,
@@ -144,7 +144,7 @@ def _headroom(
 
 
 def _no_demand(evidence: Evidence) -> str:
-    if evidence.job.workload.accelerator.kind == "null":
+    if is_null_accelerator(evidence.job):
         return NULL_ACCELERATOR
     return "the accelerators' demand is not known"
 

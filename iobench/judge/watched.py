@@ -164,7 +164,7 @@ def starting_workers(evidence: Evidence) -> bool:
     return bool(starting and fill and starting >= MOST * fill)
 
 
-UNTIL_STARTED = "its workers have not started"
+UNTIL_STARTED = "waiting until its workers have started takes"
 
 
 def until_started(evidence: Evidence) -> float:
@@ -175,7 +175,7 @@ def until_started(evidence: Evidence) -> float:
 def at_most_without(share: float, what: str) -> str:
     """The most that is gained where what takes this share of the time is gone."""
     most = f"at most {1 / (1 - share):.2f} x: " if share < 1 else ""
-    return f"{most}{what} for {format_percent(share)} of the time"
+    return f"{most}{what} {format_percent(share)} of the time"
 
 
 def why_filling(evidence: Evidence) -> str:
@@ -213,10 +213,10 @@ def _taken(evidence: Evidence, decision: Decision) -> tuple[float, str]:
     """The share of the time that the cause takes, and what takes it."""
     shares = evidence.shares
     if decision.bottleneck != "fill":
-        return shares.wait or 0.0, "batches are waited for, apart from the start of epochs,"
+        return shares.wait or 0.0, "waiting for batches, apart from the start of epochs, takes"
     if starting_workers(evidence):
         return until_started(evidence), UNTIL_STARTED
-    return shares.fill or 0.0, "the first batches of epochs are waited for"
+    return shares.fill or 0.0, "waiting for the first batches of epochs takes"
 
 
 @advised(

@@ -4,12 +4,14 @@ build_run: demand 2,000, storage 4,000, prep 6,000, loader 8,000.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from iobench.judge.figures.ablations import is_told
 from iobench.judge.figures.curve import conclude_curve
-from iobench.judge.judged import judge
+from iobench.judge.judged import _as_waits_allow, judge
 from iobench.judge.promise import told
 from iobench.judge.verdict import verdict
 from iobench.record.curve import Rate, StorageCurve
@@ -662,3 +664,15 @@ def test_one_round_bounds_no_promise() -> None:
     assert (reads.predicted_gain, reads.low, reads.at_most) == (1.37, 1.37, False)
     assert (reads.high or 0.0) > 4
     assert (bound.predicted_gain, bound.high, bound.at_most) == (1.37, 1.39, True)
+
+
+@pytest.mark.parametrize(("unsteady", "told"), [(0.0, True), (0.3, False)])
+def test_a_gain_that_may_be_the_noise_of_the_run_is_none_where_it_is_cut(
+    unsteady: float, told: bool
+) -> None:
+    """One round brought 1.28 x, where accelerators that never wait bring 1.08 x."""
+    found = judge(build_run(measured=1000, au=0.92)).evidence
+    one = {"prep": Estimate(value=1.28)}
+    found = replace(found, unsteady=unsteady, gains=one, accelerator=1080.0, measured=1000.0)
+    gain = _as_waits_allow(found).gains["prep"]
+    assert (gain.value, is_told(gain, unsteady)) == (1.08, told)

@@ -111,7 +111,7 @@ def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> S
         )
     if change.step_time is not None:
         recorded = step_time_s(doc)
-        if is_null_accelerator(doc) or recorded is None:
+        if is_null_accelerator(doc.job) or recorded is None:
             raise UsageError(
                 "the accelerator of this run has no step time that could be changed",
                 remedy="name a run with an emulated accelerator",

@@ -161,7 +161,7 @@ def _check(doc: TrainingRecord) -> None:
             f"{counted(hosts_of(doc), 'host')}",
             remedy="name runs with at least one accelerator on each host",
         )
-    if is_null_accelerator(doc) or not doc.job.workload.batch_size:
+    if is_null_accelerator(doc.job) or not doc.job.workload.batch_size:
         raise UsageError(
             f"the accelerators of run {doc.run_id} have no step time",
             remedy="name runs whose accelerator is emulated, recorded or a model",

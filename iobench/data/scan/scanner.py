@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -243,19 +244,23 @@ def scan(
 
 def _links(root: Path) -> list[str]:
     """What is to be known of the symbolic links below a directory, if there are any."""
-    found = [
-        entry
-        for folder, _, _ in os.walk(root)
-        for entry in os.scandir(folder)
-        if entry.is_symlink()
-    ]
+    found = [*_links_below(str(root))]
     if not found:
         return []
-    first = printable(os.path.relpath(min(found, key=os.fspath), root), 100)
+    first = printable(os.path.relpath(min(found), root), 100)
     return [
         f"symbolic links, which are not followed: {len(found)}, e.g. {first} (cp -rlL DIR NEW "
         "makes hard links of them)"
     ]
+
+
+def _links_below(folder: str) -> Iterator[str]:
+    with suppress(OSError), os.scandir(folder) as entries:  # the listing has told what fails
+        for entry in entries:
+            if entry.is_symlink():
+                yield entry.path
+            elif entry.is_dir(follow_symlinks=False):
+                yield from _links_below(entry.path)
 
 
 def _notes(kind: FoundFiles, odd: Sequence[Entry], shards: Sequence[ShardSamples]) -> list[str]:

@@ -144,9 +144,9 @@ def _continued(sweep: Sweep, found: Sweep) -> Sweep:
 class _Trials:
     """One call of ``run_sweep``.
 
-    ``pace_s``: seconds per byte of the slowest generation so far. ``planned_s``: of the longest
-    first trial, before there was one. ``held``: locks of datasets, by
-    the dataset's location.
+    ``pace_s``: seconds per byte of the slowest generation so far. ``planned_s``: seconds of the
+    longest first trial, before there was one. ``held``: locks of datasets, by the dataset's
+    location.
     """
 
     sweep: Sweep
