@@ -20,7 +20,7 @@ from ..record.verdict import Estimate
 from ..settings.workload import MAX_CONCURRENCY
 from .evidence import AT_LIMIT, Evidence
 from .figures.curve import bound_at, expected_rate
-from .promise import WORTH, Effect, advised, at_most, bringing, is_firm, model_gain, moving
+from .promise import WORTH, Effect, advised, at_most, bringing, model_gain, moving
 from .statistics import NOISE
 
 
@@ -271,8 +271,7 @@ def _more_reads(evidence: Evidence) -> MoreReads | None:
     useful = None if most is None else _moved(evidence, most)
     if most is None or useful is None or most.value < WORTH:
         return None
-    if is_firm(evidence, "storage"):
-        useful = at_most(useful, evidence.gains.get("storage"))
+    useful = at_most(useful, evidence.gains.get("storage"))
     # The storage need not deliver more than the other stages can use, with room for jitter.
     needed = ROOM * max(1.0, useful.value)
     target = reads_for(evidence, needed)

@@ -193,34 +193,19 @@ def required_gain(evidence: Evidence) -> float | None:
     return None if most is None else evidence.required * most
 
 
-def is_firm(evidence: Evidence, stage: str) -> bool:
-    """Whether what leaving a stage out brought is an upper bound: its rounds gave an interval.
-
-    The fill was not left out, but computed.
-    """
-    gain = evidence.gains.get(stage)
-    return stage == "fill" or gain is None or gain.low is not None
-
-
-def limited(
-    advice: Advice, tested: Estimate | None, most: float | None, *, firm: bool = True
-) -> Advice:
+def limited(advice: Advice, tested: Estimate | None, most: float | None) -> Advice:
     """The advice with a gain that is possible, and whether that gain is the most that is possible.
 
-    ``tested``: what leaving out its stage brought. ``firm``: that is an upper bound; else it is
-    of too few rounds, and the truth may be anything up to what the model says. ``most``: what the
-    accelerators demand.
+    ``tested``: what leaving out its stage brought. ``most``: what the accelerators demand.
     """
     gain, bound = advice.predicted_gain, advice.at_most
     if gain is None and tested is None:
         return advice
-    firm = firm or gain is None
     if gain is None:
         found = tested or Estimate(value=0.0)
     else:
-        found = Estimate(value=gain, low=advice.low, high=advice.high)
-        found = at_most(found, tested) if firm else _up_to(found, tested)
-    bound = bound or (firm and tested is not None and found.value >= tested.value)
+        found = at_most(Estimate(value=gain, low=advice.low, high=advice.high), tested)
+    bound = bound or (tested is not None and found.value >= tested.value)
     if most is not None and _reaches(found, most):
         bound = bound or found.value >= most
         found = _below(found, most)
@@ -231,15 +216,6 @@ def limited(
             "high": found.high,
             "at_most": bound,
         }
-    )
-
-
-def _up_to(found: Estimate, tested: Estimate | None) -> Estimate:
-    """What too few rounds brought, with an interval up to what the model says."""
-    if tested is None or found.value <= tested.value:
-        return found
-    return tested.model_copy(
-        update={"low": tested.value, "high": max(found.value, found.high or 0)}
     )
 
 
@@ -266,17 +242,10 @@ def promised(advice: Advice) -> Estimate | None:
     return Estimate(value=max(0.0, advice.predicted_gain), low=advice.low, high=advice.high)
 
 
-def factor(gain: Estimate) -> str:
-    """``1.37 x``; ``1.37 to 4.70 x`` where too few rounds were made to say more."""
-    if gain.low == gain.value and gain.high is not None and gain.high > gain.value:
-        return f"{gain.value:.2f} to {gain.high:.2f} x"
-    return f"{gain.value:.2f} x"
-
-
 def shown(gain: Estimate, *, bound: bool = False) -> str:
     """``1.37 x [1.30, 1.44]``, ``at most 6.34 x``; a wide one reads ``0.75 x (inconclusive)``."""
-    text = f"{'at most ' if bound else ''}{factor(gain)}"
-    if gain.low is None or gain.high is None or gain.low == gain.value:
+    text = f"{'at most ' if bound else ''}{gain.value:.2f} x"
+    if gain.low is None or gain.high is None:
         return text
     if gain.low <= gain.value / WIDEST or gain.high >= WIDEST * gain.value:
         return f"{text} (inconclusive)"
@@ -300,7 +269,7 @@ def in_headline(advice: Advice) -> str:
     if gain is None or tells_nothing(gain):
         return ""
     if advice.at_most and advice.found is None:
-        return f"at most {factor(gain)}"
+        return f"at most {gain.value:.2f} x"
     return shown(gain)
 
 

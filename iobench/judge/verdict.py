@@ -13,9 +13,8 @@ Of the advice, ``SITUATIONS`` is the table of what is advised where, in the orde
 applied; the words and the check of each change are in ``changes_storage`` and ``changes_host``. The
 changes of the bottleneck come first, by predicted gain. A gain is a factor on the measured
 samples/s. No change is promised more than the accelerators demand. Where a stage was left out in
-turns with the repetitions, no change of that stage is promised more than that test found, if it had
-rounds enough for an interval. Otherwise the gain is that of the roofline model, in which one
-ceiling moves and the others stay.
+turns with the repetitions, no change of that stage is promised more than that test found. Otherwise
+the gain is that of the roofline model, in which one ceiling moves and the others stay.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from .promise import (
     AdvisedChange,
     advice_of,
     in_order,
-    is_firm,
     limited,
     possible,
     reached,
@@ -353,7 +351,6 @@ def _of_stage(
             each.model_copy(update={"at_most": each.at_most or beside_fill}),
             evidence.gains.get(change.moves or stage),
             most,
-            firm=is_firm(evidence, change.moves or stage),
         )
         for change, each in several
         if each.id != "longer-run"

@@ -13,7 +13,7 @@ from ..base.units import counted, format_count, format_rate, percent_beside
 from ..judge.evidence import Evidence
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.judged import judge
-from ..judge.promise import factor, gain_of, tells_nothing
+from ..judge.promise import gain_of, tells_nothing
 from ..judge.rules_ranks import slow_host_names
 from ..judge.sentence import awaited
 from ..record.run import Summary, TrainingRecord
@@ -302,6 +302,6 @@ def _advised(advice: Advice) -> Item:
         lead = "inconclusive"
     elif gain is not None:
         bound = "at most " * (advice.at_most and not tried)
-        lead = f"{bound}{factor(gain)}{', tried' * tried}"
+        lead = f"{bound}{gain.value:.2f} x{', tried' * tried}"
     settings = " ".join(f"--set {setting}" for setting in advice.settings)
     return Item(text=advice.change, lead=lead, basis=settings)

@@ -12,7 +12,6 @@ import pytest
 from iobench.judge.figures.ablations import is_told
 from iobench.judge.figures.curve import conclude_curve
 from iobench.judge.judged import _as_waits_allow, judge
-from iobench.judge.promise import told
 from iobench.judge.verdict import verdict
 from iobench.record.curve import Rate, StorageCurve
 from iobench.record.training import Ceiling
@@ -650,20 +649,6 @@ def test_a_few_steps_tell_a_storage_that_is_far_too_slow(
         repetition={"steps": 8, "ranks": [{**RANK, **times}]},
     )
     assert found.bottleneck == bottleneck
-
-
-def test_one_round_bounds_no_promise() -> None:
-    """A round without the storage brought 1.37 x; three rounds would have been an upper bound."""
-    plant: dict[str, Any] = {"measured": 200, "rates": {"fetch": 210.0, "prep": 940.0}}
-    one = verdict_on(**plant, ablations=without(storage=1.37, prep=1.0))
-    three = verdict_on(**plant, ablations=without(storage=(1.35, 1.39), prep=(0.99, 1.01)))
-    assert (one.bottleneck, three.bottleneck) == ("storage", "storage")
-    reads, bound = one.advice[0], three.advice[0]
-    assert (reads.id, bound.id) == ("concurrency", "concurrency")
-    assert told(reads) == f"1.37 to {reads.high:.2f} x"
-    assert (reads.predicted_gain, reads.low, reads.at_most) == (1.37, 1.37, False)
-    assert (reads.high or 0.0) > 4
-    assert (bound.predicted_gain, bound.high, bound.at_most) == (1.37, 1.39, True)
 
 
 @pytest.mark.parametrize(("unsteady", "told"), [(0.0, True), (0.3, False)])
