@@ -195,11 +195,12 @@ def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
     share = ready * starts / median(walls)
     if share > MIN_SPAWN:
         method, less = facts.start_method or "fork", cheaper_start(facts.start_method)
+        after = ", and the end of those before," if doc.job.subject.watched and starts > 1 else ""
         yield Finding(
             rule="user.spawn_cost",
             level="info",
-            evidence=f"the start of {counted(facts.workers, 'worker')} by {method} takes "
-            f"{format_duration(ready)}, {format_percent(min(1.0, share))} of the time in all",
+            evidence=f"the start of {counted(facts.workers, 'worker')} by {method}{after} "
+            f"takes {format_duration(ready)}, {format_percent(min(1.0, share))} of the time in all",
             remedy=less if lasting else f"set persistent_workers=True, or {less}",
         )
 

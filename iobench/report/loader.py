@@ -89,6 +89,7 @@ def user_section(doc: TrainingRecord) -> Facts | None:
     watched, ready_s = doc.job.subject.watched, user.usual_start_s
     ranks = _shared(user.shared_samples, user.compared_samples)
     of_workers = (user.worker_shared_samples, user.worker_compared_samples)
+    starting = "end and start of workers" if watched and (user.worker_starts or 0) > 1 else ""
     told = (
         ("loader", _what(user)),
         ("batches", _batches(user, "in all" if watched else "in the last repetition")),
@@ -96,7 +97,7 @@ def user_section(doc: TrainingRecord) -> Facts | None:
         ("waits for batches", _waits(user)),
         ("bytes", _bytes(user)),
         ("files opened", _files(user, doc)),
-        ("start of workers", "" if ready_s is None else format_duration(ready_s)),
+        (starting or "start of workers", "" if ready_s is None else format_duration(ready_s)),
         ("samples of several ranks", "" if watched else ranks or _unknown(user, "shared_samples")),
         # Nothing is told where a sampler hands the samples out.
         ("samples of several workers", _shared(*of_workers)),

@@ -63,6 +63,7 @@ class WatchedSteps:
         self._owner: ReferenceType[Batches] | None = None  # the iteration of the open epoch
         self._residency: tuple[float | None, str] = (None, "")
         self._start_ns = self._asked_ns = self._ready_ns = self._step = 0
+        self._ending_ns = 0  # for how long the last iteration took to end, after its last batch
         self._before = (0, 0)
         self._pending: StepEvent | None = None  # a step whose busy time is not known yet
         self._first = True  # no batch of the open epoch has come
@@ -138,7 +139,14 @@ class WatchedSteps:
             return
         if self._owner() is batches or self._owner() is None:
             with self.guarded():
+                if not early and not self._first:
+                    self._ending_ns = time.monotonic_ns() - self._asked_ns
                 self.end(early=early)
+
+    def let_go(self, took_ns: int) -> None:
+        """The iterator of an iteration that was given up is gone, with its workers."""
+        if not self.open:
+            self._ending_ns += took_ns
 
     def end(self, *, early: bool = True) -> None:
         """End the open epoch, if there is one; ``early``: the loader may have more batches."""
@@ -148,7 +156,7 @@ class WatchedSteps:
         if self.open:
             self._owner = None
             self.meter.ended(self._start_ns, early=early)
-            self._ended_ns = time.monotonic_ns()
+            self._ended_ns = time.monotonic_ns() - self._ending_ns
             with self.meter.unheard():
                 self.hooks.end()
 
@@ -166,10 +174,12 @@ class WatchedSteps:
         self._owner = ref(batches)
         self._step = 0 if len(self.epochs) < MAX_EPOCHS else self._step
         self._first = True
-        # Making the iterator is part of the wait for its first batch: it starts workers.
+        # Making the iterator is part of the wait for its first batch: it starts workers. So is the
+        # end of those of the iteration before.
         now = time.monotonic_ns()
-        self._start_ns = self._asked_ns = now - batches.made_ns
+        self._start_ns = self._asked_ns = now - batches.made_ns - self._ending_ns
         self.between_ns += max(0, self._start_ns - self._ended_ns)
+        self._ending_ns = 0
         self.hooks.begin(len(self.epochs), self._start_ns)
 
     def _begun(self) -> None:
@@ -249,6 +259,9 @@ class Batches(Iterator[Any]):
     def __del__(self) -> None:
         with suppress(Exception):
             self._steps.over(self)
+            began = time.monotonic_ns()
+            del self.iterator
+            self._steps.let_go(time.monotonic_ns() - began)
 
 
 class Watched:

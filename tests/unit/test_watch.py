@@ -169,6 +169,38 @@ def test_what_only_the_first_epoch_begins_with_is_no_fault_of_its_batches(
     assert "train for longer" in verdict.advice[0].change
 
 
+class Ending(Planted):
+    """Its iterations take long to end, as those that end their workers."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(lambda: clock.sleep(10))
+        self.clock = clock
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        try:
+            yield from super().__iter__()
+        finally:
+            self.clock.sleep(500)
+
+
+@pytest.mark.parametrize("steps", [30, 29])
+def test_the_end_of_an_epoch_is_waited_for_before_the_next_one(
+    steps: int, clock: Clock, tmp_path: Path
+) -> None:
+    with (watch := iobench.watch(Ending(clock), results=tmp_path)) as batches:
+        for _ in range(3):
+            for number, _ in enumerate(batches, 1):
+                clock.spin(10)
+                if number == steps < 30:
+                    break
+            clock.sleep(70)  # a validation, say
+    doc = leaves_record(watch.directory)
+    waits = read_events(watch.directory / EVENTS_FILE)["wait_ns"].reshape(3, -1)[:, 0]
+    assert (waits // MS).tolist() == [10, 510, 510]
+    assert doc.job.watched.between_s == pytest.approx(0.14)
+    assert doc.job.verdict.bottleneck == "fill"
+
+
 def test_short_epochs_of_slow_batches_are_not_blamed_on_their_start(
     clock: Clock, tmp_path: Path
 ) -> None:
