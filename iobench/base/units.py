@@ -156,7 +156,8 @@ def parse_duration(text: str | int | float) -> float:
 def format_bytes(value: float) -> str:
     """Bytes with three significant digits and an IEC unit: ``1.37 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if abs(value) < 1024 or unit == "EiB":
+        # What would be rounded to 1024 is one of the next unit.
+        if abs(value) < 1023.5 or unit == "EiB":
             break
         value /= 1024
     return f"{value:.0f} B" if unit == "B" else f"{_three(value)} {unit}"
@@ -183,24 +184,27 @@ def counted(count: float, noun: str, plural: str = "") -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """``3.5 ms``, ``12.0 s``, ``2 min 5 s``, ``3 h 20 min``, ``12.5 d``."""
-    magnitude = abs(seconds)
-    if not math.isfinite(magnitude):
+    """``3.50 ms``, ``12.0 s``, ``2 min 5 s``, ``30 min``, ``3 h 20 min``, ``12.5 d``."""
+    if not math.isfinite(seconds):
         return f"{seconds} s"
-    if magnitude == 0:
+    if seconds == 0:
         return "0 s"
-    if magnitude < 1e-3:
+    if seconds < 0:
+        return f"-{format_duration(-seconds)}"
+    if seconds < 0.9995e-3:  # what would be rounded to 1000 is one of the next unit
         return f"{_three(seconds * 1e6)} µs"
-    if magnitude < 1:
+    if seconds < 0.9995:
         return f"{_three(seconds * 1e3)} ms"
-    if magnitude < 100:
+    if seconds < 100:
         return f"{_three(seconds)} s"
-    whole = round(seconds)
-    if magnitude < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if magnitude >= 4 * 86_400:
+    if seconds >= 4 * 86_400:
         return f"{_three(seconds / 86_400)} d"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    whole = round(seconds)
+    if seconds < 3599.5:
+        (large, small), units = divmod(whole, 60), ("min", "s")
+    else:
+        (large, small), units = divmod(whole // 60, 60), ("h", "min")
+    return f"{large} {units[0]} {small} {units[1]}" if small else f"{large} {units[0]}"
 
 
 def format_count(value: float) -> str:
@@ -235,9 +239,9 @@ def _three(value: float) -> str:
     magnitude = abs(value)
     return (
         f"{value:.0f}"
-        if magnitude >= 100
+        if magnitude >= 99.95
         else f"{value:.1f}"
-        if magnitude >= 10
+        if magnitude >= 9.995
         else f"{value:.2f}"
     )
 

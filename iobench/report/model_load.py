@@ -181,12 +181,12 @@ def _gauges(job: ModelLoadRun, best: LoadFigures) -> Iterator[KeyFigure]:
     yield KeyFigure("weights are there", format_duration(best.ready_s), spread)
     rate = storage_rate(job)
     warm = job.spec.state == "warm"
-    beside = "from the page cache" if warm else "(plain reads were not measured)"
+    beside = "(from the page cache)" if warm else "(plain reads were not measured)"
     got = read_rate(job, best)
     if rate is not None and rate.value > 0 and not warm:
         part = got / rate.value
         share_of_plain = f"{format_percent(part)} of what" if part <= SAME else "more than"
-        beside = f"{share_of_plain} plain reads get, {format_rate(rate.value)}"
+        beside = f"({share_of_plain} plain reads get, {format_rate(rate.value)})"
     yield KeyFigure("bandwidth", format_rate(got), beside)
     if (share := storage_share(best)) is not None and not warm:
         note = f"of the time {interval_of(share, format_percent)}".strip()
@@ -266,9 +266,11 @@ def _copy(job: ModelLoadRun) -> Iterator[Item]:
     if copied.starts is None:
         yield Item(lead="never", text=f"A copy on local disk never pays ({took}).")
     else:
-        spread = told(interval_of(copied.starts, "{:.1f}".format))
-        text = " ".join(["A copy on local disk has then paid", *spread, f"({took})."])
-        yield Item(lead=f"{copied.starts.value:.1f} starts", text=text)
+        spread = "".join(
+            f"{each} starts, " for each in told(interval_of(copied.starts, "{:.1f}".format))
+        )
+        text = f"Then a copy on local disk has paid for itself ({spread}{took})."
+        yield Item(lead=f"after {copied.starts.value:.1f} starts", text=text)
 
 
 def _storm(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:

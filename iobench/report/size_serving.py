@@ -64,17 +64,17 @@ def _load_gauges(need: LoadNeed) -> Iterator[KeyFigure]:
         beside = ""
         if network is not None:
             enough = "is enough" if network >= host else "is too slow"
-            beside = f"its network, {format_rate(network)}, {enough}"
+            beside = f"(its network, {format_rate(network)}, {enough})"
         yield KeyFigure("each host", format_rate(host), beside)
     if need.loading_usd is not None:
         hosts = f"{counted(need.replicas, 'host')} at {need.host_usd_per_hour:.2f} USD an hour"
-        yield KeyFigure("while loading", in_usd(need.loading_usd), f"a start, {hosts}")
+        yield KeyFigure("while loading", in_usd(need.loading_usd), f"a start ({hosts})")
     if need.measured_bytes_per_s is not None and need.measured_ready_s is not None:
         by = f"all ready after {format_duration(need.measured_ready_s)}"
         if need.storage_bytes_per_s:
             share = need.measured_bytes_per_s / need.storage_bytes_per_s
-            by = f"{format_percent(share)} of it: {by}"
-        yield KeyFigure("measured", format_rate(need.measured_bytes_per_s), by)
+            by = f"{format_percent(share)} of it, {by}"
+        yield KeyFigure("measured", format_rate(need.measured_bytes_per_s), f"({by})")
 
 
 def loads_at_sections(found: LoadWhatIf) -> list[Section]:

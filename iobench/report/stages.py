@@ -246,7 +246,7 @@ def ablation_section(doc: TrainingRecord) -> Table | Prose | None:
         "What each stage costs: samples/s if it took no time, over samples/s as it is",
         bars=Bars(column="gain", full=full),
         charts=[chart],
-        notes=told(_over_what_lasts(doc)),
+        notes=told(_in_verdict(doc)),
     )
 
 
@@ -254,14 +254,23 @@ def _gain(each: Ablation) -> Estimate | Cell:
     return each.gain or lacking(each.not_measured or "")
 
 
-def _over_what_lasts(doc: TrainingRecord) -> str:
-    """The storage's gain over the rate after its fall, where the verdict rests on that rate."""
-    gain = doc.job.verdict.gains.get("storage") if doc.job.verdict else None
-    if gain is None or not is_burst(doc):
+def _in_verdict(doc: TrainingRecord) -> str:
+    """What the verdict counts instead of the rounds, where it counts something else."""
+    gains = doc.job.verdict.gains if doc.job.verdict else {}
+    if "storage" in gains and is_burst(doc):
+        return (
+            "rounds compare whole repetitions; over the rate after its fall, leaving out the "
+            f"storage brings {shown(gains['storage'])}"
+        )
+    less = [
+        gains[each.stage].value
+        for each in doc.job.ablations
+        if each.gain and each.stage in gains and gains[each.stage].value < 0.995 * each.gain.value
+    ]
+    if not less:
         return ""
     return (
-        "rounds compare whole repetitions; over the rate after its fall, leaving out the storage "
-        f"brings {shown(gain)}"
+        f"at {max(less):.2f} x the accelerators never wait, so the verdict counts no more than that"
     )
 
 

@@ -197,6 +197,14 @@ def test_a_verdict_rests_on_the_rate_that_lasts() -> None:
     assert conclude(doc) == doc
 
 
+def test_a_table_of_rounds_says_what_the_verdict_counts_instead() -> None:
+    """A round brought 1.60 x beside accelerators of which 12 % are idle."""
+    doc = burst([880.0] * 30, rates={"fetch": 900.0}, ablations=without(storage=(1.6, 1.6)))
+    table = next(each for each in sections(doc) if each.id == "ablations")
+    assert isinstance(table, Table)
+    assert "1.14 x" in table.notes[0]
+
+
 def test_a_burst_that_hides_that_they_starve_does_not() -> None:
     """95.5 % busy over the whole time, 70 % after the fall: what lasts is too little."""
     series = [1000.0] * 40 + [700.0] * 8

@@ -119,6 +119,13 @@ def test_large_rates_and_sizes_have_large_units() -> None:
     assert format_bytes(3 * 2**60) == "3.00 EiB"
 
 
+def test_what_is_rounded_up_has_the_next_unit_and_what_is_zero_is_left_out() -> None:
+    seconds = (999.6e-6, 0.9997, 9.997, 3599.6, 1800, 7200, -150)
+    printed = [format_duration(each) for each in seconds]
+    assert printed == ["1.00 ms", "1.00 s", "10.0 s", "1 h", "30 min", "2 h", "-2 min 30 s"]
+    assert [format_rate(99.97e6), format_bytes(1023.7 * 1024)] == ["100 MB/s", "1.00 MiB"]
+
+
 @given(st.floats(1e-6, 99))
 def test_a_printed_duration_reads_back(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.006)
