@@ -22,7 +22,7 @@ from ..settings.kv_cache import MAX_CONTEXT, KvScenario
 from .figures.requests import Answered, Rows, answers, of_answers, quantile
 from .promise import shown
 from .rules_data import RuleOutcome, unknown
-from .serving import beside, few_requests, leading, why_client_bound
+from .serving import AMPLE, beside, few_requests, leading, why_client_bound
 from .statistics import mean_estimate, ratio_estimate
 
 Array = npt.NDArray[np.float64]
@@ -201,16 +201,23 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     elif beyond:
         worth = None
     holds = known.pop() if len(known) == 1 else None
+    traffic = [one.traffic for one in tried if one.traffic is not None]
     return KvVerdict(
         worth=worth,
         factor=factor,
         break_even_bytes_per_s=mean_estimate(one.break_even_bytes_per_s for one in tried),
-        load_bytes_per_s=mean_estimate(one.load_bytes_per_s for one in tried),
+        load_bytes_per_s=_at_most(
+            _seen_bytes_per_s(tried),
+            ratio_estimate([(one.load_bytes_per_s or 0.0, 1.0) for one in tried]),
+        ),
         of_plain=ratio_estimate(
             [(one.fetch_bytes_per_s or 0.0, one.plain_bytes_per_s or 0.0) for one in tried]
         ),
         crossover=crossover,
-        freed=mean_estimate(one.accelerators_freed for one in tried),
+        freed=_at_most(
+            max((each.accelerators_without_storage for each in traffic), default=0.0),
+            mean_estimate(one.accelerators_freed for one in tried),
+        ),
         ttft=sooner,
         holds=holds if whole or not holds else None,  # no queue grows with fewer layers
         bottleneck=stage,
@@ -230,8 +237,7 @@ def _beyond(doc: KvCacheRecord) -> str:
     if doc.job.scenario.share == 1 or not asked:
         return ""
     needed = median(each.loaded_bytes_per_s for each in asked)
-    rates = ("plain_bytes_per_s", "fetch_bytes_per_s", "read_bytes_per_s")
-    seen = max(getattr(one, rate) or 0.0 for one in tried for rate in rates)
+    seen = _seen_bytes_per_s(tried)
     if needed <= seen:
         return ""
     return (
@@ -239,6 +245,19 @@ def _beyond(doc: KvCacheRecord) -> str:
         f"{format_rate(seen)} that the storage was seen to deliver: with fewer layers they wait "
         "less for each other."
     )
+
+
+def _at_most(most: float, found: Estimate | None) -> Estimate | None:
+    """The estimate of what can exceed this by chance alone."""
+    if found is None or found.high is None:
+        return found
+    return found.model_copy(update={"high": max(found.value, min(found.high, most))})
+
+
+def _seen_bytes_per_s(tried: Sequence[KvTrial]) -> float:
+    """The most that the storage was seen to deliver."""
+    rates = ("plain_bytes_per_s", "fetch_bytes_per_s", "read_bytes_per_s")
+    return max(getattr(one, rate) or 0.0 for one in tried for rate in rates)
 
 
 def over(factor: Estimate | None) -> bool | None:
@@ -264,7 +283,8 @@ def _gains(doc: KvCacheRecord) -> dict[str, Estimate]:
 
     def pairs(others: list[KvTrial]) -> Estimate | None:
         both = beside(tried, others)
-        return ratio_estimate([(one.quantile_s or 0.0, it.quantile_s or 0.0) for one, it in both])
+        times = [(one.quantile_s or 0.0, it.quantile_s or 0.0) for one, it in both]
+        return ratio_estimate(times, ample=AMPLE)
 
     found = {
         **{name: pairs(doc.job.of(kind)) for name, kind in LEFT_OUT.items()},

@@ -208,14 +208,18 @@ def _orders(n: int, m: int) -> list[int]:
 
 
 def ratio_estimate(
-    pairs: Sequence[tuple[float, float]], *, level: float = SIGNIFICANT
+    pairs: Sequence[tuple[float, float]],
+    *,
+    level: float = SIGNIFICANT,
+    ample: float = math.inf,
 ) -> Estimate | None:
     """The factor between the two rates of each pair (changed, base), which were measured in turns.
 
     It is the geometric mean of the ratios, with Student's t interval of their logarithms: what
     changes from one turn to the next affects both rates of a pair and cancels. The interval
     misses the factor with a probability of ``level``; one pair has none. Pairs with a rate of 0
-    tell no ratio and are left out; None if no pair is left.
+    tell no ratio and are left out; None if no pair is left. ``ample``: by how much ratios that are
+    larger exceed it tells nothing against their being large, so it does not lower the interval.
     """
     logs = [math.log(changed / base) for changed, base in pairs if changed > 0 and base > 0]
     if not logs:
@@ -223,6 +227,7 @@ def ratio_estimate(
     if len(logs) == 1:
         return Estimate(value=factor_of(logs[0]))
     low, high = mean_interval(logs, level=level)
+    low = max(low, mean_interval([min(log, math.log(ample)) for log in logs], level=level)[0])
     return Estimate(
         value=factor_of(fmean(logs)), low=factor_of(low), high=factor_of(high), n=len(logs)
     )

@@ -9,6 +9,7 @@ from statistics import median
 from ..ask.capacity.requests import ServedPrediction
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.figures.requests import SLOW
+from ..judge.kv import factor_text
 from ..judge.serving import quantile_text
 from ..record.metrics import metrics_of
 from ..record.run import KvCacheRecord, ServingRecord
@@ -33,7 +34,6 @@ from .figures import (
     cell,
     data_table,
     ends,
-    interval,
     interval_of,
     listed,
     medians_of,
@@ -67,7 +67,11 @@ _BOTTLENECKS = {
     "inconclusive": "the bottleneck is inconclusive",
 }
 
-_WITHOUT = {"storage": "with the bytes in memory", "accelerator": "with steps that take no time"}
+_WITHOUT = {
+    "storage": "with the bytes in memory",
+    "accelerator": "with steps that take no time",
+    **dict.fromkeys(("reads", "writes", "lookups"), "without them"),
+}
 """How a stage is left out, where it is not simply left out."""
 
 HOLDS = {True: "holds", False: "does not hold", None: "inconclusive whether it holds"}
@@ -219,7 +223,7 @@ def cause(verdict: ServingVerdict | KvVerdict) -> str:
     why, gain = verdict.why, verdict.gains.get(verdict.bottleneck)
     if not why and gain is not None:
         without = _WITHOUT.get(verdict.bottleneck, "without it")
-        why = f"{without} the slow requests are {interval(gain)} as fast"
+        why = f"{without} the slow requests are {factor_text(gain)} as fast"
     return sentence(f"{bottleneck_text(verdict)}{why and ': '}{why}")
 
 

@@ -135,17 +135,27 @@ class Budget:
         return self.left_s >= seconds + keeping_s and limit_s - self.spent_s(part) >= seconds
 
     def window_s(
-        self, usual_s: float, windows: int, *, least: int, fewer: int = 0, useful_s: float = 0.0
+        self,
+        usual_s: float,
+        windows: int,
+        *,
+        least: int,
+        fewer: int = 0,
+        useful_s: float = 0.0,
+        besides_s: float | None = None,
     ) -> float:
         """Seconds for which requests arrive in each of so many windows, so that all of them fit.
 
         At most ``usual_s``, otherwise in tenths of a second, and ``MIN_WINDOW_S`` at least: fewer
         windows fit then. So do ``fewer`` of them, rather than windows shorter than ``useful_s``.
-        Raises UsageError if not even ``least`` of them do.
+        ``besides_s``: what a window was seen to take besides. Raises UsageError if not even
+        ``least`` of them do.
         """
 
         def fitting_s(number: int) -> float:
-            return math.floor(10 * (self.left_s / number - AROUND_S) / (1 + AROUND)) / 10
+            each_s = self.left_s / number
+            usual_s = (each_s - AROUND_S) / (1 + AROUND)
+            return math.floor(10 * (usual_s if besides_s is None else each_s - besides_s)) / 10
 
         if not self.fitted("duration"):
             return usual_s

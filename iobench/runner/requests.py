@@ -8,7 +8,7 @@ what was measured until then is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -85,18 +85,27 @@ class RequestsPlan:
         trace = self.arrivals.trace
         return trace.together if trace is not None else None
 
-    def fitted(self, budget: Budget, *, found: float | None = None) -> Self:
+    def fitted(
+        self,
+        budget: Budget,
+        *,
+        found: float | None = None,
+        made: int = 0,
+        besides_s: float | None = None,
+    ) -> Self:
         """The plan with windows of which all fit into the budget. Raises UsageError.
 
-        ``found``: the rate that a search has found, whose windows are behind us.
+        ``found``: the rate of the repetitions, once a window has been measured, ``made``: so many
+        of theirs, and ``besides_s``: what the last of them took besides its requests.
         """
         rate, usual_s, kinds = found or self.rate, self.usual_s or self.seconds, len(self.kinds)
         seconds = budget.window_s(
             usual_s,
-            kinds * self.repetitions + (SEARCHED if rate is None else 0),
+            max(1, kinds * self.repetitions + (SEARCHED if rate is None else 0) - made),
             least=0 if found else kinds,
-            fewer=2 * min(ROUNDS, self.repetitions) if rate else 0,
+            fewer=max(0, 2 * min(ROUNDS, self.repetitions) - made) if rate else 0,
             useful_s=ENOUGH / rate if rate else 0.0,
+            besides_s=besides_s,
         )
         scenario = self.scenario.model_copy(update={"duration": seconds})
         return replace(self, scenario=scenario, usual_s=usual_s)
@@ -159,6 +168,7 @@ class RequestsRun(Generic[R]):
         self.budget, self.break_lock = options.budget, options.break_lock
         self.agent = HostAgent(storage)
         self.windows: list[RequestColumns] = []
+        self.besides_s: float | None = None  # what the last whole window took besides its requests
         self.rate = plan.rate
         self.doc = new_record(
             kind,
@@ -207,24 +217,33 @@ class RequestsRun(Generic[R]):
     def repeat(self, rate: float) -> None:
         """Measure all repetitions, or as many as the budget allows, but at least one.
 
-        ``ROUNDS`` repetitions come before the windows without one stage each. The first window of a
-        place may take longer than the others, so a stage for which there seemed to be no time is
-        left out after them, at the same requests, as often as the time allows, but at least twice.
-        Further repetitions come after that.
+        ``ROUNDS`` repetitions come before the windows without one stage each. Where a window takes
+        more besides its requests than was planned, those of the rounds after it are shorter. The
+        first window of a place may take longer than the others, so a stage for which there seemed
+        to be no time is left out after them, at the same requests, as often as the time allows, but
+        at least twice. Further repetitions come after that.
         """
         total, kinds = self.plan.repetitions, [*self.plan.kinds]
-        rounds = min(ROUNDS, total)
+        rounds, plans, made = min(ROUNDS, total), {0: self.plan}, 0
 
-        def measure(kind: str, turn: int) -> None:
+        def measure(kind: str, turn: int, of: int = total) -> None:
+            nonlocal made
             what = self.whole if kind == "repetition" else kind.replace("-", " ")
-            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {total}")
-            self.window(kind, rate, self.seed(turn))
-            done = kinds.index(kind) + 1
-            while turn == 0 and len(kinds) > done and not fits(rounds * len(kinds) - done):
+            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {of}")
+            if turn not in plans:
+                plans[turn] = shortened()
+            self.plan = plans[turn]
+            self._measured(kind, rate, self.seed(turn))
+            made += 1
+            while made < len(kinds) and not fits(rounds * len(kinds) - made):
                 kinds.pop()
 
+        def shortened() -> RequestsPlan:
+            first = replace(plans[0], usual_s=plans[0].seconds)
+            return first.fitted(self.budget, found=rate, made=made, besides_s=self.besides_s)
+
         def fits(windows: int) -> bool:
-            return self.budget.fits(windows * (self.budget.mean_s(PART) or 0.0))
+            return self.budget.fits(windows * (shortened().seconds + (self.besides_s or 0.0)))
 
         def left() -> list[str]:
             return [kind for kind in self.plan.kinds if kind not in kinds]
@@ -234,7 +253,7 @@ class RequestsRun(Generic[R]):
             return turn >= wanted or (turn > 0 and not fits(len(active)))
 
         take_turns(self.plan.kinds, measure, stop, is_active=lambda kind: kind in kinds)
-        self._late(left(), rate, rounds)
+        self._late(left(), rounds, lambda kind, turn: measure(kind, turn, rounds))
         if left():
             take_turns(
                 kinds,
@@ -242,16 +261,18 @@ class RequestsRun(Generic[R]):
                 lambda number, active: rounds + number >= total or not fits(len(active)),
             )
 
-    def _late(self, kinds: list[str], rate: float, rounds: int) -> None:
+    def _measured(self, kind: str, rate: float, seed: int) -> RequestWindow:
+        """A window, after which it is known what one takes besides its requests."""
+        window = self.window(kind, rate, seed)
+        if kind in ("repetition", "find-max"):
+            self.besides_s = max(0.0, self.budget.last_s(PART) - window.seconds)
+        return window
+
+    def _late(self, kinds: list[str], rounds: int, measure: Callable[[str, int], None]) -> None:
         """Windows of these kinds after the repetitions: as many rounds as the time allows."""
 
         def fits(windows: int) -> bool:
             return self.budget.fits(windows * self.budget.last_s(PART))
-
-        def measure(kind: str, turn: int) -> None:
-            what = kind.replace("-", " ")
-            self.observer.phase(f"{format_count(rate)} requests/s {what}, {turn + 1} of {rounds}")
-            self.window(kind, rate, self.seed(turn))
 
         def stop(turn: int, active: Sequence[str]) -> bool:
             return turn >= rounds or (turn >= LEAST_LATE and not fits(len(active)))
@@ -277,7 +298,7 @@ class RequestsRun(Generic[R]):
                 break
             self.observer.phase(f"trying {format_count(rate)} requests/s")
             seed = seed_of(self.plan.seed, "find-max", len(job.of("find-max")))
-            window = self.window("find-max", rate, seed)
+            window = self._measured("find-max", rate, seed)
             held = bool(window.holds) and window.steady is not False
             why = "" if held else window_client_bound([window], job.limit_s)
             late = late + 1 if why else 0
@@ -290,7 +311,8 @@ class RequestsRun(Generic[R]):
         job.found = search.found()
         self.rate = job.rate = job.found.low
         if self.rate is not None:
-            self.plan = self.plan.fitted(self.budget, found=self.rate)
+            self.plan = self.plan.fitted(self.budget, found=self.rate, besides_s=self.besides_s)
+            job.scenario = self.plan.scenario
 
 
 FIRST_RATE = 32.0

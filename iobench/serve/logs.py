@@ -299,13 +299,16 @@ class Log:
         """Records of answers that are not on the storage, and the committed ones among them.
 
         Records that no writer has written, and those in pages that are dirty: not committed yet, or
-        committed by a sync that does not write. None: that can't be seen here.
+        committed by a sync that does not write. What is committed to another machine is there.
+        None: that can't be seen here.
         """
-        if local_root(innermost(self.storage)) is None:
-            return None
         with self.counting:
             held, waiting = self.held, max(0, self._answers - self.committed - self.held)
             safe = sum(each.safe_bytes for each in self._writers)
+        if not self.storage.traits.page_cache:
+            return 0 if self.spec.waits else waiting + held, 0
+        if local_root(innermost(self.storage)) is None:
+            return None
         paths = [path for each in self._writers if (path := each.path()) is not None]
         try:
             dirty = unwritten_bytes(paths)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -392,22 +394,58 @@ def _windows_in(
     seconds: float, takes: list[float], *, repetitions: int = 3, kinds: list[str] = KINDS
 ) -> dict[str, int]:
     """How many windows of each kind fit, the first ones of which take so long."""
-    budget = Budget(seconds=seconds)
-    taken: list[str] = []
+    number = count()
+    budget = Budget(seconds=seconds, given=frozenset({"duration"}))
+    return Counter(
+        kind
+        for kind, _ in _repeated(
+            budget, kinds, repetitions, 1.0, lambda _: takes[min(next(number), len(takes) - 1)]
+        )
+    )
 
-    def window(kind: str, rate: float, seed: int) -> None:
-        took = takes[min(len(taken), len(takes) - 1)]
-        taken.append(kind)
+
+def _repeated(
+    budget: Budget,
+    kinds: Sequence[str],
+    repetitions: int,
+    usual_s: float,
+    takes: Callable[[float], float],
+) -> list[tuple[str, float]]:
+    """The kinds of the windows, and for how long requests arrive in each.
+
+    ``takes``: how long a window takes, by its requests.
+    """
+    made: list[tuple[str, float]] = []
+    scenario = load_scenario("resnet50-server").model_copy(update={"duration": usual_s})
+    planned = type("Planned", (RequestsPlan,), {"kinds": kinds})
+    arrivals = Arrivals(scenario.arrivals)
+    plan = planned(scenario=scenario, arrivals=arrivals, rate=1.0, repetitions=repetitions, seed=1)
+
+    def window(kind: str, rate: float, seed: int) -> Any:
+        took = takes(run.plan.seconds)
+        made.append((kind, run.plan.seconds))
         budget.took(PART, took)
         budget.began_s -= took
+        return SimpleNamespace(seconds=run.plan.seconds)
 
-    plan = SimpleNamespace(repetitions=repetitions, kinds=kinds)
     run: Any = SimpleNamespace(
-        plan=plan, budget=budget, observer=Observer(), window=window, seed=int, whole=""
-    )
-    run._late = partial(RequestsRun._late, run)
+        plan=plan.fitted(budget), budget=budget, observer=Observer(), window=window, seed=int,
+        whole="", besides_s=None,
+    )  # fmt: skip
+    run._late, run._measured = partial(RequestsRun._late, run), partial(RequestsRun._measured, run)
     RequestsRun.repeat(run, 1.0)
-    return Counter(taken)
+    return made
+
+
+@pytest.mark.parametrize("besides_s", [4.0, 8.0, 9.0])
+def test_later_windows_are_shorter_where_one_takes_more_than_was_planned(besides_s: float) -> None:
+    """A window takes these seconds besides its requests, which are few; 90 s are six windows."""
+    budget = Budget(seconds=90.0)
+    made = _repeated(budget, KINDS, 3, 30.0, lambda seconds: seconds + besides_s)
+    assert Counter(kind for kind, _ in made) == {"repetition": 3, "reads": 3}
+    assert budget.ends_in_time(0.0)
+    lengths = {kind: sorted(s for each, s in made if each == kind) for kind in KINDS[:2]}
+    assert lengths["repetition"] == lengths["reads"]
 
 
 def test_a_search_leaves_time_for_the_repetitions_at_the_rate_that_it_found() -> None:
@@ -419,19 +457,21 @@ def test_a_search_leaves_time_for_the_repetitions_at_the_rate_that_it_found() ->
         seen.append(rate)
         budget.took(PART, 4.0)
         budget.began_s -= 4.0
-        return SimpleNamespace(holds=True, steady=True)
+        return SimpleNamespace(holds=True, steady=True, seconds=3.0)
 
     plan: Any = SimpleNamespace(repetitions=5, kinds=["repetition", "storage"], seed=1)
-    plan.fitted = lambda budget, *, found: plan
+    plan.fitted = lambda budget, **about: SimpleNamespace(scenario=about)
     job = SimpleNamespace(found=None, rate=None, limit_s=1.0, of=lambda kind: seen)
     rates = partial(RateSearch, least=1.0, most=1e6, first=1.0)
     run: Any = SimpleNamespace(
         plan=plan, budget=budget, observer=Observer(), window=window, rates=rates,
         doc=SimpleNamespace(job=job),
     )  # fmt: skip
+    run._measured = partial(RequestsRun._measured, run)
     RequestsRun._search(run)
     assert job.found.low is not None
     assert budget.fits(6 * 4.0)
+    assert job.scenario == {"found": job.found.low, "besides_s": 1.0}  # as it was repeated
 
 
 @pytest.mark.parametrize(("name", "place"), EACH)

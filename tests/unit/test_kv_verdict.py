@@ -65,6 +65,27 @@ def test_what_varies_from_one_side_to_the_other_is_inconclusive() -> None:
     assert verdict.worth is None
 
 
+def test_a_load_has_no_more_than_the_storage_delivers_and_some() -> None:
+    """40, 80 and 99 % of what plain reads get."""
+    trials = [
+        build_kv_trial(seed=seed).model_copy(
+            update={
+                "load_bytes_per_s": share * 1e8,
+                "fetch_bytes_per_s": share * 1e8,
+                "read_bytes_per_s": 2e7,
+                "plain_bytes_per_s": 1e8,
+            }
+        )
+        for seed, share in enumerate((0.4, 0.8, 0.99))
+    ]
+    verdict = build_kv(trials).job.verdict
+    assert verdict is not None
+    assert verdict.load_bytes_per_s is not None
+    assert verdict.load_bytes_per_s.low is not None
+    assert 1e7 < verdict.load_bytes_per_s.low < 4e7
+    assert verdict.load_bytes_per_s.high == 1e8
+
+
 def test_nothing_loaded_tells_nothing() -> None:
     doc = build_kv(chunks=0)
     assert doc.job.verdict is not None

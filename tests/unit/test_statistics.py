@@ -126,6 +126,15 @@ def test_the_interval_of_a_ratio_is_students() -> None:
     assert found.high == pytest.approx(np.exp(0.2 + half))
 
 
+def test_ratios_that_are_large_do_not_say_less_because_they_differ() -> None:
+    """Of ten requests each, the slowest one is 10, 110 and 13 times as slow."""
+    pairs = [(10.0, 1.0), (110.0, 1.0), (13.5, 1.0)]
+    assert ratio_estimate(pairs).low < 1
+    assert ratio_estimate(pairs, ample=10.0).low == pytest.approx(10)
+    some = [(1.5, 1.0), (1.7, 1.0), (1.3, 1.0)]
+    assert ratio_estimate(some, ample=10.0) == ratio_estimate(some)
+
+
 def test_a_single_pair_has_no_interval_and_none_has_no_ratio() -> None:
     found = ratio_estimate([(3.0, 2.0), (0.0, 2.0), (3.0, 0.0)])
     assert (found.value, found.low, found.high, found.n) == (1.5, None, None, 1)
