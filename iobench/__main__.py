@@ -1,7 +1,17 @@
-"""``python -m iobench`` runs the command ``iobench``."""
+"""The command ``iobench``, also as ``python -m iobench``."""
 
 import sys
 
-from .cli.main import main
 
-sys.exit(main())
+def main() -> int:
+    """Import the command line and run it. Ctrl-C ends the import in one line, too."""
+    try:
+        from .cli.main import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("iobench: interrupted\n")
+        return 130
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,7 @@ needs.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,12 @@ def test_what_reads_results_needs_neither_torch_nor_storage(tmp_path: Path) -> N
     reading = ("iobench.load.", "iobench.storage.", "iobench.runner.")
     assert not {name for name in seen[0] if name.startswith(reading)}
     assert seen[-1] & {"torch", "pandas"} == set()
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cyclopts.py").write_text("raise KeyboardInterrupt")
+    words = [sys.executable, "-m", "iobench", "list"]
+    ended = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    assert (ended.returncode, ended.stderr) == (130, "iobench: interrupted\n")

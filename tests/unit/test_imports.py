@@ -87,7 +87,7 @@ FOREIGN_MODULES = {("iobench.runner.hosts.meeting", "torch")}
 store.
 """
 
-PRINTERS = {"cli", "report"}
+PRINTERS = {"cli", "report", "__main__"}
 
 
 @pytest.fixture(autouse=True)
