@@ -102,6 +102,9 @@ scale: $(STAMP)  ## compute the tables of docs/scale.md from published measureme
 gallery: setup  ## measure small runs of each kind, and keep their pages in results/reference (ten minutes)
 	$(BIN)/python -m tools.gallery
 
+settings: $(STAMP)  ## write docs/settings.md from the models of the settings (seconds)
+	$(BIN)/python -m tools.settings
+
 docs: $(STAMP)  ## the pages as a site in build/site, with every link checked (seconds)
 	$(BIN)/python -m tools.site
 

@@ -55,18 +55,21 @@ ShareText = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_a_
 class CheckpointSpec(Strict):
     """What to save, how, where to, and how often.
 
-    ``scale`` is the share of the model's bytes that is really written (``1/64``). ``weights_only``:
-    the parameters alone, without the optimizer's state. ``changed`` is the share of the state's
-    bytes that changes: below 1, the whole state is saved once, and each later save has only the
-    tensors that change, as a training of adapters saves (PEFT), or an incremental checkpoint
-    (Eisenman et al., "Check-N-Run", NSDI 2022). ``keep`` is the number of complete checkpoints
-    that stay in the target during the study, beside the one with the whole state. ``steps``
-    training steps of ``step_time`` seconds run between two saves; an asynchronous writer overlaps
-    them. ``host_share`` is the part of a step in which the host computes, for example to launch
-    kernels. ``verify``: compare restored tensors bit for bit, outside of the measured time.
-    ``concurrency`` (requests in flight) and ``block_size`` (bytes per request) are for writers that
-    have these options, such as ``stream``; it restores by as many threads as are faster, if they
-    are not set.
+    ``model``: what is saved (``iobench list models``), by ``writer`` (``iobench list writers``),
+    from so many ``ranks``. ``count`` saves are followed by as many ``restores`` (None). ``fsync``:
+    a save ends when its bytes are durable. ``parallelism``: numbers of ``tensor``, ``pipeline``,
+    ``data`` and ``zero`` ranks; empty: the model's own. ``scale`` is the share of the model's bytes
+    that is really written (``1/64``). ``weights_only``: the parameters alone, without the
+    optimizer's state. ``changed`` is the share of the state's bytes that changes: below 1, the
+    whole state is saved once, and each later save has only the tensors that change, as a training
+    of adapters saves (PEFT), or an incremental checkpoint (Eisenman et al., "Check-N-Run", NSDI
+    2022). ``keep`` is the number of complete checkpoints that stay in the target during the study,
+    beside the one with the whole state. ``steps`` training steps of ``step_time`` seconds run
+    between two saves; an asynchronous writer overlaps them. ``host_share`` is the part of a step in
+    which the host computes, for example to launch kernels. ``verify``: compare restored tensors bit
+    for bit, outside of the measured time. ``seed``: of the tensors. ``concurrency`` (requests in
+    flight) and ``block_size`` (bytes per request) are for writers that have these options, such as
+    ``stream``; it restores by as many threads as are faster, if they are not set.
     """
 
     model: str = Field(min_length=1)

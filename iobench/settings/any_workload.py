@@ -26,11 +26,12 @@ class LoadSpec(Strict):
     """Loads of one model.
 
     ``loaders`` take turns, each with every number of ``replicas``; one of either may be given
-    alone. ``share``: what each rank of a replica reads: ``all``, its ``sliced`` part, or an equal
-    part that it then ``exchange``s. ``state``: of the page cache before a trial.
-    ``engine_start_s``: what an engine needs beside the weights, as the user said; nothing measures
-    it. ``block_size`` (bytes of a read) and ``concurrency`` (reads in flight in each process): None
-    is the loader's own.
+    alone. ``tensor_parallel``: ranks of a replica. ``repetitions``: how many of each. ``device``:
+    where the tensors are to be. ``share``: what each rank of a replica reads: ``all``, its
+    ``sliced`` part, or an equal part that it then ``exchange``s. ``state``: of the page cache
+    before a trial. ``engine_start_s``: what an engine needs beside the weights, as the user said;
+    nothing measures it. ``block_size`` (bytes of a read) and ``concurrency`` (reads in flight in
+    each process): None is the loader's own.
     """
 
     loaders: list[str] = []

@@ -45,10 +45,11 @@ _PARAMETERS = {
 class SampleSize(Strict):
     """Distribution of the bytes of one sample before the codec (the size of its file or record).
 
-    ``normal`` takes mean and stdev in bytes, as the MLPerf Storage rules do. ``lognormal`` takes
-    mean in bytes and sigma, the standard deviation of the logarithm. ``quantiles`` is an empirical
-    distribution, linear between (probability, bytes) points. Sizes outside [min, max] are clipped;
-    min defaults to 1 byte and max to four times the mean.
+    ``distribution``: ``constant`` takes ``mean`` in bytes. ``normal`` takes ``mean`` and ``stdev``
+    in bytes, as the MLPerf Storage rules do. ``lognormal`` takes ``mean`` in bytes and ``sigma``,
+    the standard deviation of the logarithm. ``quantiles`` is an empirical distribution, linear
+    between (probability, bytes) points. Sizes outside [``min``, ``max``] are clipped; ``min``
+    defaults to 1 byte and ``max`` to four times the mean.
     """
 
     distribution: Literal["constant", "normal", "lognormal", "quantiles"] = "constant"
@@ -108,8 +109,12 @@ class SampleSize(Strict):
 class DatasetSpec(Strict):
     """A dataset to generate.
 
-    Format (the container), content (the encoding of one sample) and codec are independent of each
-    other. Two keys are only for formats that store blocks of columns (Parquet): ``block_size`` is
+    ``format`` (the container), ``content`` (the encoding of one sample) and ``codec`` are
+    independent of each other; ``iobench list`` has their names. ``samples``: how many there are, of
+    ``sample_size``. A shard ends at ``shard_size`` bytes or after ``samples_per_shard``; None: 64
+    MiB, where the format has many samples in a shard. ``compress_ratio``: bytes of a sample over
+    those that a codec could make of them; 1: incompressible. ``seed``: of sizes and bytes. Two
+    keys are only for formats that store blocks of columns (Parquet): ``block_size`` is
     the largest size of a block (row group) in bytes of samples, unless a single sample is larger;
     ``columns`` is the number of columns over which each sample's bytes are split. ``labels`` is the
     number of classes, for formats and contents that have labels: sample i is of class i modulo

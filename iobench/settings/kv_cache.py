@@ -22,10 +22,10 @@ MAX_CONTEXT = 131_072
 class KvModel(Strict):
     """The dimensions of a model that decide the size of its KV cache and the work of its prefill.
 
-    ``head_dim``: elements of a head. ``parameters``: those that work on one token (of a mixture of
-    experts, the active ones). ``latent``: elements that a token has in a layer where keys and
-    values are compressed together (multi-head latent attention, MLA); None: keys and values of
-    ``kv_heads``, which all query ``heads`` share.
+    ``layers``: those of the model. ``head_dim``: elements of a head. ``parameters``: those that
+    work on one token (of a mixture of experts, the active ones). ``latent``: elements that a token
+    has in a layer where keys and values are compressed together (multi-head latent attention, MLA);
+    None: keys and values of ``kv_heads``, which all query ``heads`` share.
     """
 
     name: str = "own"
@@ -137,18 +137,21 @@ class KvReader(Strict):
 class KvScenario(Strict):
     """A KV cache in two tiers, memory and storage, and the requests that use it.
 
-    ``layers``: measure with fewer layers than the model has, so that less data is moved; the
-    prefill and the limit are then of so many layers, too. ``dtype``: of the cache.
-    ``tensor_parallel``: ranks of an engine, each of which stores its own heads of a chunk; a
-    compressed cache (MLA) is stored once. ``dram``: bytes of the tier in memory; ``capacity``: of
-    the tier on storage, both for all layers. ``memory``: what is found in memory is only counted,
-    or really lies there and is copied. ``admission``: whether a chunk is written when it is first
-    computed, or when it is used again. ``layout``: each chunk is a file or an object of each rank,
-    or all are extents of one file of a local or mounted file system, whose index is in memory.
-    ``lookups``: whether each chunk that is not in memory is looked for on the storage, or in an
-    index in memory. ``durable``: a chunk is on disk before it counts as written. ``limit``: the
-    longest time to the first token of the share ``quantile`` of the requests. ``duration``: for so
-    long requests arrive in a window.
+    ``kind``: what tells such a file from one of requests for samples. ``model``: a name, or its
+    dimensions. ``chunk_tokens``: tokens of one chunk of the cache, which is read or written whole.
+    ``writers``: chunks that are written at once. ``prefill``, ``arrivals``, ``prompts`` and
+    ``reader`` have keys of their own, and ``storage`` has options of the storage. ``layers``:
+    measure with fewer layers than the model has, so that less data is moved; the prefill and the
+    limit are then of so many layers, too. ``dtype``: of the cache. ``tensor_parallel``: ranks of an
+    engine, each of which stores its own heads of a chunk; a compressed cache (MLA) is stored once.
+    ``dram``: bytes of the tier in memory; ``capacity``: of the tier on storage, both for all
+    layers. ``memory``: what is found in memory is only counted, or really lies there and is copied.
+    ``admission``: whether a chunk is written when it is first computed, or when it is used again.
+    ``layout``: each chunk is a file or an object of each rank, or all are extents of one file of a
+    local or mounted file system, whose index is in memory. ``lookups``: whether each chunk that is
+    not in memory is looked for on the storage, or in an index in memory. ``durable``: a chunk is on
+    disk before it counts as written. ``limit``: the longest time to the first token of the share
+    ``quantile`` of the requests. ``duration``: for so long requests arrive in a window.
     """
 
     kind: Literal["kv-cache"] = "kv-cache"

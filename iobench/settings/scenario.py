@@ -23,10 +23,10 @@ Copilot's traces (a line for each session) and TraceLab's (a line for each call)
 class ArrivalSpec(Strict):
     """When requests arrive, whatever becomes of those before them.
 
-    ``poisson``: independently of one another. ``gamma``: in bursts; ``cv`` is the standard
-    deviation of the gaps over their mean (1 is Poisson, larger is burstier). ``constant``: evenly.
-    ``sessions``: each session has ``turns`` requests on average (geometric); before each of them
-    but the first there is a pause, that of a tool in ``tool_share`` of the cases and that of a
+    ``kind``: ``poisson``: independently of one another. ``gamma``: in bursts; ``cv`` is the
+    standard deviation of the gaps over their mean (1 is Poisson, larger is burstier). ``constant``:
+    evenly. ``sessions``: each session has ``turns`` requests on average (geometric); before each of
+    them but the first there is a pause, that of a tool in ``tool_share`` of the cases and that of a
     person otherwise, exponential with the mean ``tool_pause`` or ``person_pause``. ``trace``: as
     recorded in the file ``path``, of the ``format`` of its writer; with a rate, the time between
     its requests is stretched. ``rate``: requests per second, on average; None: those of the trace,
@@ -146,7 +146,9 @@ class Scenario(Strict):
     ``batch_size``. A batch is begun when it is full, or when its first sample has waited for
     ``batch_delay``; it takes ``step_time``, full or not. ``limit``: the longest latency of the
     share ``quantile`` of the requests. ``log``: of the log, if one is written. ``duration``: for
-    how long requests arrive in a repetition. ``storage`` has options of the data's storage.
+    how long requests arrive in a repetition. ``dataset``: the name of the one that it is meant for.
+    ``cache``: as of a workload. ``arrivals``, ``reader``, ``walk``, ``engine`` and ``log`` have
+    keys of their own. ``storage`` has options of the data's storage.
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")

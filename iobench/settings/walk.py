@@ -46,6 +46,9 @@ class WalkStep(Record):
 class AskedStep(Strict):
     """One step of a walk, as a file has it.
 
+    ``key``: the setting, of which the ``values`` are tried. ``not_measured``: why the step can't be
+    measured any more, in place of both.
+
     A value may be ``cores``, ``cores/N`` (whole part) or ``cores-N``: of those that this process
     may use. One that is below 1 is left out.
     """
@@ -77,7 +80,11 @@ class AskedStep(Strict):
 
 
 class WalkSpec(Strict):
-    """The content of a walk's file. ``set``: settings of the workload that the walk begins with."""
+    """The content of a walk's file.
+
+    ``workload``: what is measured. ``set``: settings of the workload that the walk begins with.
+    ``walk``: its steps, each from the best settings so far.
+    """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""

@@ -119,28 +119,30 @@ def _null_is_a_name(value: object) -> object:
 class AcceleratorSpec(Strict):
     """One accelerator.
 
-    ``step_time`` is its busy time for one batch of the workload's ``batch_size``. Each batch is
-    copied to ``device`` (``cuda``, ``cuda:N``, ``cpu``) before its step. With ``cuda``, the ranks
-    take the host's devices in turn. ``sync``: ``step`` makes all ranks wait for each other after
-    each step, as the all-reduce of data-parallel training does; ``epoch`` only at the end of an
-    epoch; ``none`` never: each rank is a job of its own. ``model_parallel``: accelerators of a
-    group that shares one batch, as tensor and pipeline parallel ones do: only one of them has a
-    loader and counts as an accelerator, and the others are ranks that wait for it at the barrier of
-    each step. ``staged``: batches that are accepted
-    before the accelerator is free, with 1 as by a training loop that copies the next batch on a
-    stream of its own; MLPerf Storage accepts none.
+    ``kind``: ``emulated`` waits for ``step_time``, ``null`` takes batches as fast as they come,
+    ``recorded`` and ``model`` are below (``iobench list accelerators``). ``name``: what reports
+    call it. ``step_time`` is its busy time for one batch of the workload's ``batch_size``. Each
+    batch is copied to ``device`` (``cuda``, ``cuda:N``, ``cpu``) before its step. With ``cuda``,
+    the ranks take the host's devices in turn. ``sync``: ``step`` makes all ranks wait for each
+    other after each step, as the all-reduce of data-parallel training does; ``epoch`` only at the
+    end of an epoch; ``none`` never: each rank is a job of its own. ``model_parallel``: accelerators
+    of a group that shares one batch, as tensor and pipeline parallel ones do: only one of them has
+    a loader and counts as an accelerator, and the others are ranks that wait for it at the barrier
+    of each step. ``staged``: batches that are accepted before the accelerator is free, with 1 as by
+    a training loop that copies the next batch on a stream of its own; MLPerf Storage accepts none.
 
     For kind ``recorded``: ``steps`` is the file of step times that ``iobench train --record`` has
     written, and ``accept_cpu`` replays one of a CPU, too. For kind ``model``: ``model`` is trained
     on the batches, on ``device`` (the CPU if None), with ``optimizer`` and ``learning_rate``.
-    ``precision``: bfloat16 and float16 by autocast. ``threads``: threads of torch in each rank;
-    None: the cores of this process divided among the ranks. ``bind``: each rank and its workers
-    keep to the cores of one NUMA node, or to a share of the cores of their own. ``allocator``: the
-    library that gives memory to all processes. ``gradient_sync``: ``ddp`` averages the gradients of
-    all ranks in each step, as data-parallel training does; with ``none`` each rank trains a model
-    of its own. ``peak_flops``: FLOP/s that the device of one rank can reach at this precision,
-    where iobench does not know it. ``warm_up``: a warm-up whose steps do not settle
-    ends after this time, and at least three steps.
+    ``precision``: bfloat16 and float16 by autocast. ``memory_format``: the order of the pixels and
+    channels of images in memory. ``compile``: by ``torch.compile``. ``threads``: threads of torch
+    in each rank; None: the cores of this process divided among the ranks. ``bind``: each rank and
+    its workers keep to the cores of one NUMA node, or to a share of the cores of their own.
+    ``allocator``: the library that gives memory to all processes. ``gradient_sync``: ``ddp``
+    averages the gradients of all ranks in each step, as data-parallel training does; with ``none``
+    each rank trains a model of its own. ``peak_flops``: FLOP/s that the device of one rank can
+    reach at this precision, where iobench does not know it. ``warm_up``: a warm-up whose steps do
+    not settle ends after this time, and at least three steps.
     """
 
     kind: Annotated[str, BeforeValidator(_null_is_a_name)] = "emulated"
@@ -209,10 +211,11 @@ class ReaderSpec(Strict):
     """How samples are read from storage.
 
     ``access``: ``random`` reads single samples, ``sequential`` reads whole shards in shuffled
-    order, ``auto`` is sequential for datasets with many samples in a shard. ``direct``: use
-    O_DIRECT; ``auto`` means if the storage supports it. ``concurrency``: reads in flight within one
-    worker. ``engine``: ``threads`` issues each from a thread of its own, ``io_uring`` all of them
-    from one thread, with one system call for many (local files only; where the kernel refuses
+    order, ``auto`` is sequential for datasets with many samples in a shard. ``shuffle``: a new
+    random order in each epoch. ``block_size``: bytes of one sequential read at most. ``direct``:
+    use O_DIRECT; ``auto`` means if the storage supports it. ``concurrency``: reads in flight within
+    one worker. ``engine``: ``threads`` issues each from a thread of its own, ``io_uring`` all of
+    them from one thread, with one system call for many (local files only; where the kernel refuses
     io_uring, threads are used), and ``event_loop`` all of them from one thread over connections of
     its own (S3 with the client obstore only; with another client or an HTTP proxy, threads are
     used). ``auto``: a run takes the one that reads faster here, by a trial before it; elsewhere it
@@ -221,16 +224,15 @@ class ReaderSpec(Strict):
     sample was read and decoded (MLPerf's "resize"). ``check``: ``none``, ``format`` (the format's
     own checksums), or ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local
     files through a memory map, as trainings on token files do; it uses the page cache, so it
-    excludes ``direct``; ``auto`` maps what can be mapped, and reads other storage.
-    ``columns``: for formats that store columns (Parquet), read only the first
-    ``columns`` columns of each sample; None reads all. ``read_ahead``: while a worker waits for a
-    batch or prepares it, it issues the requests of its next batches; ``auto`` does so where a batch
-    has fewer requests than ``concurrency``, ``false`` never. Formats that are read by blocks never
-    read ahead. ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most
-    one batch), ``drop`` leaves incomplete batches out. ``prep_time``: seconds by which a worker's
-    preparation of a sample takes longer, the mean; it is slept, so it takes no CPU. ``prep_cv``:
-    its coefficient of variation over the samples, lognormal, the same for a sample in each run;
-    0: all alike.
+    excludes ``direct``; ``auto`` maps what can be mapped, and reads other storage. ``columns``: for
+    formats that store columns (Parquet), read only the first ``columns`` columns of each sample;
+    None reads all. ``read_ahead``: while a worker waits for a batch or prepares it, it issues the
+    requests of its next batches; ``auto`` does so where a batch has fewer requests than
+    ``concurrency``, ``false`` never. Formats that are read by blocks never read ahead. ``tail``:
+    ``keep`` delivers every sample once in an epoch (ranks differ by at most one batch), ``drop``
+    leaves incomplete batches out. ``prep_time``: seconds by which a worker's preparation of a
+    sample takes longer, the mean; it is slept, so it takes no CPU. ``prep_cv``: its coefficient of
+    variation over the samples, lognormal, the same for a sample in each run; 0: all alike.
     """
 
     access: Literal["auto", "random", "sequential"] = "auto"
@@ -274,10 +276,12 @@ class LoaderSpec(Strict):
     and ``in_order`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send
     only a slot number), ``tensor`` (torch's default collate), ``thread`` (no worker processes),
     ``null`` (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest
-    batch. ``in_order``: batches arrive in the order of the epoch, so that one that takes long holds
-    up all that are ready; with false each arrives when it is ready, as with torch's argument of
-    that name, and no batch is read ahead (``reader.read_ahead``), since nobody knows whose it will
-    be.
+    batch. ``persistent_workers``: workers stay from one epoch to the next. ``start_method``: how
+    their processes are started. ``pin_memory``: with ``transport=tensor`` and CUDA, batches are
+    copied to page-locked memory. ``in_order``: batches arrive in the order of the epoch, so that
+    one that takes long holds up all that are ready; with false each arrives when it is ready, as
+    with torch's argument of that name, and no batch is read ahead (``reader.read_ahead``), since
+    nobody knows whose it will be.
 
     ``factory`` is the user's function ``module:function`` for the kind ``user``, which is called
     with ``args`` in each rank and returns its loader. ``samples_per_batch``: samples in each of its
@@ -397,6 +401,14 @@ class LogSpec(Strict):
 
 class Workload(Strict):
     """A training job: dataset, accelerator, batch size, reader, loader, and what it requires.
+
+    ``dataset``: the name of the one that it is meant for. ``batch_size``: samples of one step of
+    one accelerator. ``epochs``: passes over the data in a repetition. ``max_steps``: the most steps
+    of each accelerator in a repetition; None: all. ``cache``: ``cold`` empties the page cache
+    before each epoch, ``warm`` fills it before the first one, and ``any`` leaves it alone.
+    ``required_accelerator_utilization``: the share of the time for which the accelerators must be
+    busy, or else they starve. ``accelerator``, ``reader``, ``loader``, ``local_cache`` and
+    ``evaluation`` have keys of their own.
 
     ``log``: of the log that inference offline writes, a record of each sample; none without
     ``log.to``. ``storage`` has options of the data's storage (``client``, ``endpoint`` and others),

@@ -13,9 +13,13 @@ from cyclopts import CycloptsError
 
 from iobench.base import errors
 from iobench.base.errors import UsageError
-from iobench.cli.main import VERBS, parse
+from iobench.cli.main import VERBS, parse, program
+from iobench.storage.nfs.storage import NfsStorage
+from iobench.storage.s3.storage import S3Storage
+from iobench.storage.simulated.faulty import FaultyStorage
+from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.processes import completed
-from tools import site
+from tools import settings, site
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -53,6 +57,29 @@ def test_every_verb_has_a_page_that_begins_with_commands_of_it() -> None:
         assert page.read_text("utf-8").startswith(f"# {verb}: ")
         assert verb in {words[0] for words in commands(page)}
         assert f"(docs/commands/{page.name})" in README.read_text("utf-8")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_flag_is_told_on_the_page_of_its_verb_or_on_one_for_all(verb: str) -> None:
+    pages = [README, *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/for").glob("*.md")]
+    pages += [ROOT / f"docs/commands/{name}.md" for name in ("run", verb)]
+    told = set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", "\n".join(map(Path.read_text, pages))))
+    app = program()
+    flags = app[verb].assemble_argument_collection(
+        default_parameter=app.default_parameter, parse_docstring=True
+    )
+    named = [flag for flag in flags if flag.parse and flag.index is None]
+    assert [flag.name for flag in named if not told & {*flag.names}] == []
+
+
+def test_every_setting_and_option_is_told() -> None:
+    assert settings.PAGE.read_text("utf-8") == settings.page(), "make settings writes it"
+    for model in (model for models in settings.GROUPS.values() for model in models.values()):
+        named = set(re.findall(r"\w+", " ".join(re.findall(r"``(.*?)``", model.__doc__ or ""))))
+        assert {key for key, *_ in settings.keys(model)} - named == set(), model
+    page = (ROOT / "docs/storage.md").read_text("utf-8")
+    for storage in (S3Storage, NfsStorage, ThrottledStorage, FaultyStorage):
+        assert {name for name in storage.OPTIONS if not re.search(rf"\b{name}\b", page)} == set()
 
 
 def test_the_readme_is_short_and_its_answer_is_what_is_printed(
