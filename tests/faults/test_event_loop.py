@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +223,21 @@ def test_an_answer_that_breaks_off_on_a_kept_connection_is_a_retry(
         assert read(reading, "x", 1, 4) == b"abcd"
         reading.reader._receive = resets_once
         assert read(reading, "x", 1, 4) == b"abcd"
+    assert reading.storage.retried() == Retries(1, 0)
+
+
+def test_a_reset_before_the_first_byte_on_a_kept_connection_is_a_retry(
+    engine: Callable[..., Any],
+) -> None:
+    def script(asked: object) -> Iterable[bytes]:
+        good = answer(206, b"abcd", "Content-Range: bytes 1-4/9")
+        return [b""] if len(server.asked) == 2 else [good]
+
+    with ScriptedServer(script) as server:
+        endpoint = f"http://127.0.0.1:{server.port}"
+        reading = engine(OwnConnections, "s3://bucket/p", endpoint=endpoint, concurrency=1)
+        assert read(reading, "x", 1, 4) + read(reading, "x", 1, 4) == b"abcdabcd"
+    assert len(server.asked) == 3
     assert reading.storage.retried() == Retries(1, 0)
 
 

@@ -12,6 +12,7 @@ it is asked whether it is still allowed, and then the bytes are sent.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
@@ -71,6 +72,7 @@ class OwnConnection:
         self._storage = storage
         self._wire: S3Wire | None = None
         self._socket: socket.socket | None = None
+        self._ended = select.poll()
         self._head = bytearray(_HEAD)
         self._refused = bool(storage.not_wired())
 
@@ -99,32 +101,26 @@ class OwnConnection:
             request = self._wire.get(key, offset, len(buffer))
         except Exception:  # without credentials, for example: the storage says so
             raise _LeftError from None
-        while True:
-            again = self._socket is not None
-            try:
-                made = self._connected(self._wire)
-                made.sendall(request)
-                data = self._receive_head(made)
-                if data or not again:
-                    again = False  # it has answered: what breaks now has failed
-                    return self._receive(made, data, offset, buffer)
-            except (Failure, _LeftError):
-                self.close()
-                raise
-            except ssl.SSLCertVerificationError:
-                self._refused = True
-                raise _LeftError from None
-            except (BlockingIOError, TimeoutError, ssl.SSLWantReadError):
-                self.close()
-                raise Failure(Kind.TIMEOUT) from None
-            except OSError:
-                if not again:
-                    self.close()
-                    raise Failure(Kind.LOST) from None
-            # The server had closed the connection since the last answer, and has seen no request.
+        try:
+            made = self._connected(self._wire)
+            made.sendall(request)
+            return self._receive(made, self._receive_head(made), offset, buffer)
+        except (Failure, _LeftError):
             self.close()
+            raise
+        except ssl.SSLCertVerificationError:
+            self._refused = True
+            raise _LeftError from None
+        except (BlockingIOError, TimeoutError, ssl.SSLWantReadError):
+            self.close()
+            raise Failure(Kind.TIMEOUT) from None
+        except OSError:
+            self.close()
+            raise Failure(Kind.LOST) from None
 
     def _connected(self, wire: S3Wire) -> socket.socket:
+        if self._socket is not None and self._ended.poll(0):
+            self.close()  # by the server since the last answer: it has seen no request
         if self._socket is None:
             made = wire.connect()
             # With a time-out of Python's own, each call would be two.
@@ -132,7 +128,8 @@ class OwnConnection:
             made.setblocking(True)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 made.setsockopt(socket.SOL_SOCKET, option, limit)
-            self._socket = made
+            self._socket, self._ended = made, select.poll()
+            self._ended.register(made, select.POLLRDHUP)
         return self._socket
 
     def _receive_head(self, made: socket.socket) -> bytes:
