@@ -196,7 +196,7 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     )
     worth, whole = over(factor), doc.job.scenario.share == 1
     beyond = _beyond(doc) if worth else ""
-    if whole and worth is not True and over(sooner):
+    if factor is not None and whole and worth is not True and over(sooner):
         worth = True
     elif beyond:
         worth = None

@@ -305,7 +305,7 @@ def repetitions(doc: RequestsRecord) -> RuleOutcome | None:
     if number >= MIN_REPETITIONS or not number:
         return None
     return RuleOutcome(
-        f"{counted(number, 'repetition')} tell little of how much the figures vary",
+        f"how much the figures vary is little known from {counted(number, 'repetition')}",
         f"run with --repeat {MIN_REPETITIONS}",
     )
 

@@ -57,10 +57,8 @@ def sections(doc: KvCacheRecord) -> list[Section]:
     return whole_report(doc, _first(doc), evidence, _about(job), data)
 
 
-def _estimate(found: Estimate | None, show: Format = format_rate) -> str:
-    if found is None:
-        return "not measured"
-    return f"{show(found.value)} {interval_of(found, show)}".strip()
+def _value(found: Estimate | None, show: Format) -> str:
+    return "not measured" if found is None else show(found.value)
 
 
 def _first(doc: KvCacheRecord) -> FirstScreen:
@@ -73,16 +71,20 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
 
 
 def _gauges(job: KvCacheRun, verdict: KvVerdict) -> Iterator[KeyFigure]:
-    plain, at = verdict.of_plain, _estimate(verdict.break_even_bytes_per_s)
-    even = f"{_SIDES[over(verdict.factor)]} the break-even of {at}"
-    if verdict.load_bytes_per_s is None:
-        even = f"(break-even: {at})"
+    plain, rate = verdict.of_plain, verdict.load_bytes_per_s
+    of = verdict.break_even_bytes_per_s
+    at = f"{_value(of, format_rate)} {interval_of(of, format_rate) if of else ''}".strip()
+    even = f"(break-even: {at})"
+    if rate is not None:
+        even = f"{interval_of(rate, format_rate)}, {_SIDES[over(verdict.factor)]} the break-even"
+        even = f"{even} of {at}".removeprefix(", ")
     if plain is not None:
         even += f"; its reads get {format_percent(plain.value)} of what plain reads do"
-    yield KeyFigure("bandwidth of a load", _estimate(verdict.load_bytes_per_s), even)
+    yield KeyFigure("bandwidth of a load", _value(rate, format_rate), even)
     yield _ttft(job, verdict)
-    freed = _estimate(verdict.freed, format_count)
-    yield KeyFigure("accelerators freed", freed, _needed(job) + _dollars(job, verdict))
+    freed = f"{interval_of(verdict.freed, format_count)} " if verdict.freed else ""
+    note = f"{freed}{_needed(job)}{_dollars(job, verdict)}".strip()
+    yield KeyFigure("accelerators freed", _value(verdict.freed, format_count), note)
     yield largest_rate(job)
 
 

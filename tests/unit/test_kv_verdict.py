@@ -93,6 +93,16 @@ def test_nothing_loaded_tells_nothing() -> None:
     assert broken(doc)["kv.nothing-loaded"] == "warning"
 
 
+def test_nothing_loaded_is_not_worth_it_where_the_first_token_comes_sooner() -> None:
+    trials = [
+        one.model_copy(update={"recomputed_quantile_s": 2 * (one.quantile_s or 0.0)})
+        for one in (build_kv_trial(chunks=0, seed=seed) for seed in range(3))
+    ]
+    verdict = build_kv(trials).job.verdict
+    assert verdict is not None
+    assert (verdict.worth, verdict.ttft and verdict.ttft.value) == (None, pytest.approx(2))
+
+
 @pytest.mark.parametrize(
     ("own_s", "chunk_s", "tokens"),
     [
