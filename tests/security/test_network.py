@@ -19,17 +19,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch.distributed import PrefixStore, TCPStore
 
 from iobench import __version__
 from iobench.base.errors import UsageError
 from iobench.runner.hosts import meeting
 from iobench.runner.hosts.launch import Launch
-from iobench.runner.hosts.meeting import Joined, Store, meet
+from iobench.runner.hosts.meeting import Joined, meet
 from iobench.runner.hosts.wire import Wires
 from tests.hosts import as_host
 from tests.pairs import one_of
@@ -45,11 +47,14 @@ def launches(hosts: int = 2) -> list[Launch]:
     ]
 
 
+def store_of(launch: Launch) -> Any:
+    limit = timedelta(seconds=30)
+    return PrefixStore("iobench/", TCPStore(launch.address, launch.port, timeout=limit))
+
+
 def said_by_controller(launch: Launch) -> tuple[int, bytes]:
     """The port and the secret of host 0, which anyone who reaches the store can read."""
-    store = Store(launch, timeout_s=30)
-    (text,) = store.get(["host/0"], 30) or [""]
-    said = json.loads(text)
+    said = json.loads(store_of(launch).get("host/0"))
     return said["port"], said["token"].encode()
 
 
@@ -109,8 +114,7 @@ def test_hosts_that_were_started_wrongly_are_told() -> None:
         right = [
             threads.submit(meet, each, accelerators=1, within_s=60) for each in (first, second)
         ]
-        store = Store(first, timeout_s=30)
-        assert store.get(["host/0", "host/1"], 30)
+        store_of(first).wait(["host/0", "host/1"])
         with pytest.raises(UsageError, match="host 1 has joined already"):
             meet(second, accelerators=1, within_s=60)
         with pytest.raises(UsageError, match=counts):
@@ -215,24 +219,12 @@ SAID = {
 }
 
 
-def test_a_store_leaves_no_descriptor_open() -> None:
-    """A connection to it looks for its own socket among all that are open."""
-    (first, _) = launches()
-    server = Store(first, serve=True)
-    before = descriptors()
-    store = Store(first)
-    assert store.has("a") is False
-    assert len(descriptors() - before) <= 2  # its own, and that of the store
-    del server, store
-
-
 @pytest.mark.parametrize("said", one_of(3, SAID.values()), ids=list(SAID))
 def test_what_is_wrong_in_the_store_is_one_line(said: bytes) -> None:
     first, second = launches()
     with ThreadPoolExecutor() as threads:
         controller = threads.submit(meet, first, accelerators=1, within_s=60)
-        store = Store(second, timeout_s=30)
-        store._store.set("iobench//host/1", said)  # type: ignore[arg-type]
+        store_of(second).set("host/1", said)
         with pytest.raises(UsageError) as told:
             controller.result(timeout=60)
     assert "host 1" in str(told.value)
@@ -271,7 +263,7 @@ def test_a_host_that_sends_a_pickle_ends_the_job_by_one_line(
     words = ("run", "demo", "--data", data, "--results", tmp_path / "r", "--join-within", "60s")
     command = Command(words, tmp_path / "h0", as_host(0, 2, first.port))
     port, token = said_by_controller(second)
-    Store(second, timeout_s=30).claim("host/1", json.dumps(WHO))
+    store_of(second).set("host/1", json.dumps(WHO))
     with socket.create_connection(("127.0.0.1", port)) as connected:
         connected.sendall(token + (1).to_bytes(4, "big"))
         connected.sendall(framed(pickle.dumps(evil)))

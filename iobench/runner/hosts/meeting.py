@@ -14,12 +14,11 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TypeVar
@@ -28,12 +27,12 @@ import psutil
 
 from ... import __version__
 from ...base.cgroup import read_text
-from ...base.errors import HostLostError, UsageError, WorkerError
+from ...base.errors import HostLostError, UsageError
 from ...base.processes import interrupted_with_parent
 from ...base.units import counted, format_duration
 from ...record.typed import Count, Name, Port, of_text, to_text
 from .launch import ADDRESS, Launch
-from .wire import Wire, Wires, watch_silence
+from .wire import Wire, Wires
 
 T = TypeVar("T")
 
@@ -86,7 +85,6 @@ class Meeting:
     """
 
     launch: Launch
-    store: Store
     hosts: Sequence[Joined]
     wires: Wires
     peers: Sequence[Wire]
@@ -120,10 +118,9 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
     listener = listen() if controls else None
     wires = Wires(leads=controls)
     try:
-        store = Store(launch, serve=controls and not launch.shared, timeout_s=within_s)
         me = Joined(
             index=launch.index,
-            name=_name(),
+            name=socket.gethostname()[:255] or "unnamed",
             machine=(read_text(Path("/proc/sys/kernel/random/boot_id")) or "").strip(),
             version=__version__,
             accelerators=accelerators,
@@ -131,7 +128,7 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
             port=listener.getsockname()[1] if listener else 0,
             token=secrets.token_hex(_TOKEN_BYTES),
         )
-        hosts = _joined(store, launch, me, deadline, within_s)
+        store, hosts = _joined(launch, me, within_s)
         check_hosts(hosts)
         if listener is not None:
             peers = _accept(listener, wires, hosts, deadline, within_s)
@@ -143,7 +140,8 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
     finally:
         if listener is not None:
             listener.close()
-    return Meeting(launch=launch, store=store, hosts=hosts, wires=wires, peers=peers)
+    del store  # now that nobody needs it any more
+    return Meeting(launch=launch, hosts=hosts, wires=wires, peers=peers)
 
 
 def check_hosts(hosts: Sequence[Joined]) -> None:
@@ -163,49 +161,94 @@ def check_hosts(hosts: Sequence[Joined]) -> None:
             )
 
 
-def _joined(
-    store: Store, launch: Launch, me: Joined, deadline: float, within_s: float
-) -> list[Joined]:
-    said = to_text(me, Joined).decode()
-    if not store.claim(f"host/{me.index}", said):
-        (other,) = store.get([f"host/{me.index}"], 1.0) or [""]
-        name = _parsed(other, me.index).name if other else "another process"
-        raise UsageError(
-            f"host {me.index} has joined already, from {name}",
-            remedy="start one process on each host, with a number of its own",
+def _joined(launch: Launch, me: Joined, within_s: float) -> tuple[object, list[Joined]]:
+    """Say in the store who this host is; return the store, and all hosts once they have joined.
+
+    Where this host runs the store, it lasts as long as somebody holds it. Raises UsageError.
+    """
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+    from torch.distributed import DistStoreError
+
+    deadline = time.monotonic() + within_s
+
+    def left() -> timedelta:
+        return timedelta(seconds=max(0.1, deadline - time.monotonic()))  # none is no limit
+
+    def join() -> tuple[object, list[Joined]]:
+        served = TCPStore(
+            launch.address,
+            launch.port,
+            is_master=launch.index == 0 and not launch.shared,
+            timeout=left(),
+            wait_for_workers=False,
         )
-    if controller := store.get(["host/0"], deadline - time.monotonic()):
-        check_hosts([_parsed(controller[0], 0), me])  # without waiting for those that still lack
-    keys = [f"host/{index}" for index in range(launch.hosts)]
-    found = store.get(keys, deadline - time.monotonic())
-    if found is None:
-        missing = [str(index) for index, key in enumerate(keys) if not store.has(key)]
-        shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
+        store = PrefixStore(f"iobench/{launch.attempt}", served)
+        keys = [f"host/{index}" for index in range(launch.hosts)]
+        said = to_text(me, Joined)
+        if (known := store.compare_set(keys[me.index], "", said.decode())) != said:
+            raise UsageError(
+                f"host {me.index} has joined already, from {_parsed(known, me.index).name}",
+                remedy="start one process on each host, with a number of its own",
+            )
+        try:
+            store.wait(keys[:1], left())
+            check_hosts([_parsed(store.get(keys[0]), 0), me])  # whoever else is still missing
+            store.wait(keys, left())
+        except DistStoreError:
+            missing = [str(index) for index, key in enumerate(keys) if not store.check([key])]
+            shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
+            raise UsageError(
+                f"{counted(len(missing), 'host')} of {launch.hosts} did not join within "
+                f"{format_duration(within_s)}: {'number' if len(missing) == 1 else 'numbers'} "
+                f"{shown}",
+                remedy="start the same command on every host, or wait longer with --join-within",
+            ) from None
+        return store, [_parsed(text, index) for index, text in enumerate(store.multi_get(keys))]
+
+    try:
+        return _within(within_s + _AT_LEAST_S, join)
+    except (RuntimeError, TimeoutError) as error:  # torch's are RuntimeErrors
+        why = " ".join(str(error).split("Exception raised from")[0].split())[:200]
         raise UsageError(
-            f"{counted(len(missing), 'host')} of {launch.hosts} did not join within "
-            f"{format_duration(within_s)}: {'number' if len(missing) == 1 else 'numbers'} {shown}",
-            remedy="start the same command on every host, or wait longer with --join-within",
-        )
-    return [_parsed(text, index) for index, text in enumerate(found)]
+            f"the hosts can't meet at {launch.address}:{launch.port}: "
+            f"{why or 'what listens there does not answer as a store of torch'}",
+            remedy=f"check that {ADDRESS} is the name of host 0, that it does not resolve to a "
+            "loopback address there, that its port is free and reachable, and what iobench says "
+            "there",
+        ) from None
 
 
-def _parsed(text: str, index: int) -> Joined:
+def _within(seconds: float, make: Callable[[], T]) -> T:
+    """What ``make`` returns or raises; TimeoutError if it takes longer.
+
+    torch's client waits for the answers of a store in code that neither its own limit nor a signal
+    ends. Such a call stays in its thread, with which the process may end.
+    """
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(make())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="iobench-store", daemon=True).start()
+    return answer.result(seconds)
+
+
+def _parsed(said: bytes, index: int) -> Joined:
     """What a host has said of itself: each field is of its type, and of a size that one can show.
 
     Raises UsageError for anything else.
     """
     with suppress(ValueError):
-        found: Joined = of_text(text[:_MAX_SAID].encode("ascii", "replace"), Joined)
+        found: Joined = of_text(said[:_MAX_SAID], Joined)
         if found.index == index:
             return found
     raise UsageError(
         f"what host {index} said in the store is not of this iobench",
         remedy="install the same version on all hosts",
     )
-
-
-def _name() -> str:
-    return socket.gethostname()[:255] or "unnamed"
 
 
 # The connections
@@ -332,111 +375,6 @@ def _connect(launch: Launch, wires: Wires, hosts: Sequence[Joined], deadline: fl
     except OSError:
         with closing(connected):
             raise HostLostError(f"{controller.label} has closed the connection") from None
-
-
-# The store
-
-
-class Store:
-    """A connection to the store, for one process: it is opened anew after a fork."""
-
-    def __init__(self, launch: Launch, *, serve: bool = False, timeout_s: float = 60.0) -> None:
-        """``serve``: run it here. Raises UsageError if it can't be run, or not be reached."""
-        from torch._C._distributed_c10d import TCPStore
-        from torch.distributed import DistError
-
-        self.launch = launch
-        self._errors: tuple[type[Exception], ...] = (DistError, RuntimeError)
-        opened = partial(
-            TCPStore,
-            launch.address,
-            launch.port,
-            is_master=serve,
-            timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-        )
-        try:
-            self._store = _within(timeout_s + _AT_LEAST_S, opened)
-        except (*self._errors, TimeoutError) as error:
-            why = _line(error) or "what listens there does not answer as a store of torch"
-            raise UsageError(
-                f"the hosts can't meet at {launch.address}:{launch.port}: {why}",
-                remedy=f"check that {ADDRESS} is the name of host 0, that it does not resolve to a "
-                "loopback address there, and that its port is free and reachable",
-            ) from None
-        self._prefix = f"iobench/{launch.attempt}/"
-        _watch_silence_at(launch.port)
-
-    def claim(self, key: str, value: str) -> bool:
-        """Set a key that nobody has set before; return whether nobody had.
-
-        Raises WorkerError if the store is gone; so do all methods.
-        """
-        with self._or_gone():
-            found = self._store.compare_set(self._prefix + key, "", value)
-        return bytes(found) == value.encode()
-
-    def has(self, *keys: str) -> bool:
-        with self._or_gone():
-            return bool(self._store.check([self._prefix + key for key in keys]))
-
-    def get(self, keys: Sequence[str], timeout_s: float) -> list[str] | None:
-        """The values of all keys, waiting for them; None if one is missing after ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
-        while not self.has(*keys):
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(_LOOK_S)
-        with self._or_gone():
-            values = self._store.multi_get([self._prefix + key for key in keys])
-        return [bytes(value).decode(errors="replace") for value in values]
-
-    @contextmanager
-    def _or_gone(self) -> Iterator[None]:
-        try:
-            yield
-        except self._errors as error:
-            raise WorkerError(
-                f"the store of the hosts at {self.launch.address}:{self.launch.port} was lost: "
-                f"{_line(error)}",
-                remedy="see the output of iobench on host 0",
-            ) from None
-
-
-def _within(seconds: float, make: Callable[[], T]) -> T:
-    """What ``make`` returns or raises; TimeoutError if it takes longer.
-
-    torch's client waits for the first answer of a store in code that neither its own limit nor a
-    signal ends. Such a call stays in its thread, with which the process may end.
-    """
-    answer: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            answer.set_result(make())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=work, name="iobench-store", daemon=True).start()
-    return answer.result(seconds)
-
-
-def _watch_silence_at(port: int) -> None:
-    """Have this process's connections to this port end if the other host answers nothing.
-
-    torch's client of the store waits for an answer without a limit, in code that no signal ends.
-    """
-    for entry in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
-                continue  # a copy of what is no socket would stay open
-            with socket.socket(fileno=os.dup(int(entry))) as connected:
-                if connected.family != socket.AF_UNIX and connected.getpeername()[1] == port:
-                    watch_silence(connected)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split("Exception raised from")[0].split())[:200]
 
 
 def set_interface(connected: socket.socket) -> None:
