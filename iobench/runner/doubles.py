@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ..base.errors import UsageError
 from ..judge.figures.ablations import in_step
 from ..load.choose import make_reader
-from ..load.null import ReadyReader
 from ..record.training import Ceiling, Repetition
 from ..record.verdict import AblatedStage
 from .cache import fill_cache, why_not_warm
@@ -52,8 +49,7 @@ def _without_storage(bench: Bench, phase: Phase, base: Repetition) -> Phase:
     reading = phase.reading
     if bench.plan.subject.reads_itself:
         reading = reading.model_copy(update={"direct": False})
-    reader = make_reader(copy.manifest, copy.storage, reading)
-    phase = replace(phase, reader=reader, reading=reading, evicts=False)
+    phase = replace(bench.with_reader(phase, "copy", reading), evicts=False)
     if copy.whole:
         return phase
     return replace(phase, shards=copy.shards, share=False, epochs=None)
@@ -78,14 +74,11 @@ def _without_prep(bench: Bench, phase: Phase, base: Repetition) -> Phase:
     A dataset of the user's own reads and prepares in one. So both are left out, and the gain is
     what is left after that of the storage.
     """
-    plan, reading = bench.plan, phase.reading
-    if plan.subject.users:
+    if bench.plan.subject.users:
         return replace(
             phase, loading=phase.loading.model_copy(update={"replay": "samples"}), evicts=False
         )
-    delivered = np.minimum(bench.delivered, make_reader(plan.manifest, plan.front, reading).room())
-    fetching = make_reader(plan.manifest, plan.front, reading, bytes_only=True)
-    return replace(phase, reader=ReadyReader(fetching, delivered))
+    return bench.with_reader(phase, "ready", phase.reading)
 
 
 def _no_accelerator(bench: Bench, saves: bool) -> str:

@@ -60,11 +60,6 @@ class PhaseContext:
     observer: Observer = field(default_factory=Observer)
     hosts: Hosts = field(default_factory=Hosts)
     look: Callable[[], None] = lambda: None
-    copy_bytes: int = 0  # the limit of a copy in memory, once there is one
-
-    def is_copy(self, storage: object) -> bool:
-        """Whether this is such a copy."""
-        return False
 
 
 def run_phase(
@@ -83,7 +78,7 @@ def run_phase(
     context = context or PhaseContext()
     with scratch("ranks") if phase.exchanges_gradients else nullcontext() as meeting:
         url = f"file://{meeting}/gradients" if meeting else None
-        task, crew = context.hosts.loading(phase, context, url)
+        task, crew = context.hosts.loading(phase, url)
         head_start_ns = context.hosts.head_start_ns(HEAD_START_NS)
         loading = _Loading(phase, task, prepare, finish, context.observer, sampler, head_start_ns)
         context.observer.watch(task.counters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -29,10 +30,16 @@ FEW_ROUNDS = 2
 """The fewest, where the time is too short for more: the first is the fill, the second the rate."""
 
 
+Source = Literal["none", "stored", "bytes", "ready", "copy", "nothing"]
+"""What the reader of a phase reads: see ``Bench.reader``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhaseSettings:
-    """What the ranks of a phase do, but for what they read and save.
+    """What the ranks of a phase do, but for the reader itself and what they save.
 
+    ``source``: what the reader reads; ``copy_bytes``: the limit of a copy in memory, if that is
+    read.
     ``epochs`` None: as many as needed to reach a limit; ``max_steps`` and ``limit_s`` limit each
     rank over all epochs, and ``min_steps`` are made without a reader whatever the time.
     ``whole_rounds``: each worker finishes its turn before ``limit_s`` ends the phase, and has had
@@ -50,6 +57,8 @@ class PhaseSettings:
     accelerators: int
     batch_size: int
     seed: int
+    source: Source = "stored"
+    copy_bytes: int = 0
     repetition: int = 0
     epochs: int | None = 1
     min_steps: int = 0

@@ -25,20 +25,21 @@ from ...judge.cache import MAX_CACHED, cached_share
 from ...judge.figures.metrics import EVALUATED
 from ...judge.figures.windows import pooled, rated_window
 from ...judge.statistics import of_all
-from ...load.null import AnyReader, delivered_bytes
+from ...load.choose import make_reader
+from ...load.null import AnyReader, NullReader, ReadyReader, delivered_bytes
 from ...load.order import Indices
 from ...record.job import LoaderFacts
 from ...record.manifest import Manifest
 from ...record.training import Ceiling, CeilingDetails, Epoch, MeasuredBy
 from ...record.verdict import RunCurve
 from ...serve.logs import LogPlace
-from ...settings.workload import AcceleratorSpec, LoaderSpec
+from ...settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from ...storage.base import Storage
 from ...storage.simulated.memory import MemoryStorage
 from ..agent import HostAgent
 from ..cache import run_cached_phase
 from ..loading import PhaseContext, run_phase
-from ..phase import MIN_ROUNDS, Outcome, Phase
+from ..phase import MIN_ROUNDS, Outcome, Phase, Source
 from ..plan import Plan
 from ..third_party import COPIES, enough_shards, in_memory
 from ..trials import seed_of
@@ -175,6 +176,7 @@ class Bench(PhaseContext):
     number: int = 0
     min_rounds: int = MIN_ROUNDS  # of the workers, in each window
     log: LogPlace | None = None  # where phases write their logs; None: they write none
+    copy_bytes: int = 0  # the limit of the copy in memory, once there is one
     _copy: MemoryCopy | None = None
 
     def __post_init__(self) -> None:
@@ -195,8 +197,35 @@ class Bench(PhaseContext):
             self._copy = make_copy(self.plan, max_bytes, self.held)
         return self._copy
 
-    def is_copy(self, storage: object) -> bool:
-        return self._copy is not None and storage is self._copy.storage
+    def reader(self, source: Source, reading: ReaderSpec, copy_bytes: int = 0) -> AnyReader | None:
+        """What reads the samples as they are ``stored``, or in another way.
+
+        Only their ``bytes``; those, and samples that are ``ready`` without any work; a ``copy`` of
+        at most ``copy_bytes``, or the one that there is; ``nothing``, and batches that are ready at
+        once. ``none``: there are no batches.
+        """
+        plan = self.plan
+        match source:
+            case "none":
+                return None
+            case "nothing":
+                return NullReader(plan.manifest, self.delivered)
+            case "copy":
+                copy = self.copy_of(copy_bytes)
+                return make_reader(copy.manifest, copy.storage, reading)
+            case "bytes":
+                return make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
+        reader = make_reader(plan.manifest, plan.front, reading)
+        if source == "stored":
+            return reader
+        delivered = np.minimum(self.delivered, reader.room())
+        fetching = make_reader(plan.manifest, plan.front, reading, bytes_only=True)
+        return ReadyReader(fetching, delivered)
+
+    def with_reader(self, phase: Phase, source: Source, reading: ReaderSpec) -> Phase:
+        """The phase with another reader."""
+        reader, copy_bytes = self.reader(source, reading), self.copy_bytes
+        return replace(phase, reader=reader, reading=reading, source=source, copy_bytes=copy_bytes)
 
     @cached_property
     def delivered(self) -> Indices:
@@ -269,19 +298,22 @@ class Bench(PhaseContext):
     def phase(
         self,
         name: str,
-        reader: AnyReader | None,
+        source: Source,
         loading: LoaderSpec,
         *,
+        reading: ReaderSpec | None = None,
         epochs: int | None = None,
         shards: Indices | None = None,
         share: bool = True,
     ) -> Phase:
         """A phase for a window: the plan's ranks and batches, no accelerator, ``window_s`` long."""
-        plan = self.plan
+        plan, reading = self.plan, reading or self.plan.workload.reader
         return Phase(
             name=f"calibrate.{name}",
-            reader=reader,
-            reading=plan.workload.reader,
+            reader=self.reader(source, reading),
+            reading=reading,
+            source=source,
+            copy_bytes=self.copy_bytes,
             loading=loading,
             accelerator=NO_ACCELERATOR,
             accelerators=plan.accelerators,

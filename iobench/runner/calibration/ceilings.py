@@ -15,7 +15,6 @@ from ...base.errors import UsageError, WorkerError
 from ...base.units import counted
 from ...judge.figures.windows import pooled
 from ...load.choose import make_reader
-from ...load.null import NullReader
 from ...record.training import Ceiling, Epoch
 from ...settings.workload import LoaderSpec
 from ..cache import fill_cache
@@ -52,9 +51,8 @@ def fetch(bench: Bench) -> Ceiling:
     plan = bench.plan
     if plan.tried and (why := reads_elsewhere(plan.tried)):
         return Ceiling(not_measured=why)
-    reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
     measured = bench.window(
-        bench.phase("fetch", reader, _own(plan.workload.loader), epochs=plan.passes),
+        bench.phase("fetch", "bytes", _own(plan.workload.loader), epochs=plan.passes),
         how=f"reader over {plan.workload.cache} storage, bytes only, {_workers(plan)}, "
         f"{'O_DIRECT' if plan.direct else 'buffered'}",
         by="reader",
@@ -81,14 +79,14 @@ def local_cache(bench: Bench) -> Ceiling:
         direct = cache.files.direct
         phase = bench.phase(
             "cache",
-            reader,
+            "bytes",
             _own(plan.workload.loader),
             epochs=None if direct else 1,
             shards=shards,
             share=not direct,
         )
         return bench.window(
-            phase,
+            replace(phase, reader=reader),
             how=f"reader over {counted(len(shards), 'copy', 'copies')} in the local cache's "
             f"directory, {_workers(plan)}, {'O_DIRECT' if direct else 'buffered'}",
             by="reader",
@@ -111,9 +109,8 @@ def _rate_raw(raw: Ceiling, outcome: Outcome) -> None:
 def prep(bench: Bench) -> Ceiling:
     """The reader over a copy in memory: decompress, decode, check, collate."""
     plan, copy = bench.plan, _copy(bench)
-    reader = make_reader(copy.manifest, copy.storage, plan.workload.reader)
     return bench.window(
-        bench.phase("prep", reader, _own(plan.workload.loader), shards=copy.shards, share=False),
+        bench.phase("prep", "copy", _own(plan.workload.loader), shards=copy.shards, share=False),
         how=f"reader over a copy of {copy.bytes >> 20} MiB in memory, {_workers(plan)}",
         by="reader",
     ).ceiling
@@ -130,9 +127,8 @@ def prep_of_library(bench: Bench) -> Ceiling:
 
     def over(name: str, loading: LoaderSpec) -> Ceiling:
         copy = _copy(bench)
-        reader = make_reader(copy.manifest, copy.storage, reading)
         return bench.window(
-            bench.phase(name, reader, loading, share=False),
+            bench.phase(name, "copy", loading, reading=reading, share=False),
             how=f"loader '{loading.kind}' over {copy.bytes >> 20} MiB of files in memory, "
             f"{_workers(plan)}",
             by="loader",
@@ -155,9 +151,8 @@ def prep_of_user(bench: Bench) -> Ceiling:
     plan = bench.plan
     if why := fill_cache(plan, bench.agent):
         return Ceiling(not_measured=why)
-    reader = make_reader(plan.manifest, plan.storage, plan.workload.reader)
     return bench.window(
-        bench.phase("prep", reader, plan.workload.loader),
+        bench.phase("prep", "stored", plan.workload.loader),
         how=f"your loader, with the dataset in the page cache, {_ranks(plan)}",
         by="loader",
     ).ceiling
@@ -169,11 +164,10 @@ def loader_of_user(bench: Bench) -> Ceiling:
     why = plan.tried[0].not_replaced if plan.tried else ""
     if why:
         return Ceiling(not_measured=f"your loader can't run without its dataset: {why}")
-    reader = make_reader(plan.manifest, plan.storage, plan.workload.reader)
     loading = plan.workload.loader.model_copy(update={"replay": "samples"})
     try:
         return bench.window(
-            bench.phase("loader", reader, loading),
+            bench.phase("loader", "stored", loading),
             how=f"your loader, its dataset replaced by the samples of one batch, {_ranks(plan)}",
             by="loader",
         ).ceiling
@@ -185,7 +179,7 @@ def loader(bench: Bench) -> Ceiling:
     """The loader over a reader that delivers at once: only workers and transport."""
     plan, loading = bench.plan, bench.plan.workload.loader
     measured = bench.window(
-        bench.phase("loader", _null_reader(bench), loading),
+        bench.phase("loader", "nothing", loading),
         how=f"loader over null storage, transport {loading.transport}, {_workers(plan)}",
         by="loader",
     )
@@ -197,7 +191,7 @@ def loader_by_tensors(bench: Bench) -> Ceiling:
     """The same loader with torch's default way of handing batches over, as a detail of loader."""
     plan, ceiling = bench.plan, bench.ceilings["loader"]
     default = plan.workload.loader.model_copy(update={"transport": "tensor", "slot_size": None})
-    phase = bench.phase("loader-tensor", _null_reader(bench), default)
+    phase = bench.phase("loader-tensor", "nothing", default)
     tensor = bench.window(replace(phase, limit_s=bench.seconds / 2), how="", by="loader").ceiling
     ceiling.details.tensor_samples_per_s = tensor.samples_per_s
     return ceiling
@@ -216,7 +210,7 @@ def accelerator(bench: Bench) -> Ceiling:
     if spec.kind == "null":
         return Ceiling(not_measured="a null accelerator has no limit")
     phase = replace(
-        bench.phase("accelerator", None, plan.workload.loader, epochs=1),
+        bench.phase("accelerator", "none", plan.workload.loader, epochs=1),
         accelerator=spec,
         min_steps=_MIN_ACCELERATOR_STEPS,
         max_steps=_ACCELERATOR_STEPS,
@@ -235,10 +229,6 @@ def accelerator(bench: Bench) -> Ceiling:
 def _own(loading: LoaderSpec) -> LoaderSpec:
     """iobench's own loader, which throws the batches away in its workers."""
     return loading.own().model_copy(update={"transport": "null"})
-
-
-def _null_reader(bench: Bench) -> NullReader:
-    return NullReader(bench.plan.manifest, bench.delivered)
 
 
 def _copy(bench: Bench) -> MemoryCopy:

@@ -24,7 +24,7 @@ from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
 from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
-from .orders import Copies, Order, PhaseOrder, SaveOrder
+from .orders import Order, PhaseOrder, SaveOrder
 
 JobRecord = TrainingRecord | CheckpointRecord | ModelLoadRecord
 """The records of jobs that several hosts can do together."""
@@ -88,14 +88,13 @@ class Hosts:
         """
         return ForkedCrew(ranks, task)
 
-    def loading(self, phase: Phase, copies: Copies, meeting: str | None) -> tuple[Load, Crew]:
+    def loading(self, phase: Phase, meeting: str | None) -> tuple[Load, Crew]:
         """The task of a phase, and the crew of its ranks.
 
-        ``copies``: which the phase may read. ``meeting``: where ranks
-        of one host meet that exchange gradients.
+        ``meeting``: where ranks of one host meet that exchange gradients.
         """
         task = Load(phase, meeting=meeting)
-        order = PhaseOrder.of(phase, copies, meeting=meeting, in_step=phase.in_step)
+        order = PhaseOrder.of(phase, meeting=meeting, in_step=phase.in_step)
         return task, self.crew(task, phase.ranks, order)
 
     @contextmanager

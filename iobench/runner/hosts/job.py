@@ -40,7 +40,7 @@ from .crew import HostsCrew
 from .hosts import Hosts, JobRecord
 from .launch import share_of
 from .member import Member, text_at
-from .orders import Begin, Copies, Order, PhaseOrder
+from .orders import Begin, Order, PhaseOrder
 from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed, together
 from .records import same_machines
 from .serving import PlanOrder, Same, same_of
@@ -153,7 +153,7 @@ class JobHosts(Hosts):
     def head_start_ns(self, least_ns: int) -> int:
         return max(least_ns, MIN_HEAD_START_NS, ROUND_TRIPS * self.control().round_trip_ns)
 
-    def loading(self, phase: Phase, copies: Copies, meeting: str | None) -> tuple[Load, Crew]:
+    def loading(self, phase: Phase, meeting: str | None) -> tuple[Load, Crew]:
         """Raises HostLostError if a host was lost before."""
         control = self.control()
         shares = control.share(phase.accelerators)
@@ -162,7 +162,7 @@ class JobHosts(Hosts):
         barrier = None
         if len(with_ranks) > 1 and (phase.in_step or meeting is not None):
             barrier = HostsBarrier(control.phases + 1, members=len(shares[0]) if meeting else 0)
-        order = PhaseOrder.of(phase, copies, meeting=meeting, in_step=barrier is not None)
+        order = PhaseOrder.of(phase, meeting=meeting, in_step=barrier is not None)
         task = Load(phase, barrier, meeting=meeting)
         crew = self.crew(task, phase.accelerators, order)
         if barrier is not None:

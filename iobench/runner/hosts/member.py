@@ -23,8 +23,6 @@ from ...checkpoint.catalog import CheckpointRoot
 from ...host.nfs import MountStats
 from ...host.resources import Snapshot
 from ...host.timeline import Array
-from ...load.choose import make_reader
-from ...load.null import AnyReader, NullReader, ReadyReader
 from ...record.host import Host
 from ...record.typed import OneOf, to_text
 from ...storage import open_storage
@@ -36,7 +34,7 @@ from ..cache import cached_keys
 from ..calibration.bench import Bench
 from ..crew import ForkedCrew
 from ..messages import Answer, Command, Last, Link, Recorded, Stop, Task, Tried
-from ..phase import Phase, Saving
+from ..phase import Phase, PhaseSettings, Saving
 from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint, CheckpointRank
@@ -63,24 +61,11 @@ COLLECT_S = 3.0
 """How long the ranks have to say what they recorded, after the first host was lost."""
 
 
-def phase_of(order: PhaseOrder, bench: Bench, saving: Saving | None) -> Phase:
+def phase_of(settings: PhaseSettings, bench: Bench, saving: Saving | None) -> Phase:
     """The phase that is ordered, over the dataset as this host sees it."""
-    settings = {each.name: getattr(order.phase, each.name) for each in fields(order.phase)}
-    return Phase(reader=_reader(order, bench), saving=saving, **settings)
-
-
-def _reader(order: PhaseOrder, bench: Bench) -> AnyReader | None:
-    plan, reading = bench.plan, order.phase.reading
-    if order.source == "none":
-        return None
-    if order.source == "nothing":
-        return NullReader(plan.manifest, bench.delivered)
-    if order.source == "copy":
-        copy = bench.copy_of(order.copy_bytes)
-        return make_reader(copy.manifest, copy.storage, reading)
-    bytes_only = order.source != "stored"
-    reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=bytes_only)
-    return ReadyReader(reader, bench.delivered) if order.source == "ready" else reader
+    same = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    reader = bench.reader(settings.source, settings.reading, settings.copy_bytes)
+    return Phase(reader=reader, saving=saving, **same)
 
 
 AnyCommand = Annotated[Command, OneOf(*Command.__subclasses__())]
@@ -439,7 +424,7 @@ class Member:
             every, first = order.saves
             saver = self._saver(order.rendezvous)
             saving = Saving(every=every, first=first, records=None, saver=saver)
-        phase = phase_of(order, self.data.bench, saving)
+        phase = phase_of(order.phase, self.data.bench, saving)
         return Load(phase, barrier, meeting=order.meeting)
 
     def _saver(self, rendezvous: str) -> Callable[[Link], CheckpointRank]:

@@ -6,67 +6,38 @@ Each host has the dataset, the place of the checkpoints or the model itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated
 
-from ...load.null import AnyReader, NullReader, ReadyReader
 from ...record.typed import OneOf
 from ..phase import Phase, PhaseSettings
 from ..tasks.model_load import LoadOrder
-
-Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
-"""What the reader of a phase reads."""
-
-
-class Copies(Protocol):
-    """A part of the dataset in memory. ``copy_bytes``: its largest size, once there is one."""
-
-    copy_bytes: int
-
-    def is_copy(self, storage: object) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseOrder:
     """A phase without what each host has itself.
 
-    ``source`` says what the reader reads, ``copy_bytes`` how much of the dataset it copies into
-    memory if it reads such a copy, and ``saves`` after how many steps the ranks save, and the
-    number before that of the first save; their writers meet at ``rendezvous``. ``meeting``: the URL
-    at which ranks meet that exchange gradients. ``in_step``: all hosts meet at each step.
+    ``saves``: after how many steps the ranks save, and the number before that of the first save;
+    their writers meet at ``rendezvous``. ``meeting``: the URL at which ranks meet that exchange
+    gradients. ``in_step``: all hosts meet at each step.
     """
 
     phase: PhaseSettings
-    source: Source
-    copy_bytes: int
     saves: tuple[int, int] | None
     rendezvous: str
     meeting: str | None
     in_step: bool
 
     @classmethod
-    def of(cls, phase: Phase, copies: Copies, *, meeting: str | None, in_step: bool) -> PhaseOrder:
+    def of(cls, phase: Phase, *, meeting: str | None, in_step: bool) -> PhaseOrder:
         saving = phase.saving
         return cls(
             phase=phase,
-            source=_source_of(phase.reader, copies),
-            copy_bytes=copies.copy_bytes,
             saves=(saving.every, saving.first) if saving is not None else None,
             rendezvous=saving.rendezvous if saving is not None else "",
             meeting=meeting,
             in_step=in_step,
         )
-
-
-def _source_of(reader: AnyReader | None, copies: Copies) -> Source:
-    if reader is None:
-        return "none"
-    if isinstance(reader, NullReader):
-        return "nothing"
-    if isinstance(reader, ReadyReader):
-        return "ready"
-    if copies.is_copy(reader.storage):
-        return "copy"
-    return "bytes" if reader.bytes_only else "stored"
 
 
 @dataclass(frozen=True, slots=True)
