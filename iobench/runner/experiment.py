@@ -23,7 +23,7 @@ from ..load.choose import make_reader
 from ..record.run import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
 from ..record.training import Ceiling
 from ..record.verdict import Advice
-from ..serve.logs import LogPlace
+from ..serve.logs import LogPlace, log_place
 from ..storage.locks.lock import reading
 from .budget import Budget
 from .cache import Others, with_local_cache
@@ -98,10 +98,10 @@ def run(
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
         saving_to(options.mixed, hosts, break_lock=options.break_lock) as saver,
-        hosts.log_place(plan.workload.log, break_lock=options.break_lock) as log_place,
+        log_place(plan.workload.log, "run", break_lock=options.break_lock) as log,
         ExitStack() as held,
     ):
-        begun = _Run(plan, options, Others(lease), observer, held, hosts, saver, log_place)
+        begun = _Run(plan, options, Others(lease), observer, held, hosts, saver, log)
         return begun.run(), begun.bench.directory
 
 
@@ -223,7 +223,7 @@ class _Run(RunBegun):
         held: ExitStack,
         hosts: Hosts,
         saver: Saver | None,
-        log_place: LogPlace | None,
+        log: LogPlace | None,
     ) -> None:
         directory = new_directory(options.results, plan.workload.name)
         super().__init__(plan, directory, options, others, observer, held, hosts)
@@ -231,8 +231,8 @@ class _Run(RunBegun):
         self.options, self.budget, self.saver = options, options.budget, saver
         self.asked = bench.plan  # which a budget may change
         bench.seconds = bench.window_s = options.calibration_s
-        bench.log = log_place
-        doc.findings += unlocked(log_place.lease) if log_place else []
+        bench.log = log
+        doc.findings += unlocked(log.lease) if log else []
         doc.job.saves = saver.study if saver else None
         doc.findings += saver.findings if saver else []
         if options.began_s is not None:

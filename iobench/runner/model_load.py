@@ -100,7 +100,12 @@ def run_loads(
     another process writes or removes the weights.
     """
     hosts = hosts or Hosts()
-    with weights_held(plan, verb="load"), hosts.copied(plan, options.copy_to) as copy:
+    if options.copy_to is not None:
+        hosts.only_one(
+            "whether a copy pays",
+            "leave out --copy-to, or start it on one host (--hosts here)",
+        )
+    with weights_held(plan, verb="load"), CopiedFiles.claimed(plan, options.copy_to) as copy:
         directory = new_directory(options.results, f"model-load-{plan.model}")
         begun = LoadsBegun(plan, directory, options, observer or Observer(), copy, hosts)
         return begun.run(), directory

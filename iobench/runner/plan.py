@@ -224,6 +224,11 @@ def check_many_hosts(workload: Workload) -> None:
             "local_cache works on one host only",
             remedy="leave --cache-dir out, or run on each host alone",
         )
+    if workload.log.to is not None:
+        raise UsageError(
+            "a log is written beside the ranks of one host only",
+            remedy="leave out --log and log.to, or run on each host alone",
+        )
 
 
 def check_numbers(workload: Workload, manifest: Manifest, *, accelerators: int) -> None:

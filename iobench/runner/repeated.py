@@ -23,6 +23,7 @@ from ..base.errors import DatasetError, IobenchError, UsageError, kept_in
 from ..base.text import printable
 from ..load.choose import make_reader
 from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
+from ..serve.logs import log_place
 from ..settings.any_workload import MODEL_LOAD, AnyWorkload, LoadSpec
 from ..settings.base import apply_overrides, build
 from ..settings.scenario import Scenario
@@ -185,11 +186,7 @@ def hold(plan: AnyPlan, held: ExitStack, hosts: Hosts, *, verb: str, break_lock:
     """
     if isinstance(plan, Plan):
         return _training(plan, held, hosts, verb=verb, break_lock=break_lock)
-    if hosts.count > 1:
-        raise UsageError(
-            f"{asked_of(plan).name} is measured on one host, and this job has {hosts.count}",
-            remedy="start it on one host, or on each of them by itself",
-        )
+    hosts.only_one(asked_of(plan).name, "start it on one host, or on each of them by itself")
     if isinstance(plan, LoadPlan):
         held.enter_context(weights_held(plan, verb=verb))
         loads = plan
@@ -273,7 +270,7 @@ class RepeatedTraining:
         bench, kept = self.begun.bench, self.doc.job.repetitions
         # Runs that take turns may name one place for their logs.
         spec = bench.plan.workload.log
-        with bench.hosts.log_place(spec, break_lock=self.break_lock) as bench.log:
+        with log_place(spec, "run", break_lock=self.break_lock) as bench.log:
             outcome = measure(bench, repetition_phase(bench.plan, number), kept.append)
         self.begun.others.look()
         if not outcome.complete:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ...checkpoint.catalog import CheckpointRoot
 from ...record.run import CheckpointRecord, ModelLoadRecord, TrainingRecord
-from ...serve.logs import LogPlace, log_place
-from ...settings.workload import LogSpec
 from ...storage.base import Storage
 from ..agent import HostAgent
 from ..checkpoint_plan import StudyPlan
@@ -17,7 +15,6 @@ from ..crew import Crew, ForkedCrew
 from ..curve.places import Places
 from ..curve.reader import HostReader, PlaceReader
 from ..messages import Task
-from ..model_load_plan import CopiedFiles, LoadPlan
 from ..phase import Phase
 from ..plan import Plan
 from ..study import rank_maker
@@ -55,6 +52,9 @@ class Hosts:
 
     def end(self, doc: JobRecord, ranks: int) -> None:
         """The same, when everything has been measured, or has failed."""
+
+    def only_one(self, what: str, remedy: str) -> None:
+        """Called before something that one host measures alone. Raises UsageError on several."""
 
     def share(self, ranks: int) -> Sequence[range]:
         """The ranks of each host, if there are so many in all; none where there is one host."""
@@ -115,16 +115,6 @@ class Hosts:
         with parts.of(order) as found:
             task, here = ModelLoad(found), len(found)
             yield ForkedCrew(here, task) if alone else self.crew(task, here * self.count, order)
-
-    def copied(self, plan: LoadPlan, to: str | None) -> AbstractContextManager[CopiedFiles | None]:
-        """The files of a model in a directory of each host; see there."""
-        return CopiedFiles.claimed(plan, to)
-
-    def log_place(
-        self, spec: LogSpec, *, break_lock: bool
-    ) -> AbstractContextManager[LogPlace | None]:
-        """The place of a run's log, held; see there."""
-        return log_place(spec, "run", break_lock=break_lock)
 
     def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
         """Raises UsageError if a host does not see what this one writes there."""

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +20,6 @@ from ...host.resources import Snapshot
 from ...record.curve import MeasuredWith
 from ...record.host import Host
 from ...record.run import TrainingRecord
-from ...serve.logs import LogPlace
-from ...settings.workload import LogSpec
 from ...storage.base import Storage
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
 from ..barrier import HostsBarrier, lead_steps
@@ -30,7 +28,7 @@ from ..crew import Crew, ForkedCrew
 from ..curve.places import Place, Places
 from ..curve.reader import PlaceReader
 from ..messages import Task
-from ..model_load_plan import CopiedFiles, LoadPlan
+from ..model_load_plan import LoadPlan
 from ..options import Mixed
 from ..phase import Phase
 from ..plan import Plan
@@ -130,6 +128,11 @@ class JobHosts(Hosts):
         if doc.job.hosts:
             doc.job.hosts = self.control().known_hosts(ranks)
 
+    def only_one(self, what: str, remedy: str) -> None:
+        raise UsageError(
+            f"{what} is measured on one host, and this job has {self.count}", remedy=remedy
+        )
+
     def share(self, ranks: int) -> Sequence[range]:
         return self.control().share(ranks)
 
@@ -190,26 +193,6 @@ class JobHosts(Hosts):
         }
         local = ForkedCrew(len(here), task, first=0, world=ranks)
         return HostsCrew(control, local, begins, task)
-
-    def copied(self, plan: LoadPlan, to: str | None) -> AbstractContextManager[CopiedFiles | None]:
-        """Raises UsageError if a copy is asked for."""
-        if to is not None:
-            raise UsageError(
-                f"whether a copy pays is measured on one host, and this job has {self.count}",
-                remedy="leave out --copy-to, or start it on one host (--hosts here)",
-            )
-        return super().copied(plan, to)
-
-    def log_place(
-        self, spec: LogSpec, *, break_lock: bool
-    ) -> AbstractContextManager[LogPlace | None]:
-        """Raises UsageError if a log is asked for."""
-        if spec.to is not None:
-            raise UsageError(
-                f"a log is written beside the ranks of one host, and this job has {self.count}",
-                remedy="leave out --log and log.to, or start it on one host (--hosts here)",
-            )
-        return super().log_place(spec, break_lock=break_lock)
 
     def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
         """Every host must read there what this one has written, as it was written just now.
