@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from statistics import median
@@ -39,21 +38,15 @@ GOODBYE_S = 5.0
 
 
 class Peer:
-    """Another host, as the controller sees it.
-
-    ``inbox``: what came while something else was awaited.
-    """
+    """Another host, as the controller sees it."""
 
     def __init__(self, host: Joined, wire: Wire) -> None:
         self.host, self.wire = host, wire
         self.clock = Clock()
-        self.inbox: deque[Message] = deque()
         self.calls = 0
 
     def next(self) -> Message:
         """The next message. Raises HostLostError, KeyboardInterrupt if that host got Ctrl-C."""
-        if self.inbox:
-            return self.inbox.popleft()
         message = self.wire.receive()
         if message.kind == "interrupted":
             raise KeyboardInterrupt
@@ -76,8 +69,7 @@ class Peer:
 
         What else comes meanwhile is kept.
         """
-        kept = list(self.inbox)
-        self.inbox.clear()
+        kept: list[Message] = []
         try:
             while True:
                 message = self.next()
@@ -89,7 +81,7 @@ class Peer:
                 if not message.code:  # not the answer of a call that was given up
                     kept.append(message)
         finally:
-            self.inbox.extend(kept)
+            self.wire.put_back(kept)
 
     def refusal(self, message: Message) -> IobenchError:
         """The error of a refusal, with the name of the host."""
@@ -98,7 +90,7 @@ class Peer:
     def ready(self) -> bool:
         """Whether ``next`` returns at once."""
         try:
-            return bool(self.inbox) or self.wire.poll()
+            return self.wire.poll()
         except HostLostError:
             return True  # which ``next`` raises
 
@@ -244,7 +236,7 @@ class Control:
         for peer in self.peers:
             peer.tell(method, *arguments)
 
-    def say_bye(self, code: int, why: str = "") -> None:
+    def say_bye(self, code: int, why: str) -> None:
         """End the run on all hosts that are not lost."""
         for peer in self.peers:
             peer.wire.closed = True  # first, since the other end closes when it has read that
@@ -264,19 +256,18 @@ def led(control: Control, act: Callable[[], int]) -> int:
 
     Returns the exit code of all hosts, which ``act`` returns. Raises what it raises.
     """
+    code, why = 1, "the controller has failed"
     try:
-        code = act()
+        code, why = act(), ""
+        return code
     except IobenchError as error:
-        control.say_bye(error.exit_code, str(error))
+        code, why = error.exit_code, str(error)
         raise
     except KeyboardInterrupt:
-        control.say_bye(InterruptedRun.exit_code, "interrupted")
+        code, why = InterruptedRun.exit_code, "interrupted"
         raise
-    except BaseException:
-        control.say_bye(1, "the controller has failed")
-        raise
-    control.say_bye(code)
-    return code
+    finally:
+        control.say_bye(code, why)
 
 
 _WHAT = {

@@ -13,8 +13,8 @@ from ..counters import Counters
 from ..crew import GRACE_S, ForkedCrew
 from ..messages import Answer, Command, Last, LoadNow, RestoreNow, SaveNow, Start, Task
 from .control import Control, Peer
+from .hosts import Begin
 from .member import Counted, FromRank, Member
-from .orders import Begin
 from .wire import SILENCE_S
 
 log = logging.getLogger(__name__)
@@ -91,9 +91,8 @@ class HostsCrew:
         peers = list(dict.fromkeys(self._peers[rank] for rank in awaited if rank in self._peers))
         if peers:
             self.control.keep_clocks()
-        if not any(peer.inbox for peer in peers):
-            wires = [peer.wire.fileno() for peer in peers]
-            self.local.wait([*map(self.local.pipe, mine), *wires], timeout_s)
+        wires = [peer.wire.fileno() for peer in peers]
+        self.local.wait([*map(self.local.pipe, mine), *wires], timeout_s)
         if mine:
             yield from self.local.receive(mine, 0.0)
         for peer in peers:
@@ -136,13 +135,11 @@ class HostsCrew:
     def _await_end(self, peer: Peer, timeout_s: float) -> None:
         """Wait until a host says that none of its ranks is left; one that does not is lost."""
         deadline = time.monotonic() + timeout_s
-        peer.inbox.clear()
         while peer.wire.lost is None:
             try:
                 if not peer.wire.poll(max(0.0, deadline - time.monotonic())):
                     peer.wire.give_up("its ranks did not end")
                 elif (said := peer.next()).kind == "answer" and said.code == peer.calls:
-                    peer.inbox.clear()
                     return
             except KeyboardInterrupt:
                 continue  # that host was interrupted, too, and its ranks are ending

@@ -1,13 +1,20 @@
-"""The hosts of a job, which is all that a run, a study or a curve knows of them."""
+"""The hosts of a job, which is all that a run, a study or a curve knows of them.
+
+Also what ranks of another host are to do, as the first host tells it: JSON, and nothing of a
+reader. Each host has the dataset, the place of the checkpoints or the model itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from ...checkpoint.catalog import CheckpointRoot
 from ...record.run import CheckpointRecord, ModelLoadRecord, TrainingRecord
+from ...record.typed import OneOf
 from ...storage.base import Storage
 from ..agent import HostAgent
 from ..checkpoint_plan import StudyPlan
@@ -15,13 +22,67 @@ from ..crew import Crew, ForkedCrew
 from ..curve.places import Places
 from ..curve.reader import HostReader, PlaceReader
 from ..messages import Task
-from ..phase import Phase
+from ..phase import Phase, PhaseSettings
 from ..plan import Plan
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
 from ..tasks.model_load import LoadOrder, LoadParts, ModelLoad
-from .orders import Order, PhaseOrder, SaveOrder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseOrder:
+    """A phase without what each host has itself.
+
+    ``saves``: after how many steps the ranks save, and the number before that of the first save;
+    their writers meet at ``rendezvous``. ``meeting``: the URL at which ranks meet that exchange
+    gradients. ``in_step``: all hosts meet at each step.
+    """
+
+    phase: PhaseSettings
+    saves: tuple[int, int] | None
+    rendezvous: str
+    meeting: str | None
+    in_step: bool
+
+    @classmethod
+    def of(cls, phase: Phase, *, meeting: str | None, in_step: bool) -> PhaseOrder:
+        saving = phase.saving
+        return cls(
+            phase=phase,
+            saves=(saving.every, saving.first) if saving is not None else None,
+            rendezvous=saving.rendezvous if saving is not None else "",
+            meeting=meeting,
+            in_step=in_step,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOrder:
+    """Ranks that only save. ``rendezvous``: where their writers meet."""
+
+    rendezvous: str
+
+
+Order = Annotated[PhaseOrder | SaveOrder | LoadOrder, OneOf(PhaseOrder, SaveOrder, LoadOrder)]
+"""What ranks do: those of a phase, of a study, or of replicas of a model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begin:
+    """Start your ranks: those from ``first`` on, ``count`` of the ``world``'s.
+
+    ``offset_ns``: how far your clock is ahead of the first host's. ``number``: of these ranks in
+    the run.
+    """
+
+    first: int
+    count: int
+    world: int
+    offset_ns: int
+    number: int
+    order: Order
+
 
 JobRecord = TrainingRecord | CheckpointRecord | ModelLoadRecord
 """The records of jobs that several hosts can do together."""

@@ -18,8 +18,8 @@ from ...host.fio_depth import Depth
 from ...host.nfs import MountStats
 from ...host.resources import Snapshot
 from ...record.curve import MeasuredWith
-from ...record.host import Host
-from ...record.run import TrainingRecord
+from ...record.host import Host, JobHost
+from ...record.run import Finding, TrainingRecord
 from ...storage.base import Storage
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
 from ..barrier import HostsBarrier, lead_steps
@@ -35,12 +35,10 @@ from ..plan import Plan
 from ..tasks.load import Load
 from .control import Control, check_same
 from .crew import HostsCrew
-from .hosts import Hosts, JobRecord
+from .hosts import Begin, Hosts, JobRecord, Order, PhaseOrder
 from .launch import share_of
 from .member import Member, text_at
-from .orders import Begin, Order, PhaseOrder
 from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed, together
-from .records import same_machines
 from .serving import PlanOrder, Same, same_of
 
 log = logging.getLogger(__name__)
@@ -81,6 +79,25 @@ def same_of_run(plan: Plan, mixed: Mixed | None) -> Same:
     if mixed is not None:
         saves = same_of_study(mixed.plan) | {"checkpoint-every": str(mixed.every)}
     return saves | same_of(plan)
+
+
+def same_machines(hosts: Sequence[JobHost]) -> list[Finding]:
+    """A finding if processes of one machine count as hosts of their own."""
+    machines: dict[str, list[int]] = {}
+    for number, host in enumerate(hosts):
+        machines.setdefault(host.machine or f"unknown {number}", []).append(number)
+    shared = [numbers for numbers in machines.values() if len(numbers) > 1]
+    if not shared:
+        return []
+    names = "; ".join(" and ".join(f"host {each}" for each in numbers) for numbers in shared)
+    return [
+        Finding(
+            rule="hosts.same-machine",
+            level="warning",
+            evidence=f"{names} are the same machine: they share its cores, memory and page cache",
+            remedy="start one process on each machine",
+        )
+    ]
 
 
 class JobHosts(Hosts):
@@ -142,7 +159,7 @@ class JobHosts(Hosts):
     def check(self) -> None:
         for peer in self._control.peers:
             if peer.ready():
-                peer.inbox.append(peer.next())
+                peer.wire.put_back([peer.next()])
 
     def whole(self, plan: Plan) -> Plan:
         if not plan.subject.users:

@@ -19,11 +19,16 @@ from ...base.errors import (
     MissingObjectError,
     WorkerError,
 )
+from ...base.text import quoted
 from ...checkpoint.catalog import CheckpointRoot
+from ...host import timeline
 from ...host.nfs import MountStats
 from ...host.resources import Snapshot
 from ...host.timeline import Array
+from ...judge.rebuild import rebuild
 from ...record.host import Host
+from ...record.run import EVENTS_FILE
+from ...record.training import Repetition
 from ...record.typed import OneOf, to_text
 from ...storage import open_storage
 from ...storage.base import Storage, read_object
@@ -36,15 +41,15 @@ from ..crew import ForkedCrew
 from ..messages import Answer, Command, Last, Link, Recorded, Stop, Task, Tried
 from ..phase import Phase, PhaseSettings, Saving
 from ..plan import Plan
+from ..results import begin_record, new_directory, write_document
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint, CheckpointRank
 from ..tasks.load import Load
 from ..tasks.model_load import LoadOrder, ModelLoad
 from ..third_party import prepare_library
+from .hosts import Begin, Order, PhaseOrder, SaveOrder
 from .meeting import Meeting, set_interface
-from .orders import Begin, Order, PhaseOrder, SaveOrder
 from .reads import HaveRead, LocalReads, ReadNow
-from .records import with_part
 from .serving import PlanOrder, Same, Served, arguments_of, remote, result_of, same_of
 from .wire import Error, Message
 
@@ -212,10 +217,46 @@ class Member:
             try:
                 return self._serve()
             except IobenchError as error:
-                if self._used not in self._known or not self.data.has_events:
-                    raise
-                kept = self.data.bench, self.meeting, self.served.command, self.served.rules
-                raise with_part(error, *kept) from None
+                if self._used in self._known and self.data.has_events:
+                    try:
+                        place = f"see it with: iobench report {quoted(str(self._keep_part(error)))}"
+                        error.remedy = f"this host's part of the run is kept; {place}"
+                    except IobenchError as failed:
+                        error.remedy = f"this host's part of the run could not be kept: {failed}"
+                raise
+
+    def _keep_part(self, error: IobenchError) -> Path:
+        """Write the events, and a record of what follows from them: the rates of these ranks alone.
+
+        Return its directory.
+        """
+        bench, hosts, here = self.data.bench, self.meeting.hosts, self.meeting.launch.index
+        plan = bench.plan
+        directory = new_directory(bench.directory, f"{plan.workload.name}-host-{here}")
+        path = directory / EVENTS_FILE
+        events = timeline.write_events(path, bench.parts)
+        doc = begin_record(
+            plan,
+            bench.agent,
+            run_id=directory.name,
+            command=self.served.command,
+            rules=self.served.rules,
+        )
+        doc.files = {EVENTS_FILE: events}
+        doc.status = "interrupted" if isinstance(error, InterruptedRun) else "failed"
+        doc.error = f"the part of {hosts[here].label} of {len(hosts)} hosts; {error.what}"
+        begun = [number for phase, number, _, _ in bench.parts if phase == "measure"]
+        doc.job.repetitions = [
+            Repetition(
+                seed=plan.seed + number,
+                accelerators=len({rank for _, _, rank, _ in bench.parts}),
+                sync=plan.workload.accelerator.sync,
+                complete=False,
+            )
+            for number in range(max(begun, default=-1) + 1)
+        ]
+        write_document(directory, rebuild(doc, timeline.read_events(path)))
+        return directory
 
     def _serve(self) -> int:
         def note(number: int, frame: object) -> None:

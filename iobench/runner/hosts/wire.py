@@ -331,6 +331,12 @@ class Wire:
         os.eventfd_write(self._bell, 1)
         self._inbox.append(message)
 
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Let ``receive`` return these first, which it has returned before."""
+        for message in reversed(messages):
+            os.eventfd_write(self._bell, 1)
+            self._inbox.appendleft(message)
+
     def check_silence(self) -> None:
         """Raises HostLostError."""
         now = time.monotonic()
