@@ -90,7 +90,7 @@ def pickled(value: object) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-REPORT = 7
+REPORT = 6
 
 
 def framed(body: object, kind: int = REPORT) -> bytes:

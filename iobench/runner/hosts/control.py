@@ -62,7 +62,7 @@ class Peer:
         """Have the host do something, which it does not answer; a lost host does nothing."""
         body = to_text(arguments, arguments_of(method))
         with suppress(HostLostError):
-            self.wire.send(Message("tell", method.__name__, body=body))
+            self.wire.send(Message("call", method.__name__, body=body))
 
     def answer(self, kind: Any) -> Any:
         """The answer to the last call, of this type. Raises what was refused.

@@ -311,7 +311,7 @@ class Member:
             self.wire.close()  # the first host waits for that
             return
         act = getattr(type(self), message.what, None)
-        if message.kind not in ("call", "tell") or not getattr(act, "is_remote", False):
+        if message.kind != "call" or not getattr(act, "is_remote", False):
             raise HostLostError(f"{self.wire.name} has sent {message.kind} {message.what[:80]}")
         assert act is not None
         arguments = self.wire.read(message, arguments_of(act))
@@ -322,7 +322,7 @@ class Member:
         except IobenchError as error:
             self._refuse(error, message.code)
             return
-        if message.kind == "call" and not self.wire.closed:
+        if message.code and not self.wire.closed:
             self.wire.send(Message("answer", code=message.code, body=answer))
 
     def _refuse(self, error: IobenchError, call: int = 0) -> None:

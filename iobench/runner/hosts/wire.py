@@ -146,9 +146,7 @@ _LAST_WORDS_S = 1.0
 
 _LOOK_THERE = "see the output of iobench and the kernel log on that host"
 
-Kind = Literal[
-    "beat", "echo", "step", "call", "tell", "answer", "refused", "report", "interrupted", "bye"
-]
+Kind = Literal["beat", "echo", "step", "call", "answer", "refused", "report", "interrupted", "bye"]
 
 Error = Annotated[IobenchError, ErrorText()]
 
@@ -165,10 +163,11 @@ _INSTANTS = struct.Struct("!2q")
 class Message:
     """A message of one of these kinds.
 
-    ``call`` and ``tell`` are for the method ``what`` of the other host (``member``), with its
-    arguments as ``body``. ``answer`` has its result, and ``refused`` an error. ``code`` is the
-    number of the call that they belong to, so that nobody takes the answer of a call that he has
-    given up for another one. It is 0 in what is said unasked: the error of a rank, which has ended.
+    ``call`` is for the method ``what`` of the other host (``member``), with its arguments as
+    ``body``. ``answer`` has its result, and ``refused`` an error. ``code`` is the number of the
+    call that they belong to, so that nobody takes the answer of a call that he has given up for
+    another one. It is 0 in a call that is not answered, and in what is said unasked: the error of
+    such a call, or of a rank, which has ended.
     ``report``: what a host says unasked, by the name ``what``. ``bye``: the run is over, with the
     exit code ``code``, and what went wrong. ``interrupted``: Ctrl-C or SIGTERM has reached this
     host. ``step``: of the barrier. The first host sends a ``beat`` every second, which is answered
