@@ -8,18 +8,19 @@ belong to the job. Then all make their plans, and the controller compares them.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import os
 import secrets
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,8 +50,8 @@ MAX_STRANGERS = 64
 STRANGER_S = 2.0
 """Who has not said who he is within this time is turned away."""
 
-_LOOK_S = 0.2
-"""How often a wait looks whether it is to end."""
+_RETRY_S = 0.02
+"""Until the next try where nobody can be let in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,66 +262,6 @@ def listen() -> socket.socket:
     return socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=1024)
 
 
-class Strangers:
-    """Those who have connected to ``listener``, and have not said enough yet.
-
-    A port scanner, a probe of a load balancer, or somebody who means harm may connect as well. None
-    of them is waited for, there are never many of them, and none stays for long.
-    """
-
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self._listener.setblocking(False)
-        # Until when each may stay, and what he has said; the one who came first is the first.
-        self._known: dict[socket.socket, tuple[float, bytearray]] = {}
-
-    def heard(self, size: int) -> list[tuple[socket.socket, bytes]]:
-        """Wait a moment for those who have now said ``size`` bytes, and return these.
-
-        They are no strangers any more: it is the caller who closes their connections.
-        """
-        found = []
-        for each in wait([self._listener, *self._known], _LOOK_S):
-            assert isinstance(each, socket.socket)
-            if each is self._listener:
-                self._let_in()
-            elif each in self._known:  # else he was turned away a moment ago
-                _, said = self._known[each]
-                more = b""
-                with suppress(OSError):
-                    more = each.recv(size - len(said))
-                said += more
-                if not more:
-                    self._turn_away(each)
-                elif len(said) >= size:
-                    del self._known[each]
-                    found.append((each, bytes(said)))
-        now = time.monotonic()
-        for each in [each for each, (until, _) in self._known.items() if now > until]:
-            self._turn_away(each)
-        return found
-
-    def close(self) -> None:
-        """Turn all of them away."""
-        for each in list(self._known):
-            self._turn_away(each)
-
-    def _let_in(self) -> None:
-        try:
-            connected, _ = self._listener.accept()
-        except OSError:  # he has gone already, or no descriptor is left for him
-            time.sleep(_LOOK_S / 10)
-            return
-        connected.setblocking(False)
-        if len(self._known) >= MAX_STRANGERS:
-            self._turn_away(next(iter(self._known)))
-        self._known[connected] = time.monotonic() + STRANGER_S, bytearray()
-
-    def _turn_away(self, connected: socket.socket) -> None:
-        del self._known[connected]
-        connected.close()
-
-
 def _accept(
     listener: socket.socket,
     wires: Wires,
@@ -328,32 +269,66 @@ def _accept(
     deadline: float,
     within_s: float,
 ) -> list[Wire]:
-    """Wait for all other hosts to connect; whoever does not know the secret is turned away.
-
-    Nobody waits for a stranger: all that have connected are heard at the same time.
-    """
-    token = hosts[0].token.encode()
-    deadline = max(deadline, time.monotonic() + _AT_LEAST_S)  # the last one may just have joined
+    """Wait for all other hosts to connect; whoever does not know the secret is turned away."""
+    left_s = max(deadline - time.monotonic(), _AT_LEAST_S)  # the last one may just have joined
     found: dict[int, Wire] = {}
-    with closing(Strangers(listener)) as strangers:
-        while len(found) < len(hosts) - 1:
-            if time.monotonic() > deadline:
-                missing = next(host for host in hosts[1:] if host.index not in found)
-                raise UsageError(
-                    f"{missing.label} has joined, but did not connect to this host within "
-                    f"{format_duration(within_s)}",
-                    remedy=f"check that {ADDRESS} is a name of this host that does not resolve to "
-                    "a loopback address there, and that no firewall stands between",
-                )
-            for connected, hello in strangers.heard(len(token) + 4):
-                index = int.from_bytes(hello[-4:], "big")
-                known = hmac.compare_digest(hello[:-4], token)
-                if known and 0 < index < len(hosts) and index not in found:
-                    with suppress(OSError):
-                        found[index] = wires.add(connected, hosts[index].label)
-                        continue
-                connected.close()
+    try:
+        asyncio.run(asyncio.wait_for(_let_in(listener, wires, hosts, found), left_s))
+    except TimeoutError:
+        missing = next(host for host in hosts[1:] if host.index not in found)
+        raise UsageError(
+            f"{missing.label} has joined, but did not connect to this host within "
+            f"{format_duration(within_s)}",
+            remedy=f"check that {ADDRESS} is a name of this host that does not resolve to a "
+            "loopback address there, and that no firewall stands between",
+        ) from None
     return [found[index] for index in sorted(found)]
+
+
+async def _let_in(
+    listener: socket.socket, wires: Wires, hosts: Sequence[Joined], found: dict[int, Wire]
+) -> None:
+    """Add the connections of all other hosts to ``found``, by their numbers.
+
+    A port scanner, a probe of a load balancer, or somebody who means harm may connect as well. None
+    of them is waited for, there are never many of them, and none stays for long.
+    """
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    token = hosts[0].token.encode()
+    size = len(token) + 4
+
+    async def hear(connected: socket.socket) -> None:
+        with ExitStack() as held, suppress(OSError):  # TimeoutError is one
+            held.callback(connected.close)
+            said = b""
+            async with asyncio.timeout(STRANGER_S):
+                while more := await loop.sock_recv(connected, size - len(said)):
+                    said += more
+            index = int.from_bytes(said[-4:], "big")
+            known = len(said) == size and hmac.compare_digest(said[:-4], token)
+            if known and 0 < index < len(hosts) and index not in found:
+                found[index] = wires.add(connected, hosts[index].label)
+                held.pop_all()
+                if len(found) == len(hosts) - 1:
+                    over.set()
+
+    async def accept() -> None:
+        latest: deque[asyncio.Task[None]] = deque()
+        while True:
+            try:
+                connected, _ = await loop.sock_accept(listener)
+            except OSError:  # he has gone already, or no descriptor is left for him
+                await asyncio.sleep(_RETRY_S)
+                continue
+            latest.append(loop.create_task(hear(connected)))
+            await asyncio.sleep(0)  # so that it has begun, and closes the connection at its end
+            if len(latest) > MAX_STRANGERS:
+                latest.popleft().cancel()
+
+    listener.setblocking(False)
+    accepting = loop.create_task(accept())
+    await over.wait()
+    accepting.cancel()
 
 
 def _connect(launch: Launch, wires: Wires, hosts: Sequence[Joined], deadline: float) -> Wire:
