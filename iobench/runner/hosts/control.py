@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from ...base.errors import HostLostError, InterruptedRun, IobenchError, UsageError, rebuilt
 from ...record.host import JobHost
 from ...record.typed import to_text
-from .meeting import Joined, Meeting, set_interface
+from .meeting import Joined, Meeting
 from .serving import Same, arguments_of, result_of
 from .wire import ECHOES, Clock, Error, Message, Wire, offset_of
 
@@ -95,13 +94,6 @@ class Peer:
             return True  # which ``next`` raises
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port: int = free.getsockname()[1]
-    return port
-
-
 def named(error: IobenchError, host: Joined) -> IobenchError:
     """The error with the name of the host on which it happened."""
     return rebuilt(error, f"{host.label}: {error.what}")
@@ -119,12 +111,6 @@ class Control:
             Peer(host, wire) for host, wire in zip(meeting.hosts[1:], meeting.peers, strict=True)
         ]
         self.phases = self.plans = self.used = 0
-
-    def rendezvous(self) -> str:
-        """The URL of a port of this host at which ranks of all hosts meet, for torch."""
-        set_interface(self.meeting.peers[0].connection)
-        address = self.meeting.launch.address
-        return f"tcp://{f'[{address}]' if ':' in address else address}:{_free_port()}"
 
     def share(self, accelerators: int) -> list[range]:
         """The ranks of each host, numbered through, if there are so many in all.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from .control import Control, check_same
 from .crew import HostsCrew
 from .hosts import Begin, Hosts, JobRecord, Order, PhaseOrder
 from .launch import share_of
+from .meeting import set_interface
 from .member import Member, text_at
 from .reads import HaveRead, LocalReads, ReadNow, rows_of, summed, together
 from .serving import PlanOrder, Same, same_of
@@ -154,7 +156,7 @@ class JobHosts(Hosts):
         return self.control().share(ranks)
 
     def agent(self, storage: Storage, *, plans: bool = False) -> HostAgent:
-        return HostsAgent(storage, self.control, plans=plans)
+        return HostsAgent(storage, self, plans=plans)
 
     def check(self) -> None:
         for peer in self._control.peers:
@@ -178,7 +180,7 @@ class JobHosts(Hosts):
         control = self.control()
         shares = control.share(phase.accelerators)
         with_ranks = [host for host, share in enumerate(shares) if share]
-        meeting = control.rendezvous() if phase.exchanges_gradients else None
+        meeting = self.rendezvous() if phase.exchanges_gradients else None
         barrier = None
         if len(with_ranks) > 1 and (phase.in_step or meeting is not None):
             barrier = HostsBarrier(control.phases + 1, members=len(shares[0]) if meeting else 0)
@@ -233,7 +235,14 @@ class JobHosts(Hosts):
                 )
 
     def rendezvous(self) -> str:
-        return self.control().rendezvous()
+        """The URL of a port of this host, for torch."""
+        meeting = self.control().meeting
+        set_interface(meeting.peers[0].connection)
+        address = meeting.launch.address
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        return f"tcp://{f'[{address}]' if ':' in address else address}:{port}"
 
     def reader(
         self,
@@ -246,7 +255,7 @@ class JobHosts(Hosts):
     ) -> PlaceReader:
         local = LocalReads(storage, run_dir)
         some = range(self.count) if members is None else members
-        return HostsReader(self.control, local, places, name=name, members=some)
+        return HostsReader(self, local, places, name=name, members=some)
 
 
 class HostsAgent(HostAgent):
@@ -255,7 +264,7 @@ class HostsAgent(HostAgent):
     def __init__(
         self,
         storage: Storage,
-        control: Callable[[], Control],
+        hosts: JobHosts,
         members: Sequence[int] = (),
         *,
         plans: bool = False,
@@ -265,15 +274,15 @@ class HostsAgent(HostAgent):
         ``plans``: the objects are those that a plan's loader reads, which each host knows.
         """
         super().__init__(storage)
-        self._control, self.plans = control, plans
-        self.members = members or range(len(self.control.meeting.hosts))
+        self._hosts, self.plans = hosts, plans
+        self.members = members or range(hosts.count)
         self._one = HostAgent(storage)
         self._all: FetchCounter | None = None
 
     @property
     def control(self) -> Control:
         """The other hosts, which measure with the plan of this agent."""
-        return self._control()
+        return self._hosts.control()
 
     def describe_all(self) -> list[Host]:
         return self.control.ask(Member.describe, self.describe)
@@ -344,16 +353,16 @@ class HostsReader:
 
     def __init__(
         self,
-        control: Callable[[], Control],
+        hosts: JobHosts,
         local: LocalReads,
         places: Places,
         *,
         name: str,
         members: Sequence[int],
     ) -> None:
-        self._control, self.local, self.name, self.members = control, local, name, members
+        self._hosts, self.local, self.name, self.members = hosts, local, name, members
         self.max_bytes, self.once = places.max_bytes, places.once
-        self.agent: HostAgent = HostsAgent(local.storage, control, members)
+        self.agent: HostAgent = HostsAgent(local.storage, hosts, members)
         self.points: list[tuple[Depth, ...]] = []
         self.by: MeasuredWith = "engine"
         self.program = "threads of this process"
@@ -369,7 +378,7 @@ class HostsReader:
         Raises StorageError or NoMemoryError of the first host that failed, with its name;
         HostLostError.
         """
-        control = self._control()
+        control = self._hosts.control()
         control.set_clocks()
         count = self.hosts
         trips_s = ROUND_TRIPS * control.round_trip_ns / 1e9
@@ -408,8 +417,7 @@ class HostsReader:
             self.program = " and ".join(sorted({each.program for each in found}))
         self.notes = []
         for member, each in zip(self.members, found, strict=True):
-            name = self._control().meeting.hosts[member].label
-            self.notes += [f"{name}: {note}" for note in each.notes]
+            self.notes += [f"{self._hosts.names[member]}: {note}" for note in each.notes]
         if self.hosts > 1:
             self.notes.append(
                 f"of all {self.hosts} hosts together; percentiles are those of the host on which "
