@@ -117,7 +117,7 @@ class Watch:
             wait_for_device=self.synchronize,
         )
         listen(self._meter.gauge)
-        self._cpu_ns, self._began = time.process_time_ns(), time.monotonic()
+        self._began = time.monotonic()
         self._steps = WatchedSteps(self._meter, hooks, stored_bytes=self._data.stored_bytes)
         return watched(self.loader, self._steps)
 
@@ -139,7 +139,7 @@ class Watch:
         with steps.guarded():
             steps.end()
         wall_s = time.monotonic() - self._began
-        cpu_s = (time.process_time_ns() - self._cpu_ns) / 1e9 + meter.workers_cpu_s()
+        cpu_s = steps.cpu_ns / 1e9 + meter.workers_cpu_s()
         meter.close()
         part = self._part(steps, meter, error, wall_s=wall_s, cpu_s=cpu_s)
         if self.world == 1:

@@ -59,7 +59,8 @@ class WatchedSteps:
         self.recorder = Recorder()
         self.epochs: list[WatchedEpoch] = []
         self.lost = ""
-        self.between_ns = 0
+        self.between_ns = self.cpu_ns = 0  # cpu_ns: of this process, in its epochs
+        self._cpu_before_ns = 0
         self._owner: ReferenceType[Batches] | None = None  # the iteration of the open epoch
         self._residency: tuple[float | None, str] = (None, "")
         self._start_ns = self._asked_ns = self._ready_ns = self._step = 0
@@ -80,6 +81,7 @@ class WatchedSteps:
             with self.guarded(), self.meter.unheard():
                 self._residency = self.hooks.prepare(len(self.epochs))
                 self.meter.begin()
+            self._cpu_before_ns = time.process_time_ns()
 
     def making(self) -> AbstractContextManager[None]:
         """An iteration is made meanwhile."""
@@ -155,6 +157,7 @@ class WatchedSteps:
             self._record(time.monotonic_ns())
         if self.open:
             self._owner = None
+            self.cpu_ns += time.process_time_ns() - self._cpu_before_ns
             self.meter.ended(self._start_ns, early=early)
             self._ended_ns = time.monotonic_ns() - self._ending_ns
             with self.meter.unheard():

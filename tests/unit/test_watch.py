@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import iobench
 from iobench.accelerate.base import Samples
 from iobench.base.errors import UsageError
+from iobench.host import host as this_host
 from iobench.host.timeline import read_events
 from iobench.judge.rebuild import rebuild
 from iobench.load.torch_compat import inner_loader
@@ -211,6 +212,28 @@ def test_short_epochs_of_slow_batches_are_not_blamed_on_their_start(
     doc = leaves_record(watch.directory)
     assert doc.job.repetitions[0].ranks[0].fill_s == 0
     assert doc.job.verdict.bottleneck == "storage"
+
+
+@pytest.mark.parametrize(
+    ("cores", "load_ms", "says"),
+    [
+        (2, 30, "at most 1.9"),  # all of it is CPU time, and the workers take some, too
+        (64, 30, "at most 3.8"),  # what is not waited for remains
+        (64, 0.3, "larger batches"),  # handing a batch over takes as long
+    ],
+)
+def test_workers_bring_no_more_than_the_cores_and_their_own_cost_allow(
+    cores: int, load_ms: float, says: str, clock: Clock, tmp_path: Path, monkeypatch: Any
+) -> None:
+    kinds = ("cores", "affinity_cores", "cpu_quota_cores", "effective_cores")
+    found = this_host.fingerprint() | dict.fromkeys(kinds, cores)
+    monkeypatch.setattr(this_host, "fingerprint", lambda: found)
+    loader = Planted(lambda: clock.spin(load_ms))
+    with (watch := iobench.watch(loader, results=tmp_path)) as batches:
+        for _ in batches:
+            clock.spin(load_ms / 3)
+    advice = leaves_record(watch.directory).job.verdict.advice[0]
+    assert says in f"{advice.change}: {advice.basis}"
 
 
 def test_forked_workers_that_are_slow_to_start_are_told_what_to_do_less_of(tmp_path: Path) -> None:
