@@ -116,7 +116,31 @@ class Large(Files):
 
 
 def large(data: str, size: int = 4_000_000) -> DataLoader[Any]:
-    return DataLoader(Large(data, size=size), batch_size=8, num_workers=1, collate_fn=list)
+    """Its worker stays, since it would take as long to start as an epoch of batches."""
+    dataset = Large(data, size=size)
+    more: dict[str, Any] = {"collate_fn": list, "persistent_workers": True}
+    return DataLoader(dataset, batch_size=8, num_workers=1, **more)
+
+
+class Opens(Dataset[Any]):
+    """Samples that say what the open of a new file says, and take no time."""
+
+    opened = 0
+
+    def __init__(self, data: str, count: int) -> None:
+        self.data, self.count = data, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        self.opened += 1
+        sys.audit("open", f"{self.data}/{self.opened:08}.jpg", "r", os.O_RDONLY)
+        return index
+
+
+def of_opens(data: str, count: int, batch: int = 64) -> DataLoader[Any]:
+    return DataLoader(Opens(data, count), batch_size=batch)
 
 
 class Payload(Files):

@@ -307,23 +307,27 @@ class Gauge:
         if now is not None:
             self.row[PRIVATE_GROWN] = max(self.row[PRIVATE_GROWN], now - self.private)
 
-    def opened(self, name: str) -> bool:
-        """Count a file that this process opened, the first time."""
+    def opened(self, names: set[str]) -> bool:
+        """Count files that this process opened, each the first time."""
         if self.closed:
             return False
-        if name in self.seen or len(self.seen) >= MAX_FILES:
-            return True
-        self.seen.add(name)
-        if self.root and name.startswith(self.roots) and "/." not in name:
-            self.row[INSIDE] += 1
-            return True
-        full = os.path.abspath(name)
-        if self.root and (
-            full.startswith(self.roots) or os.path.realpath(full).startswith(self.root)
-        ):
-            self.row[INSIDE] += 1
-        elif not (full.startswith(_NO_DATA) or full.endswith(_CODE) or "/pymp-" in full):
-            self.row[OUTSIDE] += 1
+        new = names - self.seen if len(self.seen) < MAX_FILES else set()
+        self.seen |= new
+        inside, outside = 0, []
+        for name in new:
+            if self.root and name.startswith(self.roots) and "/." not in name:
+                inside += 1
+                continue
+            full = os.path.abspath(name)
+            if self.root and (
+                full.startswith(self.roots) or os.path.realpath(full).startswith(self.root)
+            ):
+                inside += 1
+            elif not (full.startswith(_NO_DATA) or full.endswith(_CODE) or "/pymp-" in full):
+                outside.append(full)
+        self.row[INSIDE] += inside
+        self.row[OUTSIDE] += len(outside)
+        for full in sorted(outside):
             self.board.add_name(self.number, full)
         return True
 

@@ -129,12 +129,12 @@ MAX_WAITING = 4096
 class Listener(Protocol):
     """Who wants to know which files are opened."""
 
-    def opened(self, name: str) -> bool:
-        """A file was opened to read. Return whether opens of this name need not be told again."""
+    def opened(self, names: set[str]) -> bool:
+        """Files were opened to read. Return whether opens of these need not be told again."""
 
 
 _waiting: deque[tuple[Any, ...]] = deque()
-_known: set[object] = set()  # paths, as they were given, that no listener needs to hear again
+_known: set[str] = set()  # names that no listener needs to hear again
 _listeners: list[Listener] = []
 _installed = False
 
@@ -160,20 +160,20 @@ def leave(listener: Listener) -> None:
 
 def tell() -> None:
     """Tell the listeners which files were opened since the last call."""
+    names: set[str] = set()
     while _waiting:
         try:
             path, _, flags = _waiting.popleft()
         except IndexError:  # another thread was faster
-            return
-        if isinstance(path, int) or not isinstance(flags, int) or flags & os.O_ACCMODE:
-            continue  # by a file descriptor, or not to read
-        try:
-            name = os.fsdecode(path)
-        except Exception:  # a path object of the user's, whose open has failed as well
-            continue
-        heard_by = sum(each.opened(name) for each in _listeners)
-        if heard_by == len(_listeners) and type(path) in (str, bytes):
-            _known.add(path)
+            break
+        if path.__class__ is str and flags.__class__ is int and not flags & os.O_ACCMODE:
+            names.add(path)
+        elif not isinstance(path, int) and isinstance(flags, int) and not flags & os.O_ACCMODE:
+            with suppress(Exception):  # a path object of the user's, whose open has failed as well
+                names.add(os.fsdecode(path))  # but for descriptors, and for files to write
+    heard = [each.opened(names) for each in _listeners] if names else [False]
+    if all(heard):
+        _known.update(names)
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:

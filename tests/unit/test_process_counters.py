@@ -19,9 +19,9 @@ class Names:
         self.heard: list[str] = []
         self.closed = False
 
-    def opened(self, name: str) -> bool:
-        if not self.closed and os.path.basename(name) == "a":
-            self.heard.append(name)
+    def opened(self, names: set[str]) -> bool:
+        if not self.closed:
+            self.heard += [name for name in names if os.path.basename(name) == "a"]
         return not self.closed
 
 
