@@ -200,6 +200,10 @@ class Meter:
         known = firsts[firsts > 0]
         return int(known.min()) if len(known) else asked_ns
 
+    def last_made_ns(self) -> int:
+        """When a worker last made a batch, or found that it has no more; 0 without workers."""
+        return int(self.board.done_ns().max()) if self.workers else 0
+
     def count(self, value: Any) -> int:
         """Add a batch to the counts; return the number of its samples.
 

@@ -64,7 +64,10 @@ class WatchedSteps:
         self._owner: ReferenceType[Batches] | None = None  # the iteration of the open epoch
         self._residency: tuple[float | None, str] = (None, "")
         self._start_ns = self._asked_ns = self._ready_ns = self._step = 0
-        self._ending_ns = 0  # for how long the last iteration took to end, after its last batch
+        # For how long the last iteration took to end, after its last batch; of that, for how long
+        # its workers still looked for one.
+        self._ending_ns = self._seeking_ns = 0
+        self._workers_ns = 0  # when the workers of the iteration before began to end
         self._before = (0, 0)
         self._pending: StepEvent | None = None  # a step whose busy time is not known yet
         self._first = True  # no batch of the open epoch has come
@@ -143,6 +146,7 @@ class WatchedSteps:
             with self.guarded():
                 if not early and not self._first:
                     self._ending_ns = time.monotonic_ns() - self._asked_ns
+                    self._seeking_ns = max(0, self.meter.last_made_ns() - self._asked_ns)
                 self.end(early=early)
 
     def let_go(self, took_ns: int) -> None:
@@ -158,7 +162,7 @@ class WatchedSteps:
         if self.open:
             self._owner = None
             self.cpu_ns += time.process_time_ns() - self._cpu_before_ns
-            self.meter.ended(self._start_ns, early=early)
+            self.meter.ended(self._workers_ns, early=early)
             self._ended_ns = time.monotonic_ns() - self._ending_ns
             with self.meter.unheard():
                 self.hooks.end()
@@ -181,8 +185,9 @@ class WatchedSteps:
         # end of those of the iteration before.
         now = time.monotonic_ns()
         self._start_ns = self._asked_ns = now - batches.made_ns - self._ending_ns
+        self._workers_ns = self._start_ns + min(self._seeking_ns, self._ending_ns)
         self.between_ns += max(0, self._start_ns - self._ended_ns)
-        self._ending_ns = 0
+        self._ending_ns = self._seeking_ns = 0
         self.hooks.begin(len(self.epochs), self._start_ns)
 
     def _begun(self) -> None:

@@ -202,6 +202,24 @@ def test_the_end_of_an_epoch_is_waited_for_before_the_next_one(
     assert doc.job.verdict.bottleneck == "fill"
 
 
+def test_workers_that_look_long_for_a_last_batch_are_not_slow_to_start(tmp_path: Path) -> None:
+    with (watch := iobench.watch(DataLoader(Late(), num_workers=1), results=tmp_path)) as batches:
+        for _ in range(2):
+            for _ in batches:
+                pass
+    doc = leaves_record(watch.directory)
+    assert doc.job.repetitions[0].ranks[0].fill_s > 1
+    assert doc.job.loader.user.worker_ready_s < 1
+
+
+class Late(IterableDataset):
+    """It takes long to find that there is no more."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield torch.zeros(1)
+        time.sleep(1)
+
+
 def test_short_epochs_of_slow_batches_are_not_blamed_on_their_start(
     clock: Clock, tmp_path: Path
 ) -> None:
