@@ -107,9 +107,12 @@ def _is_broken(value: object) -> bool:
 
 
 class Record(BaseModel):
-    """Base of what iobench records: unknown keys, from newer versions, are ignored."""
+    """Base of what iobench records: unknown keys, from newer versions, are ignored.
 
-    model_config = ConfigDict(extra="ignore")
+    What checks a class is built when its first object is made, since a process needs few of them.
+    """
+
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
 class RecordHead(Record):
@@ -145,7 +148,7 @@ class OpenRecord(BaseModel):
     has exactly the keys that it was read with.
     """
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, defer_build=True)
 
     @property
     def recorded(self) -> bool:
