@@ -87,9 +87,9 @@ def _known(error: BaseException) -> IobenchError | None:
         )
     if isinstance(error, OSError):
         where = f" ({os.fsdecode(error.filename)})" if _is_path(error.filename) else ""
-        return IobenchError(
-            f"{error.strerror or error}{where}", remedy="use --debug for the traceback"
-        )
+        denied = isinstance(error, PermissionError) and where
+        remedy = "check the permissions" if denied else "use --debug for the traceback"
+        return IobenchError(f"{error.strerror or error}{where}", remedy=remedy)
     return None
 
 

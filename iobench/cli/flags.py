@@ -389,7 +389,7 @@ def _check(name: str, hint: Any, value: object) -> None:
 class VerbRequest(Question):
     """The output and the log of a verb.
 
-    ``keeps``: SIGTERM, by which batch schedulers stop jobs, does what Ctrl-C does.
+    ``keeps``: it measures or writes what stays, and on several hosts not the same on each.
     """
 
     keeps: ClassVar[bool] = False

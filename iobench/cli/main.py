@@ -219,12 +219,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     WHOLE_HELP.asked = not {"--help", "-h"} & {*words}
     try:
+        interrupt_on_sigterm()
         _check_current_directory()
         request = parse(words)
         code = 0 if words else 2
         if request is not None:
-            if request.keeps:
-                interrupt_on_sigterm()
             code = _do(replace(request, began_s=began))
         sys.stdout.flush()  # if standard output is on a full disk, this fails
         return code

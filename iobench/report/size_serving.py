@@ -207,7 +207,7 @@ def _request_sentences(need: ServedNeed, limit: str) -> Iterator[str]:
 def _request_gauges(need: ServedNeed) -> Iterator[KeyFigure]:
     yield KeyFigure("bandwidth", format_rate(need.bytes_per_s), "if each sample is read once")
     if need.in_flight is not None and need.in_flight_most is not None:
-        most = f"at most {format_count(need.in_flight_most)} at 99.9 % of the arrivals"
+        most = f"on average, at most {format_count(need.in_flight_most)} at 99.9 % of the arrivals"
         yield KeyFigure("reads in flight", format_count(need.in_flight), most)
     if need.read_s is not None:
         slow = format_duration(need.read_p99_s or 0.0)

@@ -222,9 +222,11 @@ def read_json(path: Path, *, version: str, what: str) -> dict[str, object]:
         require_place(path.parent, f"name {what}")
         raise IobenchError(f"no {path.name} in {path.parent}", remedy=f"name {what}") from None
     except (OSError, ValueError) as error:
+        denied = isinstance(error, PermissionError)
+        broken = "it is incomplete, or iobench did not write it: name another file"
         raise IobenchError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-            remedy="it is incomplete, or iobench did not write it: name another file",
+            remedy="check the permissions" if denied else broken,
         ) from error
     if not isinstance(data, dict):
         raise IobenchError(f"{path} is not a JSON object", remedy="name a file that iobench wrote")

@@ -92,3 +92,16 @@ def test_ctrl_c_while_the_command_line_is_imported_is_one_line(tmp_path: Path) -
         words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
     )
     assert (ended.returncode, ended.stderr) == (130, "iobench: interrupted\n")
+
+
+def test_a_verb_that_keeps_nothing_ends_by_sigterm_in_one_line() -> None:
+    stopped = """
+import os, signal, sys
+from iobench.cli import list as verb
+from iobench.cli.main import main
+verb.run = lambda request: os.kill(os.getpid(), signal.SIGTERM) or signal.pause()
+sys.exit(main(["list"]))
+"""
+    words = [sys.executable, "-c", stopped]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "iobench: interrupted\n")

@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -113,6 +114,27 @@ def test_no_permission() -> None:
         assert not list(closed.iterdir())
     assert "Permission denied" in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["generate demo --to {}/closed/d", "report {}/closed", "scan {} --save {}/m.yaml"],
+    ids=["generate", "report", "scan"],
+)
+def test_what_is_denied_is_named_and_its_permissions_are_the_remedy(
+    words: str, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o000)
+    mine = [sys.executable, "-m", "iobench", *words.replace("{}", str(tmp_path)).split()]
+    if os.geteuid() == 0:  # root without the right to read what others own
+        os.chown(closed, 65534, 65534)
+        rights = "-dac_override,-dac_read_search"
+        mine = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}", *mine]
+    ended = subprocess.run(mine, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert str(closed) in ended.stderr
+    assert "heck the permissions" in ended.stderr
 
 
 def _both_have_answered(found: Any) -> Any:

@@ -307,7 +307,7 @@ class LocalStorage:
                     if stat.S_ISREG(status.st_mode):
                         yield Entry(os.path.relpath(path, self.root), status.st_size)
         except OSError as error:
-            raise self.failed("list", prefix or ".", error) from error
+            raise self.failed("list", error.filename or prefix or ".", error) from error
 
     def size(self, key: str) -> int:
         return self._status(key, "stat")[0].st_size
