@@ -187,7 +187,7 @@ def kv_verdict(doc: KvCacheRecord) -> KvVerdict | None:
     looked = doc.job.scenario.looks_up
     missing = [name for name in LEFT_OUT if name not in gains and (looked or name != "lookups")]
     bound = why_client_bound(doc, gains)
-    found, why = ("client", bound) if bound else leading(gains, missing, few=few_requests(doc))
+    found, why = ("client", bound) if bound else leading(gains, missing, few=few_requests(doc.job))
     stage: KvStage = next(each for each in get_args(KvStage) if each == found)
     lengths = [one.crossover_tokens for one in tried if one.crossover_tokens is not None]
     crossover = (min(lengths), max(lengths)) if all(lengths) and lengths else None
@@ -313,8 +313,9 @@ def _sentence(
     else:
         loads = f"a load is {factor_text(factor)} as fast as computing again."
         answer = f"Worth it: {answer}: {loads}"
-    lengths = "At long contexts computing wins, too."
-    if crossover is not None:
+    # From which length loads win is as inconclusive as whether they do.
+    lengths = "" if worth is None or over(factor) else "At long contexts computing wins, too."
+    if worth is not None and crossover is not None:
         low, high = crossover
         length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         lengths = f"Loads win from {length} tokens of context on."

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from ..base.units import counted, format_count, format_duration, format_percent
 from ..record.run import RequestsRecord, ServingRecord, TrainingRecord
-from ..record.serving import RequestWindow, ServedBottleneck, ServingRun, ServingVerdict, TrialKind
+from ..record.serving import (
+    KvCacheRun,
+    RequestWindow,
+    ServedBottleneck,
+    ServingRun,
+    ServingVerdict,
+    TrialKind,
+)
 from ..record.training import RunLog
 from ..record.verdict import Estimate
 from .cache import MAX_RESIDENT
@@ -41,7 +48,7 @@ def serving_verdict(doc: ServingRecord) -> ServingVerdict | None:
     missing = ["storage"] * (not of("without-storage"))
     missing += ["log"] * (tried_log and not of("without-log"))
     bound = why_client_bound(doc, gains)
-    found, why = ("client", bound) if bound else leading(gains, missing, few=few_requests(doc))
+    found, why = ("client", bound) if bound else leading(gains, missing, few=few_requests(doc.job))
     stage: ServedBottleneck = next(each for each in get_args(ServedBottleneck) if each == found)
     return ServingVerdict(
         holds=holds,
@@ -270,22 +277,23 @@ def incomplete(doc: RequestsRecord) -> RuleOutcome | None:
     return RuleOutcome(what, "run it again and let it finish, or give a --rate")
 
 
-def _needed(doc: RequestsRecord) -> int:
+def _needed(job: ServingRun | KvCacheRun) -> int:
     """The requests of a repetition of which enough are beyond the quantile to know it."""
-    return round(MIN_BEYOND / (1 - doc.job.scenario.quantile))
+    return round(MIN_BEYOND / (1 - job.scenario.quantile))
 
 
-def few_requests(doc: RequestsRecord) -> str:
-    """Why the requests of a repetition are too few to know the quantile; empty if they are not."""
-    short = min((one.requests for one in doc.job.repetitions), default=None)
-    if short is None or short >= _needed(doc):
+def few_requests(job: ServingRun | KvCacheRun, kind: Any = "repetition") -> str:
+    """Why the requests of a window of this kind are too few to know the quantile, if they are."""
+    short = min((one.requests for one in job.of(kind)), default=None)
+    if short is None or short >= _needed(job):
         return ""
-    name = quantile_text(doc.job.scenario.quantile)
-    return f"{counted(short, 'request')} in a repetition are too few for {name}"
+    name = quantile_text(job.scenario.quantile)
+    what = kind if kind == "repetition" else "window"
+    return f"{counted(short, 'request')} in a {what} are too few for {name}"
 
 
 def requests(doc: RequestsRecord) -> RuleOutcome | None:
-    few, job = few_requests(doc), doc.job
+    few, job = few_requests(doc.job), doc.job
     if not few:
         return None
     once = isinstance(job, ServingRun) and (
@@ -296,7 +304,7 @@ def requests(doc: RequestsRecord) -> RuleOutcome | None:
     cut = "" if not once else ", or a larger dataset, of which each sample is read once"
     return RuleOutcome(
         few,
-        f"use {format_count(_needed(doc))} or more: a longer --duration{cut}",
+        f"use {format_count(_needed(job))} or more: a longer --duration{cut}",
     )
 
 

@@ -95,9 +95,9 @@ def _ttft(job: KvCacheRun, verdict: KvVerdict) -> KeyFigure:
     again = [one.recomputed_quantile_s for one in tried if one.recomputed_quantile_s is not None]
     if not known or not again:
         return KeyFigure(label, "not measured")
-    without = f"{format_duration(median(again))} without the storage"
-    layers = f"of {part}, " if (part := _layers(job.scenario)) else ""
-    note = f"{layers}{without}; {HOLDS[verdict.holds]} {format_duration(job.limit_s)}"
+    both = f"with the storage, {format_duration(median(again))} without it"
+    layers = f"of {part} " if (part := _layers(job.scenario)) else ""
+    note = f"{layers}{both}; {HOLDS[verdict.holds]} {format_duration(job.limit_s)}"
     return KeyFigure(label, format_duration(median(known)), note)
 
 

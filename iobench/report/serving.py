@@ -10,7 +10,7 @@ from ..ask.capacity.requests import ServedPrediction
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.figures.requests import SLOW
 from ..judge.kv import factor_text
-from ..judge.serving import quantile_text
+from ..judge.serving import few_requests, quantile_text
 from ..record.metrics import metrics_of
 from ..record.run import KvCacheRecord, ServingRecord
 from ..record.serving import (
@@ -208,11 +208,13 @@ def largest_rate(job: ServingRun | KvCacheRun) -> KeyFigure:
     why = (
         found.bound if found.high is None else f"hold the limit, {format_count(found.high)} do not"
     )
+    few = few_requests(job, "find-max")
     rate, tried = format_count(found.low), job.repetitions
     held = sum(bool(one.holds) for one in tried)
     if tried and held < len(tried):
         again = f"in {held} of {counted(len(tried), 'repetition')}"
         why = f"held the limit in the search, and {again if held else 'not when it was repeated'}"
+    why += few and f"; {few}"
     if 2 * held < len(tried):  # most windows decide, as in the search
         return KeyFigure(label, f"below {rate} requests/s", f"({rate} {why})")
     return KeyFigure(label, f"{rate} requests/s", why)

@@ -86,6 +86,20 @@ def test_a_load_has_no_more_than_the_storage_delivers_and_some() -> None:
     assert verdict.load_bytes_per_s.high == 1e8
 
 
+def test_a_first_screen_does_not_say_from_where_loads_win_if_it_is_inconclusive_whether() -> None:
+    said = {}
+    for name, factors in (("inconclusive", (0.8, 1.25, 1.0)), ("yes", (1.3, 1.25, 1.2))):
+        trials = [
+            build_kv_trial(seed=seed, factor=factor, own_s=0.0, scenario=ENOUGH)
+            for seed, factor in enumerate(factors)
+        ]
+        verdict = build_kv(trials, scenario=ENOUGH).job.verdict
+        assert verdict is not None
+        said[name] = verdict.sentence
+    assert said["inconclusive"].endswith("as computing again.")
+    assert said["yes"].endswith("of context on.")
+
+
 def test_nothing_loaded_tells_nothing() -> None:
     doc = build_kv(chunks=0)
     assert doc.job.verdict is not None

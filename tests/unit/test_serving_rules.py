@@ -235,6 +235,14 @@ def test_a_rate_that_most_repetitions_do_not_hold_is_above_the_largest() -> None
     assert f"below 400 requests/s {again}" in shown
 
 
+@pytest.mark.parametrize("seconds", [0.05, 10.0])
+def test_a_search_by_windows_of_few_requests_says_so(seconds: float) -> None:
+    tried = build_trial("find-max", seconds=seconds)
+    doc = build_serving([tried, build_trial()], found=FoundRate(low=400.0, high=430.0))
+    shown = " ".join(render_text(sections(doc)).split())
+    assert ("requests in a window are too few for p99" in shown) == (seconds < 1)
+
+
 def test_a_run_that_found_no_rate_has_no_verdict() -> None:
     trial = build_trial("find-max", read_s=0.018)
     doc = build_serving([trial], found=FoundRate(high=400.0, bound="even 400 do not"))
