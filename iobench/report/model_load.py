@@ -254,7 +254,9 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
             share = storage_share(best)
             known = min(1.0, 1 / reach) if share is None else share.value
             lead = f"{'about ' if share is None else ''}{format_percent(known)} of the time"
-            yield Item(lead=lead, text="Get a faster storage: plain reads get no more.")
+            number = max(each.in_flight for each in job.plain if each.replicas == best.replicas)
+            text = f"Get a faster storage: plain reads get no more, with {number} in flight."
+            yield Item(lead=lead, text=text)
 
 
 def _copy(job: ModelLoadRun) -> Iterator[Item]:

@@ -23,7 +23,7 @@ from ..base.units import counted
 from ..record.model_load import TensorClass
 from ..serve.loaders import MODEL_LOADERS, make_model_loader, model_loader_options
 from ..serve.loaders.base import LARGEST, SIZE_CLASSES, size_class
-from ..serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK, DirectLoader
+from ..serve.loaders.direct import DirectLoader
 from ..serve.weights import SUFFIX, Weights, WeightShard, read_weights, require_memory
 from ..settings.any_workload import LoadSpec
 from ..storage import is_local, open_storage, rewrapped
@@ -98,10 +98,9 @@ class LoadPlan:
     def plain_reads(self, count: int, *, seed: int) -> tuple[Places, int]:
         """Reads of all files as ``count`` replicas make them by ``direct``: places, in flight."""
         loader = DirectLoader(**options_of(self.spec, DirectLoader.name))
-        usual = FILE_BLOCK if isinstance(self.direct, Files) else OBJECT_BLOCK
         in_flight = min(MAX_IN_FLIGHT, loader.concurrency * count)
         most = self.weights.file_bytes // (MIN_READS * in_flight) // _PAGE * _PAGE
-        block = max(_PAGE, min(loader.block_size or usual, most))
+        block = max(_PAGE, min(loader.block_on(self.direct), most))
         entries = [Entry(shard.key, shard.size) for shard in self.weights.shards]
         places = blocks(entries, block, order="sequential", seed=seed)
         return places, min(in_flight, len(places))

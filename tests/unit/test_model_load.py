@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,15 @@ from iobench.base.errors import StorageError, UsageError
 from iobench.base.units import Quantity
 from iobench.judge.model_load import host_loads, read_rate, storage_share
 from iobench.judge.rebuild import conclude
-from iobench.record.model_load import LoadFigures
+from iobench.record.model_load import LoadFigures, LoadSpec
 from iobench.record.run import ModelLoadRecord
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from iobench.runner.model_load import LoadsBegun, LoadVariant
+from iobench.runner.model_load_plan import LoadPlan
+from iobench.serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK
 from iobench.settings.instances import Instance
+from iobench.storage import open_storage
 
 GB = 10**9
 
@@ -91,6 +95,15 @@ def of(doc: ModelLoadRecord, loader: str = "direct", replicas: int = 1) -> LoadF
 
 def findings(doc: ModelLoadRecord) -> dict[str, str]:
     return {each.rule: each.level for each in doc.findings}
+
+
+def test_plain_reads_are_as_large_as_those_of_direct(tmp_path: Path) -> None:
+    shards = [SimpleNamespace(key="a", size=10 * GB)]
+    weights = SimpleNamespace(file_bytes=10 * GB, shards=shards)
+    for url, block in ((f"file://{tmp_path}", FILE_BLOCK), ("s3://bucket/a", OBJECT_BLOCK)):
+        asked = LoadSpec(loaders=["direct"])
+        plan: Any = SimpleNamespace(spec=asked, direct=open_storage(url), weights=weights)
+        assert LoadPlan.plain_reads(plan, 1, seed=1)[0].max_bytes == block
 
 
 BASE = each_round(2.0, 2.1, 2.05)

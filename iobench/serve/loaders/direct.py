@@ -71,8 +71,7 @@ class DirectLoader(PreparedLoader):
     buffered = False
 
     def __init__(self, *, block_size: int | str = 0, concurrency: int | str = CONCURRENCY) -> None:
-        self._given = size_option("block_size", block_size) if block_size else 0
-        self.block_size = self._given or FILE_BLOCK
+        self._block_size = size_option("block_size", block_size) if block_size else 0
         self.concurrency = concurrency_option(concurrency)
         self._forget()
 
@@ -95,9 +94,11 @@ class DirectLoader(PreparedLoader):
         cut = sum(own.room for own in prepared.tensors if own.is_cut)
         self._cut = self._take(cut, "what this rank cuts out of the weights")
         self._groups = _groups(prepared.tensors, placed, storage.alignment, exchange)
-        fitting = FILE_BLOCK if isinstance(storage, Files) else OBJECT_BLOCK
-        self.block_size = self._given or fitting
-        self._engine = engine_for(storage, self.concurrency, self.block_size)
+        self._engine = engine_for(storage, self.concurrency, self.block_on(storage))
+
+    def block_on(self, storage: Storage) -> int:
+        """Bytes of a read of this storage."""
+        return self._block_size or (FILE_BLOCK if isinstance(storage, Files) else OBJECT_BLOCK)
 
     def _take(self, nbytes: int, what: str) -> buffers.Buffer:
         """Memory that the device, if there is one, can read by itself."""
