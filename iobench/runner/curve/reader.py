@@ -129,56 +129,43 @@ class PlaceReader(Protocol):
     ``points``: for each point what each of them read, where they are several.
     """
 
-    @property
-    def by(self) -> MeasuredWith: ...
-
-    @property
-    def program(self) -> str: ...
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-    @property
-    def hosts(self) -> int: ...
-
-    @property
-    def agent(self) -> HostAgent: ...
-
-    @property
-    def points(self) -> Sequence[Sequence[Depth]]: ...
+    by: MeasuredWith
+    program: str
+    notes: list[str]
+    hosts: int
+    agent: HostAgent
+    points: list[Sequence[Depth]]
 
     def read(
         self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int
     ) -> Depth: ...
 
 
+_THREADS = "threads of this process"
+
+
 class HostReader:
     """Reads on this host: by fio, or by threads where fio can't read what it was given first."""
 
     hosts = 1
-    points: Sequence[Sequence[Depth]] = ()
 
     def __init__(self, storage: Storage, *, max_bytes: int, once: bool, run_dir: Path) -> None:
         """``max_bytes``: of the longest place. ``once``: each object is one place."""
         self.storage = storage
         self.agent = HostAgent(storage)
+        self.by: MeasuredWith = "engine"
+        self.program = _THREADS
         self.notes: list[str] = []
+        self.points: list[Sequence[Depth]] = []
         self._threads = ThreadReader(storage, max_bytes=max_bytes, once=once)
         self._fio: FioReader | None = None
         self._began = False
         if isinstance(storage, Files) and fio.available():
             direct = storage.traits.direct
             self._fio = FioReader(storage, direct=direct, once=once, run_dir=run_dir)
+            self.by = self.program = "fio"
         elif isinstance(storage, Files):
             self.notes.append(f"measured without fio: {self.agent.why_no_fio()}")
-
-    @property
-    def by(self) -> MeasuredWith:
-        return "fio" if self._fio else "engine"
-
-    @property
-    def program(self) -> str:
-        return f"fio {self._fio.engine}" if self._fio else "threads of this process"
 
     def read(self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int) -> Depth:
         """Read the places in their order for ``seconds``, again from the first one up to ``most``.
@@ -188,13 +175,13 @@ class HostReader:
         if self._fio is not None:
             try:
                 found = self._fio.read(places, in_flight=in_flight, seconds=seconds, most=most)
-                self._began = True
+                self._began, self.program = True, f"fio {self._fio.engine}"
                 return found
             except StorageError as error:
                 if self._began:
                     raise
                 self.notes.append(f"measured without fio: {error.what}")
-                self._fio = None
+                self._fio, self.by, self.program = None, "engine", _THREADS
             if not self.storage.traits.uncached:  # fio may have read some of the bytes
                 self.agent.empty_cache(list({place.key for place in places}))
         return self._threads.read(places, in_flight=in_flight, seconds=seconds, most=most)

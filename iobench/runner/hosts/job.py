@@ -361,16 +361,13 @@ class HostsReader:
         members: Sequence[int],
     ) -> None:
         self._hosts, self.local, self.name, self.members = hosts, local, name, members
+        self.hosts = len(members)
         self.max_bytes, self.once = places.max_bytes, places.once
         self.agent: HostAgent = HostsAgent(local.storage, hosts, members)
-        self.points: list[tuple[Depth, ...]] = []
+        self.points: list[Sequence[Depth]] = []
         self.by: MeasuredWith = "engine"
         self.program = "threads of this process"
         self.notes: list[str] = []
-
-    @property
-    def hosts(self) -> int:
-        return len(self.members)
 
     def read(self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int) -> Depth:
         """Read on all members, each with its share of the places and of the reads in flight.
