@@ -45,17 +45,6 @@ class PhaseOrder:
     meeting: str | None
     in_step: bool
 
-    @classmethod
-    def of(cls, phase: Phase, *, meeting: str | None, in_step: bool) -> PhaseOrder:
-        saving = phase.saving
-        return cls(
-            phase=phase,
-            saves=(saving.every, saving.first) if saving is not None else None,
-            rendezvous=saving.rendezvous if saving is not None else "",
-            meeting=meeting,
-            in_step=in_step,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SaveOrder:
@@ -155,8 +144,7 @@ class Hosts:
         ``meeting``: where ranks of one host meet that exchange gradients.
         """
         task = Load(phase, meeting=meeting)
-        order = PhaseOrder.of(phase, meeting=meeting, in_step=phase.in_step)
-        return task, self.crew(task, phase.ranks, order)
+        return task, ForkedCrew(phase.ranks, task)
 
     @contextmanager
     def saving(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:

@@ -184,7 +184,14 @@ class JobHosts(Hosts):
         barrier = None
         if len(with_ranks) > 1 and (phase.in_step or meeting is not None):
             barrier = HostsBarrier(control.phases + 1, members=len(shares[0]) if meeting else 0)
-        order = PhaseOrder.of(phase, meeting=meeting, in_step=barrier is not None)
+        saving = phase.saving
+        order = PhaseOrder(
+            phase=phase,
+            saves=(saving.every, saving.first) if saving is not None else None,
+            rendezvous=saving.rendezvous if saving is not None else "",
+            meeting=meeting,
+            in_step=barrier is not None,
+        )
         task = Load(phase, barrier, meeting=meeting)
         crew = self.crew(task, phase.accelerators, order)
         if barrier is not None:
