@@ -81,6 +81,13 @@ def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
             "the training",
         )
         return  # what the workers do meanwhile hardly matters
+    if facts.busiest is not None:
+        yield Finding(
+            rule="user.uneven_workers",
+            level="info",
+            evidence=f"{uneven(facts)}, and the others have nothing to do meanwhile",
+            remedy=EVEN_SHARES,
+        )
     yield from _order(facts)
     yield from _collate(facts)
     share = facts.cpu_share
@@ -118,6 +125,20 @@ def _order(facts: UserFacts) -> Iterator[Finding]:
         f"later one was ready and held back, because batches come in their order{named}",
         remedy="set in_order=False in the DataLoader if the order does not matter, or find what "
         "makes some batches slow",
+    )
+
+
+EVEN_SHARES = (
+    "give each worker as much of the dataset as the others: shards of about the same size, and as "
+    "many of them as there are workers, or a multiple of that"
+)
+
+
+def uneven(facts: UserFacts) -> str:
+    """``one of 2 workers makes 90 % of the batches``."""
+    most = facts.busiest or 0.0
+    return (
+        f"one of {len(facts.batches_by_worker)} workers makes {format_percent(most)} of the batches"
     )
 
 

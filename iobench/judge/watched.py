@@ -17,6 +17,7 @@ from .evidence import Case, Decision, Evidence, LoaderWaits
 from .promise import WORTH, Effect, advised, bringing
 from .user_loader import (
     BESIDE_TRAINING,
+    EVEN_SHARES,
     IN_TURNS,
     MIN_HELD_BACK,
     MOST_OF_MAKING,
@@ -24,6 +25,7 @@ from .user_loader import (
     cheaper_start,
     could_have_workers,
     slow_worker,
+    uneven,
 )
 
 UNTESTED = (
@@ -309,6 +311,9 @@ def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
             "make the hand-over of batches cheaper: smaller types (uint8 instead of float32), "
             f"fewer and larger tensors, smaller samples ({_size(seen)})"
         )
+    own = evidence.own
+    if own is not None and own.busiest is not None:
+        return f"{EVEN_SHARES} ({uneven(own)})"
     if seen.uneven is not None and (seen.held_back or 0.0) >= MIN_HELD_BACK:
         return (
             f"find out why {slow_worker(seen.uneven)}. Or set in_order=False in the DataLoader if "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from statistics import median
+from statistics import fmean, median
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -182,6 +182,7 @@ class UserFacts(OpenRecord):
     hand_over_s: Figure | None = None  # of it: the batch was made, but not here yet
     fetch_s_by_worker: list[Figure] = Field(default_factory=list)  # mean for a batch, of each
     sample_s_by_worker: list[Figure] = Field(default_factory=list)  # median for a sample, of each
+    batches_by_worker: list[Count] = Field(default_factory=list)  # made by each, if it is iterable
     files_inside: Count | None = None
     files_outside: Count | None = None
     outside: list[str] = Field(default_factory=list)  # names of some of them
@@ -209,7 +210,7 @@ class UserFacts(OpenRecord):
         update["worker_ready_mean_s"] = max(means, default=None)
         times = [each.worker_starts for each in ranks if each.worker_starts is not None]
         update["worker_starts"] = max(times, default=None)
-        for name in ("fetch_s_by_worker", "sample_s_by_worker"):
+        for name in ("fetch_s_by_worker", "sample_s_by_worker", "batches_by_worker"):
             update[name] = [each for rank in ranks for each in getattr(rank, name)]
         for name in ("worker_shared_samples", "worker_compared_samples"):
             counts = [count for each in ranks if (count := getattr(each, name)) is not None]
@@ -256,6 +257,17 @@ class UserFacts(OpenRecord):
         if not self.wait_s or self.out_of_order_s is None:
             return None
         return min(1.0, self.out_of_order_s / self.wait_s)
+
+    @property
+    def busiest(self) -> float | None:
+        """The share of the batches that one worker made, if that is far more than a fair one.
+
+        That of an epoch is rounded up to whole batches.
+        """
+        made = self.batches_by_worker
+        if not made or max(made) <= UNEVEN * fmean(made) + (self.worker_starts or 1):
+            return None
+        return max(made) / sum(made)
 
     @property
     def slow_worker(self) -> tuple[float, float] | None:

@@ -19,7 +19,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..base.errors import UsageError
-from ..load.torch_compat import fetcher_of, has_workers, inner_loader, time_sampler, timed_sampler
+from ..load.torch_compat import (
+    fetcher_of,
+    has_workers,
+    inner_loader,
+    is_map_style,
+    time_sampler,
+    timed_sampler,
+)
 from ..record.job import UserFacts
 from . import board
 from .batches import Repeats, Size, measure
@@ -318,6 +325,7 @@ class Meter:
             hand_over_s=None if self.no_turns else self.handed_over_ns / 1e9,
             fetch_s_by_worker=_means(counts) if self.workers else [],
             sample_s_by_worker=_usual(self.board) if self.workers else [],
+            batches_by_worker=self._made_by_each(),
             not_measured=self._not_measured(fetches, io_known=io_known),
             files_inside=int(every[:, board.INSIDE].sum()),
             files_outside=int(every[:, board.OUTSIDE].sum()),
@@ -328,6 +336,13 @@ class Meter:
             private_growth_bytes=int(total[board.PRIVATE_GROWN]) or None,
             **self.repeats.facts(),
         )
+
+    def _made_by_each(self) -> list[int]:
+        """Batches that each worker made of its own share; those of a map are asked for in turns."""
+        if self.inner is None or not self.workers or is_map_style(self.inner):
+            return []
+        made: list[int] = self.counts[:, board.FETCHES].tolist()
+        return made
 
     def _not_measured(self, fetches: int, *, io_known: bool) -> dict[str, str]:
         found = {}

@@ -254,6 +254,8 @@ CPU = {"fetches": 10, "fetch_wall_s": 10.0, "workers": 2}
         ({"out_of_order_s": 4.0, "wait_s": 5.0}, ["user.out_of_order_wait"]),
         ({"out_of_order_s": 0.5, "wait_s": 5.0}, []),
         (CPU | {"fetch_cpu_s": 6.0, "collate_s": 4.0}, ["user.collate_share"]),
+        ({"workers": 2, "batches_by_worker": [90, 10]}, ["user.uneven_workers"]),
+        ({"workers": 2, "batches_by_worker": [2, 1]}, []),
         ({"workers": 2, "worker_ready_s": 3.0}, ["user.spawn_cost"]),
         ({"workers": 2, "worker_ready_s": 3.0, "worker_ready_mean_s": 0.2}, []),
         ({"workers": 2, "worker_ready_s": 0.1}, ["user.epoch_start"]),
