@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ..base.errors import UsageError
-from ..base.units import counted, format_bytes, format_duration
+from ..base.units import counted, format_bytes, format_duration, format_share
 from ..runner.budget import Budget
 from ..runner.checking import (
     GENERATE_SHARE,
@@ -85,7 +85,7 @@ def _announcement(request: CheckRequest, place: CheckPlace, generating_s: float)
         return f"check of the dataset at {place.url} by {what}: {budget} to measure"
     rest = format_duration(request.budget_s - generating_s)
     end = "" if request.keep_data else " and to remove the data"
-    size = f"at most {SPACE_SHARE:.0%} of the free space"
+    size = f"at most {format_share(SPACE_SHARE)} of the free space"
     if request.size is not None:
         size = format_bytes(request.size)
     return (

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from ..base.units import format_bytes
+from ..base.units import format_bytes, format_share
 from ..record.host import DeviceFacts
 from ..record.run import TrainingRecord
 from ..record.training import CachedEpoch, Ceiling, Epoch, LocalCacheFacts
@@ -188,11 +188,15 @@ def served_by_cache(doc: TrainingRecord) -> str:
         default=0.0,
     )
     if resident > MAX_SERVED:
-        return f"up to {resident:.0%} of the dataset was in the page cache before an epoch"
+        return (
+            f"up to {format_share(resident)} of the dataset was in the page cache before an epoch"
+        )
     if nothing := read_nothing(doc):
         return nothing
     served = max((each.cached for each in epoch_deliveries(doc)), default=0.0)
-    return f"up to {served:.0%} of an epoch came from a cache" if served > MAX_SERVED else ""
+    return (
+        f"up to {format_share(served)} of an epoch came from a cache" if served > MAX_SERVED else ""
+    )
 
 
 def read_nothing(doc: TrainingRecord) -> str:
@@ -239,7 +243,7 @@ def _waits_were_cached(doc: TrainingRecord) -> str:
         return ""
     cached = sum((share or 0.0) * wait_s for share, wait_s in waits) / waited
     return (
-        f"{cached:.0%} of the dataset was in the page cache while batches were waited for"
+        f"{format_share(cached)} of the dataset was in the page cache while batches were waited for"
         if cached >= MIN_CACHED
         else ""
     )

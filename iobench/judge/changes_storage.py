@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..base.units import counted, format_count, format_duration, format_rate
+from ..base.units import counted, format_count, format_duration, format_rate, format_share
 from ..record.curve import Bound, Rate, StorageCurve
 from ..record.verdict import Estimate
 from ..settings.workload import MAX_CONCURRENCY
@@ -286,7 +286,7 @@ def _more_reads(evidence: Evidence) -> MoreReads | None:
             target,
             gain,
             f"{evidence.raw_source} reads {evidence.told(evidence.raw)} from the same files, the "
-            f"reader {1 / more.value:.0%} of it",
+            f"reader {format_share(1 / more.value)} of it",
         )
     return MoreReads(
         target,

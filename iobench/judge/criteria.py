@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ..base.units import format_percent
+from ..base.units import format_percent, format_share
 from ..record.job import UserFacts
 from ..record.verdict import Stage
 from .evidence import IN_TURNS, Case, Decision, Evidence
@@ -198,7 +198,7 @@ def a_ceiling_is_missing(case: Case) -> str:
         return ""
     return (
         f"{_missing(case)}, and {_NAMES.get(case.lowest, case.lowest)} alone does not explain why "
-        f"the run reached only {share:.0%} of its ceiling"
+        f"the run reached only {format_share(share)} of its ceiling"
     )
 
 

@@ -11,6 +11,7 @@ from ..base.units import (
     format_duration,
     format_percent,
     format_rate,
+    format_share,
     percent_beside,
 )
 from ..record.host import cpu_limit_file
@@ -161,7 +162,7 @@ def loader_bound(judged: Judged) -> RuleOutcome | None:
         lowest = "" if share >= 0.9 else ", the lowest of all ceilings"
         return RuleOutcome(
             f"without any storage, the loader reaches {format_count(evidence.loader)} "
-            f"samples/s{lowest}; the run reached {share:.0%} of it",
+            f"samples/s{lowest}; the run reached {format_share(share)} of it",
             remedy,
         )
     return None
@@ -259,8 +260,8 @@ def prefetch_share(judged: Judged) -> RuleOutcome | None:
     share = prefetched * doc.job.accelerators / min(samples)
     if share > MAX_PREFETCHED:
         evidence = (
-            f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first "
-            "step, which utilization leaves out"
+            f"up to {format_share(min(share, 1))} of an epoch's samples may be prefetched during "
+            "the first step, which utilization leaves out"
         )
         longer = "use longer epochs (a larger dataset)"
         if cut_epochs(judged.evidence) is not None:

@@ -6,7 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from ..base.units import counted, format_count, format_duration, format_percent, percent_beside
+from ..base.units import (
+    counted,
+    format_count,
+    format_duration,
+    format_percent,
+    format_share,
+    percent_beside,
+)
 from ..record.verdict import Fed, Verdict
 from .changes_storage import enough_in_flight, stragglers, told
 from .evidence import DRAINED, Decision, Evidence
@@ -403,7 +410,7 @@ def _storage(evidence: Evidence, found: Verdict) -> Iterator[str]:
     elif evidence.raw is not None and evidence.fetch is not None:
         share = evidence.fetch / evidence.raw
         yield (
-            f"The reader gets {share:.0%} of the {evidence.told(evidence.raw)} of "
+            f"The reader gets {format_share(share)} of the {evidence.told(evidence.raw)} of "
             f"{evidence.raw_source}: {spent}."
         )
 

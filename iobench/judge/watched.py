@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..base.units import counted, format_bytes, format_duration, format_percent
+from ..base.units import counted, format_bytes, format_duration, format_percent, format_share
 from ..record.run import Finding, TrainingRecord
 from ..record.verdict import Advice
 from .evidence import Case, Decision, Evidence, LoaderWaits
@@ -156,8 +156,8 @@ def _divided(case: Case) -> str:
     fetch, prep = _waited(case)
     computing = prep / (fetch + prep)
     return (
-        f"while batches were waited for, the loader computed for {computing:.0%} of the time and "
-        f"waited for {1 - computing:.0%} of it"
+        f"while batches were waited for, the loader computed for {format_share(computing)} of the "
+        f"time and waited for {format_share(1 - computing)} of it"
     )
 
 

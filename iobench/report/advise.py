@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..ask.tuning.points import NO_HELP
 from ..ask.tuning.recommend import Alternative, Recommendation, SweepConfirmation
-from ..base.units import counted, format_count
+from ..base.units import counted, format_count, format_share
 from ..judge.again import NEW, job_again
 from ..judge.promise import shown
 from ..record.run import TrainingRecord
@@ -190,7 +190,9 @@ def _gain(found: Recommendation, *, keep: bool) -> KeyFigure:
         return KeyFigure("gain", "none", "(today's settings are as good as any)")
     if found.gain is None or found.gain_low is None or found.gain_high is None:
         return KeyFigure("gain", "not known", "(no point has today's settings)")
-    coverage = "" if found.gain_coverage is None else f", {found.gain_coverage:.0%} interval"
+    coverage = (
+        "" if found.gain_coverage is None else f", {format_share(found.gain_coverage)} interval"
+    )
     note = f"today's samples/s [{found.gain_low:.2f}, {found.gain_high:.2f}{coverage}]"
     if found.gain <= NO_HELP:
         note += "; within 5 % of the best, with smaller settings, lower costs or enough shards"

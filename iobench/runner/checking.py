@@ -27,7 +27,7 @@ from ..base.errors import (
 )
 from ..base.filesystem import describe_path
 from ..base.interrupts import defer_interrupts
-from ..base.units import counted, format_bytes, format_duration, format_rate
+from ..base.units import counted, format_bytes, format_duration, format_rate, format_share
 from ..data.dataset import load_dataset_spec, read_manifest
 from ..data.generator.cleaner import clean, discard
 from ..data.generator.engine import GenerateReport, generate
@@ -373,7 +373,7 @@ class _Filling:
             room = min(room, int(share * space.f_favail))
         if room < self.least:
             least = self.least * self.sample_bytes
-            used = f", of which a check uses at most {share:.0%}" if share < 1 else ""
+            used = f", of which a check uses at most {format_share(share)}" if share < 1 else ""
             mebibytes = math.ceil(least / (1 << 20))
             fits = share < 1 and mebibytes << 20 <= free
             more = f"give --size {mebibytes}MiB, " if fits else ""

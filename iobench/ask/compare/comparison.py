@@ -20,7 +20,7 @@ from statistics import median
 from typing import Literal
 
 from ...base.documents import UNPRINTED
-from ...base.units import format_factor
+from ...base.units import format_factor, format_share
 from ...judge.statistics import NOISE
 from ...record.ab import Claim, Drift
 from ...record.metrics import COMPARED, Metric
@@ -215,7 +215,7 @@ def _negligible(metric: Metric, sides: Sides, groups: tuple[Group, Group]) -> st
         times = steps if of_step and steps else walls
         if not times or median(values) >= MIN_SHARE * median(times):
             return ""
-    return f"below {MIN_SHARE:.0%} of {what}"
+    return f"below {format_share(MIN_SHARE)} of {what}"
 
 
 def _times_s(group: Group) -> tuple[list[float], list[float]]:

@@ -22,7 +22,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...base.units import format_bytes, format_count, format_duration, format_percent, format_rate
+from ...base.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+    format_share,
+)
 from ...judge.judged import judge
 from ...judge.statistics import NOISE, ratio_interval
 from .points import NEAR, SweptPoint, along, enough_shards, near_best, plain_bytes_per_sample
@@ -124,7 +131,7 @@ class Bounds:
         }
         if self.memory_bytes:
             held = self.streams * self.prefetch
-            limits[f"{held} shards in {MEMORY_SHARE:.0%} of the memory"] = (
+            limits[f"{held} shards in {format_share(MEMORY_SHARE)} of the memory"] = (
                 MEMORY_SHARE * self.memory_bytes / held
             )
         if self.first_batch_s is not None:
@@ -283,7 +290,7 @@ def why_chosen(points: Sequence[SweptPoint], chosen: SweptPoint) -> str:
         else ""
     )
     return (
-        f"{len(near)} of {len(points)} points are within {1 - NEAR:.0%} of the best "
+        f"{len(near)} of {len(points)} points are within {format_share(1 - NEAR)} of the best "
         f"({_rate(best)}), and their intervals overlap with it{idle}. This one has the smallest "
         f"settings and costs, and reaches {share} of the best"
     )

@@ -27,7 +27,14 @@ from ...base.errors import (
     UsageError,
 )
 from ...base.text import quoted
-from ...base.units import counted, format_bytes, format_count, format_duration, format_rate
+from ...base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    format_share,
+)
 from ...data.dataset import find_dataset
 from ...data.generator.cleaner import discard
 from ...data.generator.engine import generate
@@ -434,8 +441,8 @@ class _Trials:
                 and max(speeds[id(point)]) < HOPELESS * min(speeds[id(best)])
             ):
                 point.dropped = (
-                    f"below {HOPELESS:.0%} of {called(sweep, best)} after {len(point.runs)} "
-                    "repetitions"
+                    f"below {format_share(HOPELESS)} of {called(sweep, best)} after "
+                    f"{len(point.runs)} repetitions"
                 )
                 if len(point.runs) < sweep.repetitions:
                     self.observer.note(f"{called(sweep, point)}: dropped, {point.dropped}")
