@@ -307,10 +307,16 @@ def promise(
     times = [each.ready_s for each in trials]
     one, rate = mean_estimate(times, median(times)) if times else None, storage_rate(job, count)
     once = one_read or shared_cache(job, loader)
-    if one is None or (once and hosts == 1):
-        return one
     read = [amplification(job, each) for each in trials]
     factors = [each for each in read if each is not None]
+    if one is not None and rate is not None and rate.value > 0 and factors and one_read:
+        # What several ranks of the one replica read of the same bytes is read once, too.
+        least_s = job.bytes / rate.value
+        less_s = max(0.0, median(factors) - 1) * least_s
+        one = one.model_copy(update={"value": max(one.value - less_s, min(one.value, least_s))})
+        one = one.model_copy(update={"low": None if one.low is None else min(one.low, one.value)})
+    if one is None or (once and hosts == 1):
+        return one
     if rate is None or rate.value <= 0 or not (once or factors):
         return None
     total = hosts * (1 if once else count * median(factors)) * job.bytes

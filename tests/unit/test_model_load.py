@@ -137,6 +137,19 @@ def test_what_a_load_takes_without_the_storage_is_known_as_well_as_its_share() -
     assert " 163 ms [141 ms, 187 ms]" in render_text(sections(doc))
 
 
+@pytest.mark.parametrize(("ranks", "promised"), [(1, 2.0), (2, 1.0), (4, 1.0)])
+def test_one_read_spares_what_the_ranks_of_a_replica_read_twice(
+    ranks: int, promised: float
+) -> None:
+    """1 GB at 1 GB/s, which two ranks of a replica have after 2 s where each reads all."""
+    base = each_round(2.0, 2.0, read_bytes=ranks * GB, fetched_bytes=ranks * GB)
+    more = each_round(1.0, 1.0, replicas=2, one_read=True)
+    both = plain(1e9) + plain(1e9, 2)
+    job = record(base + more, spec={"replicas": [1, 2]}, plain=both).job
+    found = [each for each in job.figures if each.one_read]
+    assert [each.promised_s.value for each in found] == [pytest.approx(promised)]
+
+
 def test_it_is_not_storage_where_the_bytes_alone_are_there_soon() -> None:
     """Without the storage nothing is won, without the tensors nearly all."""
     slow = each_round(1.9, 2.0, 2.0, left_out="storage")
