@@ -189,14 +189,16 @@ def measure(work: Path, names: Sequence[str]) -> None:
 
 def directory_of(work: Path, name: str) -> str:
     """The directory that a command has made, relative to the working directory."""
+    if not (work / name).is_dir():
+        sys.exit(f"no run '{name}' in {work}, and every page is made: measure it, too")
     return str(next((work / name).iterdir()).relative_to(work))
 
 
 def pages(work: Path) -> dict[str, str]:
     """Write pages and records, and return the command of each. Exits if they are too large."""
+    places = {each.name: directory_of(work, each.name) for each in GALLERY if each.measure}
     shutil.rmtree(KEPT, ignore_errors=True)
     commands = {}
-    places = {each.name: directory_of(work, each.name) for each in GALLERY if each.measure}
     for each in GALLERY:
         own = places.get(each.name, "")
         words = each.report.format(own, **places)

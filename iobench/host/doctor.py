@@ -211,7 +211,8 @@ def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     pages = host["transparent_hugepage"]
     rows = [
         ("machine", f"{host['node']}, {machine}, kernel {host['kernel']}"),
-        ("processor", f"{host['cpu_model'] or '?'}, {host['numa_nodes'] or '?'} NUMA node(s)"),
+        ("processor", host["cpu_model"] or "?"),
+        ("NUMA nodes", str(host["numa_nodes"] or "?")),
         (
             "cores",
             f"{host['cores']}, affinity {host['affinity_cores']} "
