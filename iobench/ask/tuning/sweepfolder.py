@@ -48,11 +48,13 @@ def read_sweep(
     """
     require_place(folder, "name the directory of a sweep, e.g. results/<sweep>")
     if (folder / RUN_FILE).is_file():
+        tried, one = "", load_run(folder)
+        if isinstance(one, TrainingRecord) and not one.job.subject.watched:
+            tried = f", and try it with: iobench advise {quoted(str(folder))} --confirm"
         raise UsageError(
             f"{folder} is one run, but advice needs several",
             remedy="name the directory of a sweep; see the advice of this run with: "
-            f"iobench report {quoted(str(folder))}, and try it with: iobench advise "
-            f"{quoted(str(folder))} --confirm",
+            f"iobench report {quoted(str(folder))}{tried}",
         )
     record, unfinished, again = _recorded(folder), "", ""
     if record is not None and record.status in ("out of time", "interrupted", "running"):
