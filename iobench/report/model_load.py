@@ -244,6 +244,7 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
             text = f"More rounds tell if {best.loader} beats {slower.loader} (--repeat)."
         yield Item(lead=lead, text=text)
     yield from _storm(job, best)
+    yield from _ranks(job, best)
     rate = storage_rate(job) if job.spec.state == "cold" else None
     if rate is not None and rate.value > 0 and "storage" in best.bottleneck:
         reach = rate.value / max(read_rate(job, best), 1e-9)
@@ -273,6 +274,18 @@ def _copy(job: ModelLoadRun) -> Iterator[Item]:
         )
         text = f"Then a copy on local disk has paid for itself ({spread}{took})."
         yield Item(lead=f"after {copied.starts.value:.1f} starts", text=text)
+
+
+def _ranks(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
+    """A part for each tensor-parallel rank, where all of them read everything from the storage."""
+    ranks, share = job.spec.tensor_parallel, storage_share(best)
+    if job.spec.share != "all" or share is None or "storage" not in best.bottleneck:
+        return
+    often = min(float(ranks), best.read_amplification or 1.0)
+    gain = 1 / (1 - share.value * (1 - 1 / often))
+    if gain > SAME:
+        text = f"Let each of {ranks} ranks read its part alone (--share sliced)."
+        yield Item(lead=f"at most {gain:.2f} x", text=text)
 
 
 def _storm(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:

@@ -440,6 +440,15 @@ def test_a_start_costs_what_its_hosts_cost_until_it_is_ready() -> None:
     assert load_costs("r", run, [(1, Instance(type="z"))]) == []
 
 
+@pytest.mark.parametrize(("share", "told"), [("all", True), ("sliced", False)])
+def test_ranks_that_all_read_everything_are_told_to_read_a_part(share: str, told: bool) -> None:
+    """Nine tenths of the time is the storage's, and half of its bytes are read twice."""
+    trials = [*each_round(2.0, 2.0, 2.0, read_bytes=2 * GB, fetched_bytes=2 * GB), *STORAGE_FREE]
+    doc = record(trials, spec={"tensor_parallel": 2, "share": share}, plain=plain(GB))
+    text = " ".join(render_text(sections(doc)).split())
+    assert ("at most 1.81 x Let each of 2 ranks read its part" in text) is told
+
+
 @pytest.mark.parametrize("asked", [Quantity(2, relative=True), Quantity(2 * RATE)])
 def test_another_bandwidth_changes_the_storages_part_alone(asked: Quantity) -> None:
     found = loads_at(half_of_it_storage().job, asked)
