@@ -287,7 +287,8 @@ def _changes(doc: TrainingRecord) -> Items | None:
     if verdict is None or not verdict.advice or verdict.advice[0].id == "none":
         return None
     items = [_advised(advice) for advice in verdict.advice[:MAX_ADVICE]]
-    return listed("help", "What would help: the factor on samples/s", items)
+    factor = ": the factor on samples/s" if any(each.lead for each in items) else ""
+    return listed("help", f"What would help{factor}", items)
 
 
 def _tells_nothing(advice: Advice) -> bool:
