@@ -115,11 +115,14 @@ class Large(Files):
         return self.sample, index
 
 
-def large(data: str, size: int = 4_000_000) -> DataLoader[Any]:
-    """Its worker stays, since it would take as long to start as an epoch of batches."""
+def large(data: str, size: int = 16_000_000) -> DataLoader[Any]:
+    """Batches of few files, whose opening would take a large part of the time.
+
+    Its worker stays, since it would take as long to start as an epoch of batches.
+    """
     dataset = Large(data, size=size)
     more: dict[str, Any] = {"collate_fn": list, "persistent_workers": True}
-    return DataLoader(dataset, batch_size=8, num_workers=1, **more)
+    return DataLoader(dataset, batch_size=2, num_workers=1, **more)
 
 
 class Opens(Dataset[Any]):
