@@ -389,7 +389,7 @@ def _check(name: str, hint: Any, value: object) -> None:
 class VerbRequest(Question):
     """The output and the log of a verb.
 
-    ``keeps``: it measures or writes what stays, and on several hosts not the same on each.
+    ``keeps``: it measures or writes something, so that it matters which host does it.
     """
 
     keeps: ClassVar[bool] = False

@@ -313,8 +313,9 @@ def promise(
         # What several ranks of the one replica read of the same bytes is read once, too.
         least_s = job.bytes / rate.value
         less_s = max(0.0, median(factors) - 1) * least_s
-        one = one.model_copy(update={"value": max(one.value - less_s, min(one.value, least_s))})
-        one = one.model_copy(update={"low": None if one.low is None else min(one.low, one.value)})
+        value = max(one.value - less_s, min(one.value, least_s))
+        low = None if one.low is None else min(one.low, value)
+        one = one.model_copy(update={"value": value, "low": low})
     if one is None or (once and hosts == 1):
         return one
     if rate is None or rate.value <= 0 or not (once or factors):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import Any, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from ..base.units import counted, format_count, format_duration, format_percent
 from ..record.run import RequestsRecord, ServingRecord, TrainingRecord
@@ -139,8 +139,8 @@ HALF = 2.0
 """What makes requests so many times as fast takes half of their time: nothing else takes more."""
 
 AMPLE = 10.0
-"""A stage without which each repetition is so many times as fast is the reason, however much more
-that is in one of them: of a few requests, the slowest without it may be anything."""
+"""A stage is the bottleneck if each repetition is so many times as fast without it. How much faster
+than that does not matter: without the stage, a few requests may be slow by chance."""
 
 
 def leading(
@@ -277,12 +277,16 @@ def incomplete(doc: RequestsRecord) -> RuleOutcome | None:
     return RuleOutcome(what, "run it again and let it finish, or give a --rate")
 
 
+RepeatedKind = Literal["repetition", "find-max"]
+"""Windows with all stages, whose latencies are told."""
+
+
 def _needed(job: ServingRun | KvCacheRun) -> int:
     """The requests of a repetition of which enough are beyond the quantile to know it."""
     return round(MIN_BEYOND / (1 - job.scenario.quantile))
 
 
-def few_requests(job: ServingRun | KvCacheRun, kind: Any = "repetition") -> str:
+def few_requests(job: ServingRun | KvCacheRun, kind: RepeatedKind = "repetition") -> str:
     """Why the requests of a window of this kind are too few to know the quantile, if they are."""
     short = min((one.requests for one in job.of(kind)), default=None)
     if short is None or short >= _needed(job):
@@ -313,7 +317,7 @@ def repetitions(doc: RequestsRecord) -> RuleOutcome | None:
     if number >= MIN_REPETITIONS or not number:
         return None
     return RuleOutcome(
-        f"how much the figures vary is little known from {counted(number, 'repetition')}",
+        f"from {counted(number, 'repetition')}, little is known of how much the figures vary",
         f"run with --repeat {MIN_REPETITIONS}",
     )
 

@@ -218,8 +218,9 @@ def ratio_estimate(
     It is the geometric mean of the ratios, with Student's t interval of their logarithms: what
     changes from one turn to the next affects both rates of a pair and cancels. The interval
     misses the factor with a probability of ``level``; one pair has none. Pairs with a rate of 0
-    tell no ratio and are left out; None if no pair is left. ``ample``: by how much ratios that are
-    larger exceed it tells nothing against their being large, so it does not lower the interval.
+    tell no ratio and are left out; None if no pair is left. ``ample``: for the low end of the
+    interval, a larger ratio counts as this one: that one ratio is far larger than another makes it
+    no less certain that both are large.
     """
     logs = [math.log(changed / base) for changed, base in pairs if changed > 0 and base > 0]
     if not logs:

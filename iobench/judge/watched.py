@@ -253,8 +253,8 @@ OF_RANK = 1 / 3
 def _beside(evidence: Evidence, seen: LoaderWaits) -> tuple[float, str]:
     """What workers bring at most, where a loader has none, and why.
 
-    They hide waits for batches. The same CPU time as before then has all cores, and what it takes
-    to hand batches over as well. What other processes took of the cores is left out.
+    They hide the waits for batches, if the cores can do as much at once: what they did before, and
+    the work of handing batches over. The time that other processes took is left out.
     """
     waits, ranks = evidence.shares.wait or 0.0, evidence.accelerators
     queued_s = (evidence.own.fetch_queued_s if evidence.own is not None else None) or 0.0

@@ -61,6 +61,10 @@ def _value(found: Estimate | None, show: Format) -> str:
     return "not measured" if found is None else show(found.value)
 
 
+def _interval(found: Estimate | None, show: Format) -> str:
+    return "" if found is None else interval_of(found, show)
+
+
 def _first(doc: KvCacheRecord) -> FirstScreen:
     job, verdict = doc.job, doc.job.verdict
     if verdict is None:
@@ -71,19 +75,19 @@ def _first(doc: KvCacheRecord) -> FirstScreen:
 
 
 def _gauges(job: KvCacheRun, verdict: KvVerdict) -> Iterator[KeyFigure]:
-    plain, rate = verdict.of_plain, verdict.load_bytes_per_s
-    of = verdict.break_even_bytes_per_s
-    at = f"{_value(of, format_rate)} {interval_of(of, format_rate) if of else ''}".strip()
+    rate, equal, plain = verdict.load_bytes_per_s, verdict.break_even_bytes_per_s, verdict.of_plain
+    at = f"{_value(equal, format_rate)} {_interval(equal, format_rate)}".strip()
     even = f"(break-even: {at})"
     if rate is not None:
-        even = f"{interval_of(rate, format_rate)}, {_SIDES[over(verdict.factor)]} the break-even"
-        even = f"{even} of {at}".removeprefix(", ")
+        side = f"{_SIDES[over(verdict.factor)]} the break-even of {at}"
+        even = ", ".join(filter(None, (_interval(rate, format_rate), side)))
     if plain is not None:
         even += f"; its reads get {format_percent(plain.value)} of what plain reads do"
     yield KeyFigure("bandwidth of a load", _value(rate, format_rate), even)
     yield _ttft(job, verdict)
-    freed = f"{interval_of(verdict.freed, format_count)} " if verdict.freed else ""
-    note = f"{freed}{_needed(job)}{_dollars(job, verdict)}".strip()
+    note = (
+        f"{_interval(verdict.freed, format_count)} {_needed(job)}{_dollars(job, verdict)}".strip()
+    )
     yield KeyFigure("accelerators freed", _value(verdict.freed, format_count), note)
     yield largest_rate(job)
 

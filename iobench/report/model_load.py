@@ -282,7 +282,8 @@ def _ranks(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
     if job.spec.share != "all" or share is None or "storage" not in best.bottleneck:
         return
     often = min(float(ranks), best.read_amplification or 1.0)
-    gain = 1 / (1 - share.value * (1 - 1 / often))
+    most = share.value if share.high is None else share.high
+    gain = 1 / (1 - most * (1 - 1 / often))
     if gain > SAME:
         text = f"Let each of {ranks} ranks read its part alone (--share sliced)."
         yield Item(lead=f"at most {gain:.2f} x", text=text)

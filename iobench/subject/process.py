@@ -166,14 +166,17 @@ def tell() -> None:
             path, _, flags = _waiting.popleft()
         except IndexError:  # another thread was faster
             break
-        if path.__class__ is str and flags.__class__ is int and not flags & os.O_ACCMODE:
+        if isinstance(path, int) or not isinstance(flags, int) or flags & os.O_ACCMODE:
+            continue  # by a file descriptor, or not to read
+        if path.__class__ is str:
             names.add(path)
-        elif not isinstance(path, int) and isinstance(flags, int) and not flags & os.O_ACCMODE:
-            with suppress(Exception):  # a path object of the user's, whose open has failed as well
-                names.add(os.fsdecode(path))  # but for descriptors, and for files to write
-    heard = [each.opened(names) for each in _listeners] if names else [False]
-    if all(heard):
-        _known.update(names)
+            continue
+        with suppress(Exception):  # a path object of the user's, whose open has failed as well
+            names.add(os.fsdecode(path))
+    if names:
+        heard = [each.opened(names) for each in _listeners]  # each of them is told
+        if all(heard):
+            _known.update(names)
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:

@@ -34,7 +34,7 @@ from tests.unit.test_model_load import GB, record, trial
 SECONDS = st.floats(1e-5, 1e3)
 RATES = st.floats(1e3, 1e12)
 SHARES = st.floats(0, 1)
-GIVEN = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+GIVEN = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 NO_FIGURE = re.compile(r"\b(nan|inf|None)\b|[ \[]-[0-9]")
 """What no report says: these figures can't be below 0."""
@@ -61,7 +61,7 @@ def holds_together(doc: RunRecord, *parts: BaseModel) -> str:
 
 
 def drawn(draw: st.DrawFn, names: tuple[str, ...], of: st.SearchStrategy[float]) -> dict[str, Any]:
-    """A figure near a common one for each name, or none at all."""
+    """For each name a figure, or None."""
     return {name: draw(st.none() | of) for name in names}
 
 
@@ -182,8 +182,6 @@ def test_a_limit_is_held_by_what_the_repetitions_say(doc: ServingRecord) -> None
     assert said[verdict.holds] in text
     if verdict.bottleneck not in ("client", "inconclusive"):
         assert (verdict.gains[verdict.bottleneck].low or 0) > 1
-    for answer in re.findall(r"largest rate +(\S.*?) *\n", text):
-        assert "[" not in answer
 
 
 @st.composite

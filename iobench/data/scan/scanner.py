@@ -254,13 +254,15 @@ def _links(root: Path) -> list[str]:
     ]
 
 
-def _links_below(folder: str) -> Iterator[str]:
-    with suppress(OSError), os.scandir(folder) as entries:  # the listing has told what fails
-        for entry in entries:
-            if entry.is_symlink():
-                yield entry.path
-            elif entry.is_dir(follow_symlinks=False):
-                yield from _links_below(entry.path)
+def _links_below(root: str) -> Iterator[str]:
+    folders = [root]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:  # the listing tells failures
+            for entry in entries:
+                if entry.is_symlink():
+                    yield entry.path
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
 
 
 def _notes(kind: FoundFiles, odd: Sequence[Entry], shards: Sequence[ShardSamples]) -> list[str]:
