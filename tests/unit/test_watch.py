@@ -208,8 +208,8 @@ def test_workers_that_look_long_for_a_last_batch_are_not_slow_to_start(tmp_path:
             for _ in batches:
                 pass
     doc = leaves_record(watch.directory)
-    assert doc.job.repetitions[0].ranks[0].fill_s > 1
-    assert doc.job.loader.user.worker_ready_s < 1
+    # However long a busy machine takes to start them, the second that they look is no part of it.
+    assert doc.job.repetitions[0].ranks[0].fill_s > doc.job.loader.user.worker_ready_s + 0.9
 
 
 class Late(IterableDataset):
