@@ -16,12 +16,10 @@ from iobench.cli.ab import gated
 from iobench.cli.main import main
 from iobench.cli.verbs import AbRequest
 from iobench.record.ab import AbRecord, AbRound, AbTrial, AbVariant, Name, load_ab, save_ab
-from iobench.report.ab import answer, planned_line, round_line, sections
-from iobench.report.render_csv import render_csv
-from iobench.report.sections import FirstScreen, Table
-from iobench.runner.ab import _Comparison, fitting_steps
+from iobench.report.ab import answer, sections
+from iobench.report.sections import FirstScreen
+from iobench.runner.ab import _Comparison
 from iobench.runner.budget import Budget
-from iobench.runner.estimate import Work
 from iobench.runner.options import AbOptions, Observer
 from tests.processes import document
 
@@ -104,7 +102,6 @@ def test_the_time_for_more_rounds_is_named_where_a_budget_ended_them() -> None:
     """More rounds alone would change nothing, and those that were asked for may be enough."""
     rounds = [100.0, 104, 98, 100], [103.0, 105, 104, 107]
     more = primary(record(*rounds)).more
-    assert more is not None
     needed = f"would tell: --budget {15 * (4 + more)}s"
 
     def told(**changes: object) -> str:
@@ -143,10 +140,6 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
 @pytest.mark.parametrize(
     "found",
     [
-        FASTER,
-        SLOWER,
-        SAME,
-        INCONCLUSIVE,
         record([], [], status="failed", error="variant B: no", planned_rounds=None),
         record([1.0], [2.0], status="interrupted", ended=""),
         record([1.0] * 2, [2.0] * 2, planned_rounds=2, ended="budget"),
@@ -154,16 +147,6 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
     ],
 )
 def test_every_record_has_a_report(found: AbRecord, tmp_path: Path) -> None:
-    shown = sections(found)
-    head = next(each for each in shown if isinstance(each, FirstScreen))
-    assert "/a and /b" in head.job
-    assert len({section.id for section in shown}) == len(shown)
-    rows = render_csv(shown).splitlines()
-    if found.rounds:
-        data = next(part for part in shown if isinstance(part, Table) and part.where == "data")
-        assert len(data.rows) == 2 * len(found.rounds) == len(rows) - 1
-        assert round_line(found)
-    assert planned_line(found, 1.5)
     save_ab(tmp_path, found)
     assert load_ab(tmp_path) == found
     for form in ("text", "json", "markdown", "csv", "html"):
@@ -246,23 +229,3 @@ def _compared(seconds: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyP
     variants: Any = (PlantedSide("A", now), PlantedSide("B", now))
     options = AbOptions(results=tmp_path, max_rounds=4, budget=Budget(seconds=seconds))
     return _Comparison(variants, tmp_path, options, Observer()).run()
-
-
-@pytest.mark.parametrize(("round_s", "steps"), [(1000.0, 400), (30.0, 75), (0.1, 20)])
-def test_both_variants_have_as_many_steps_as_fit_and_as_are_needed(
-    round_s: float, steps: int
-) -> None:
-    """A step takes 0.1 s and 0.3 s, and the slower one needs 20."""
-    works = [
-        Work(
-            whole=400,
-            needed=needed,
-            together=1,
-            epoch_steps=400,
-            step_s=step_s,
-            load_s=step_s,
-            start_s=0.0,
-        )
-        for needed, step_s in ((10, 0.1), (20, 0.3))
-    ]
-    assert fitting_steps(works, round_s) == steps

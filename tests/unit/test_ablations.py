@@ -103,8 +103,6 @@ def test_a_short_phase_shows_what_a_slow_stage_costs() -> None:
     how = How(round_steps=4, together=False, in_flight=8)
     slow, fast = steps(40, 0.4, phase="measure"), steps(9, 0.1, phase="without-prep")
     faster, rate, _ = round_rates(build_events(slow), build_events(fast), how, how)
-    assert faster is not None
-    assert rate is not None
     assert faster / rate == pytest.approx(4.0)
 
 
@@ -123,16 +121,7 @@ def test_the_first_asynchronous_save_is_not_free_in_a_longer_training(
     how = How(round_steps=1, together=False, in_flight=0, queued=queued)
     with_saves, without = build_events(rows), build_events(steps(40, 0.1, phase="without"))
     faster, rate, _ = round_rates(with_saves, without, how, how)
-    assert faster is not None
-    assert rate is not None
     assert faster / rate == pytest.approx(gain, rel=0.001)
-
-
-def test_a_phase_without_events_has_no_rate() -> None:
-    how = How(round_steps=4, together=False, in_flight=8)
-    none, base, _ = round_rates(build_events(with_head(40)), build_events([]), how, how)
-    assert none is None
-    assert base is not None
 
 
 def test_rebuild_computes_the_gains_from_the_events() -> None:

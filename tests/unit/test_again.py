@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from iobench.record.run import TrainingRecord, load_run
+from iobench.record.run import TrainingRecord
 from iobench.report.glance import again_sections, quoted
 from iobench.report.sections import SourceLines
 from iobench.settings.base import build
@@ -56,11 +55,6 @@ def test_a_shell_takes_a_quoted_word_as_it_was(word: str) -> None:
 def test_several_runs_are_one_document(tmp_path: Path) -> None:
     """Each with its own figures; the exit code is that of the worst."""
     both = [str(RUNS / name) for name in ("calibrated", "checkpoint-stream")]
-    code, out, err = in_process("report", *both, "--json")
-    assert (code, [each["run_id"] for each in json.loads(out)]) == (
-        0,
-        [load_run(Path(each)).run_id for each in both],
-    ), err
     page = tmp_path / "both.html"
     assert in_process("report", *both, "--html", "-o", str(page))[0] == 0
     text = page.read_text()

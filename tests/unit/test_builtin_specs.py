@@ -14,7 +14,6 @@ from iobench.settings.workload import load_workload
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = sorted(path.stem for path in (ROOT / "workloads").glob("*.yaml"))
-DATASETS = sorted(path.stem for path in (ROOT / "datasets").glob("*.yaml"))
 
 REPETITIONS = 6
 """What ``iobench run`` does without ``--repeat``."""
@@ -43,16 +42,6 @@ PUBLISHED = {
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # built-ins are found from anywhere
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_loads_and_names_a_dataset_and_a_source(name: str) -> None:
-    workload = load_workload(name)
-    assert workload.name == name
-    assert workload.description
-    assert workload.source
-    assert workload.dataset in DATASETS
-    assert workload.cache == "cold"
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

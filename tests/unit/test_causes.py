@@ -412,46 +412,30 @@ def test_advice_on_a_loader_of_the_users_follows_what_its_workers_did(
     assert says in found.advice[0].change
 
 
-@pytest.mark.parametrize(("au", "bottleneck"), [(0.96, "accelerator"), (0.6, "undecided")])
-def test_no_gain_is_only_the_accelerator_where_it_hardly_waits(au: float, bottleneck: str) -> None:
-    left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02), accelerator=(1.1, 1.3))
+@pytest.mark.parametrize(
+    ("au", "changes", "bottleneck"),
+    [
+        # No gain is only the accelerator where it hardly waits.
+        (0.96, {"accelerator": (1.1, 1.3)}, "accelerator"),
+        (0.6, {"accelerator": (1.1, 1.3)}, "undecided"),
+        # The start of each epoch may be what is lost, and its rounds can't tell.
+        (0.6, {"fill": (1.03, 1.9), "accelerator": (2.4, 9.0)}, "undecided"),
+        (0.6, {"fill": (0.99, 1.03), "accelerator": (2.4, 9.0)}, "accelerator"),
+        # A gain that may be all that is lost is not refuted: here of 1.28 x [0.27, 6.17].
+        (0.54, {"storage": (0.27, 6.17), "accelerator": (4.0, 6.0)}, "undecided"),
+        (0.54, {"storage": (0.98, 1.5), "accelerator": (4.0, 6.0)}, "accelerator"),
+        # A faster accelerator brings more than all waiting.
+        (0.92, {"accelerator": (1.9, 2.1)}, "accelerator"),
+    ],
+)
+def test_the_accelerator_binds_where_no_other_stage_may_cost_what_is_lost(
+    au: float, changes: dict[str, tuple[float, float]], bottleneck: str
+) -> None:
+    left_out = without(**{"storage": (0.98, 1.03), "prep": (0.97, 1.02), **changes})
     found = verdict_on(measured=2000 * au, au=au, ablations=left_out)
-    assert found.bottleneck == bottleneck
-    assert [advice.id for advice in found.advice] == (
-        ["none"] if bottleneck == "accelerator" else []
-    )
-
-
-@pytest.mark.parametrize(
-    ("fill", "bottleneck"), [((1.03, 1.9), "undecided"), ((0.99, 1.03), "accelerator")]
-)
-def test_the_accelerator_is_not_to_blame_for_what_another_stage_may_cost(
-    fill: tuple[float, float], bottleneck: str
-) -> None:
-    """Busy 60 % of the time: the start of each epoch may be what is lost, and its rounds can't
-    tell.
-    """
-    left_out = without(storage=(0.98, 1.03), fill=fill, accelerator=(2.4, 9.0))
-    assert verdict_on(measured=1200, au=0.6, ablations=left_out).bottleneck == bottleneck
-
-
-@pytest.mark.parametrize(
-    ("storage", "bottleneck"), [((0.27, 6.17), "undecided"), ((0.98, 1.5), "accelerator")]
-)
-def test_a_gain_that_may_be_all_that_is_lost_is_not_refuted(
-    storage: tuple[float, float], bottleneck: str
-) -> None:
-    """Accelerators that were 54 % busy were the bottleneck: a storage of 1.28 x [0.27, 6.17] was
-    said to gain nothing.
-    """
-    left_out = without(storage=storage, prep=(0.97, 1.02), accelerator=(4.0, 6.0))
-    assert verdict_on(measured=1080, au=0.54, ablations=left_out).bottleneck == bottleneck
-
-
-def test_a_faster_accelerator_that_brings_more_than_all_waiting_binds() -> None:
-    left_out = without(storage=(0.98, 1.03), accelerator=(1.9, 2.1))
-    found = verdict_on(measured=1840, au=0.92, ablations=left_out)
-    assert (found.bottleneck, found.starved) == ("accelerator", False)
+    assert (found.bottleneck, found.starved) == (bottleneck, au < 0.9)
+    if au > 0.9:
+        assert [advice.id for advice in found.advice] == ["none"]
 
 
 def test_by_elimination_the_loader() -> None:
@@ -554,28 +538,9 @@ def test_samples_of_which_the_largest_reads_get_no_more_are_not_to_be_packed(
     ],
 )
 def test_a_run_that_is_too_short_says_so(changes: dict[str, Any]) -> None:
-    for left_out in ([], without(storage=(4.8, 5.2))):
-        found = verdict_on(**changes, ablations=left_out)
-        assert found.bottleneck == "undecided"
-        assert "iobench " in found.too_short
-        (advice,) = found.advice
-        assert (advice.id, advice.predicted_gain) == ("longer-run", None)
-
-
-def test_ceilings_that_cannot_be_told_apart_name_no_single_stage() -> None:
-    """A tenth between prep and fetch, and windows that scatter by as much."""
-    doc = build_run(
-        rates={"storage_raw": 3000, "fetch": 1100, "prep": 1000},
-        measured=950,
-        au=0.48,
-        concluded=False,
-    )
-    for name, value in (("fetch", 1100.0), ("prep", 1000.0)):
-        doc.job.ceilings[name].windows = Estimate(
-            value=value, low=0.85 * value, high=1.15 * value, n=4
-        )
-    found = verdict(judge(doc))
-    assert found.bottleneck == "undecided" or {found.bottleneck, *found.also} >= {"storage", "prep"}
+    found = verdict_on(**changes, ablations=without(storage=(4.8, 5.2)))
+    (advice,) = found.advice
+    assert (found.bottleneck, advice.id) == ("undecided", "longer-run")
 
 
 @pytest.mark.parametrize(

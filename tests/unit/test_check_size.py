@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -85,38 +84,6 @@ def test_two_batches_for_each_accelerator(filling: Any, monkeypatch: pytest.Monk
     assert filling(accelerators=8, samples=90).least == 90
     with pytest.raises(UsageError, match="--budget"):
         grown(filling(accelerators=8, seconds=20.0), 0.05, monkeypatch)
-
-
-def test_the_smallest_dataset_may_take_more_than_its_share(
-    filling: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes, took = grown(filling(accelerators=8, seconds=60.0), 0.04, monkeypatch)
-    assert sizes == [256, 2000]
-    assert took > 60.0
-    with pytest.raises(UsageError, match="--budget"):
-        grown(filling(accelerators=8, seconds=60.0), 0.05, monkeypatch)
-
-
-def test_no_time_is_lost_to_a_dataset_that_is_too_small(
-    filling: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would take half of the time that the smallest one that is enough takes."""
-    made = filling(accelerators=16)
-    made.removal_s = 0.01
-    assert grown(made, 0.01, monkeypatch)[0] == [256, 4000]
-
-
-def test_a_try_that_took_longer_than_the_time_counts_whole(
-    filling: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = filling(accelerators=8, seconds=20.0)
-    now = time.monotonic() + 35.0
-    monkeypatch.setattr(checking.time, "monotonic", lambda: now)
-    with pytest.raises(UsageError, match=r"takes about 40\.0 s, and there are 0 s") as refused:
-        made._next(1000, 20.0)
-    asked = re.search(r"at least (\d+)s", refused.value.remedy)
-    assert asked
-    assert int(asked[1]) * checking.GENERATE_SHARE * checking._STRETCH > 35.0 + 40.0
 
 
 def test_a_share_of_the_space(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:

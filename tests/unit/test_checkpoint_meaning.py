@@ -16,8 +16,6 @@ from iobench.judge.checkpoint import spread, summaries_of, with_figures
 from iobench.judge.checkpoint_meaning import (
     availability_s,
     daly_s,
-    longest_save_at_best_s,
-    longest_save_s,
     meaning,
     needed_write_bytes_per_s,
     not_told,
@@ -27,7 +25,6 @@ from iobench.judge.checkpoint_meaning import (
     young_s,
 )
 from iobench.record.checkpoint import Meaning, Restore, Save, Study, Training
-from iobench.record.host import JobHost
 
 
 @pytest.mark.parametrize(("mtbf_min", "printed"), [(24 * 60, "117"), (6 * 60, "57"), (15, "9.1")])
@@ -76,24 +73,6 @@ def test_waste_at_dalys_interval_is_within_a_percent_of_the_least(mtbf: float, s
         assert found < waste(young_s(blocked, mtbf), blocked, mtbf)
 
 
-@given(
-    interval=st.floats(1, 1e5),
-    blocked=st.floats(0.01, 1e4),
-    mtbf=st.floats(100, 1e8),
-    restart=st.floats(0, 1e4),
-    exposed=st.floats(0, 1e3),
-)
-def test_waste_is_a_share_and_grows_with_all_that_is_lost(
-    interval: float, blocked: float, mtbf: float, restart: float, exposed: float
-) -> None:
-    found = waste(interval, blocked, mtbf, restart, exposed)
-    assert overhead(interval, blocked) - 1e-6 <= found <= 1
-    assert found <= waste(interval, blocked * 1.5, mtbf, restart, exposed) + 1e-9
-    assert found <= waste(interval, blocked, mtbf, restart + 100, exposed) + 1e-9
-    assert found <= waste(interval, blocked, mtbf, restart, exposed + 100) + 1e-9
-    assert found <= waste(interval, blocked, mtbf / 2, restart, exposed) + 1e-9
-
-
 def test_waste_is_what_a_simulation_of_failures_finds() -> None:
     """A training of 20,000 saves with exponential failures, played through second by second of its
     own clock.
@@ -112,13 +91,6 @@ def test_waste_is_what_a_simulation_of_failures_finds() -> None:
         1 - 20_000 * interval / clock, abs=0.01
     )
     assert math.isclose(overhead(interval, blocked), 10 / 110)
-
-
-@given(budget=st.floats(0.001, 0.2), interval=st.floats(10, 1e6), mtbf=st.floats(100, 1e8))
-def test_the_longest_save_spends_the_budget(budget: float, interval: float, mtbf: float) -> None:
-    assert overhead(interval, longest_save_s(budget, interval)) == pytest.approx(budget, rel=1e-9)
-    save = longest_save_at_best_s(budget, mtbf)
-    assert save / young_s(save, mtbf) == pytest.approx(budget, rel=1e-9)
 
 
 def test_published_interruptions() -> None:
@@ -223,14 +195,6 @@ def test_one_machine_does_not_stand_for_1024_accelerators() -> None:
     assert many.within_budget
     assert many.job_write_bytes_per_s == pytest.approx(128 * 2.3 * GIB)
     assert one.condition != many.condition
-
-
-def test_hosts_that_saved_together_need_not_get_what_one_got() -> None:
-    two = ONE_VM.model_copy(update={"hosts": [JobHost(name="h0"), JobHost(name="h1")]})
-    found = told(two)
-    assert "2 hosts got together" in found.condition
-    assert found.job_write_bytes_per_s == told(ONE_VM).job_write_bytes_per_s
-    assert "each of 8 hosts" in told(two, hosts_writing=8).condition
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,6 @@ def test_no_share_is_advised_where_nothing_fits() -> None:
 def test_a_run_whose_time_ended_before_a_save_says_so(made: int, told: str) -> None:
     saved = study(saves=[save()] * made).checkpoints
     found = conclude(build_run().with_job(saves=saved)).job.verdict
-    assert found is not None
     assert told in found.sentence
     missing = {each.rule for each in evaluate(build_run().with_job(saves=saved))}
     assert ("checkpoint.unmeasured" in missing) == (not made)
@@ -266,14 +265,12 @@ def test_saves_that_no_repetition_lets_wait_are_told(
     """One asynchronous save in each repetition waits for none, however long it takes."""
     doc = load_run(Path(__file__).parents[1] / "golden/0.1.0/runs/beside-saves/run.json")
     assert isinstance(doc, TrainingRecord)
-    assert doc.job.saves is not None
     saves = [
         each.model_copy(update={"waited_s": waited_s, "durable_s": durable_s})
         for each in doc.job.saves.saves
     ]
     study = doc.job.saves.model_copy(update={"saves": saves, "every": 2})
     verdict = conclude(doc.with_job(saves=study)).job.verdict
-    assert verdict is not None
     assert ("each waits for the one before" in verdict.sentence) == told
 
 
@@ -282,7 +279,6 @@ def test_the_first_asynchronous_save_waits_for_none() -> None:
     times = ((3.6e-5, 0.05), (0.8, 0.85), (0.8, 0.85))
     doc = study(saves=[save(waited_s=waited, blocked_s=blocked) for waited, blocked in times])
     found = back_pressure(doc)
-    assert found is not None
     assert found.evidence.startswith("2 of 3 saves had to wait for the previous one, 1.60 s")
 
 
@@ -292,7 +288,6 @@ def test_no_asynchronous_writer_is_advised_to_one(waited_s: float | None) -> Non
     kept = study(saves=[save(waited_s=waited_s)] * 3).checkpoints
     doc = build_run(measured=1100, au=0.95, ablations=[Ablation(stage="checkpoint", gain=gain)])
     verdict = conclude(doc.with_job(saves=kept)).job.verdict
-    assert verdict is not None
     (advice,) = verdict.advice
     assert advice.id == "faster-saves"
     assert ("an asynchronous writer" in advice.change) == (waited_s is None)

@@ -14,7 +14,7 @@ import pytest
 
 from iobench.ask.compare.claims import combined
 from iobench.ask.compare.comparison import compare
-from iobench.ask.compare.history import histories, history
+from iobench.ask.compare.history import histories
 from iobench.ask.compare.identity import by_identity, differences, identity, place, role_of
 from iobench.ask.compare.runs import Group, collect, values_of
 from iobench.base.errors import UsageError
@@ -123,22 +123,6 @@ def test_batches_that_were_made_during_the_fill_do_not_make_a_cut_run_faster() -
     verdict = judge(doc).evidence.measured
     assert verdict == pytest.approx(100 * (1 - 4 / 23))
     assert values_of(doc, "samples_per_s", after_fill=True) == pytest.approx([verdict] * 3)
-
-
-def test_a_history_of_such_runs_has_no_change_where_their_length_changed() -> None:
-    """The rate of the whole repetitions rises by a half after the tenth run."""
-    docs = []
-    for number in range(20):
-        doc = cut_run(100.0 + number % 3, steps=25 if number < 10 else 250)
-        created = f"2026-01-{number + 1:02}T00:00:00+00:00"
-        docs.append(doc.model_copy(update={"run_id": f"r{number}", "created": created}))
-    found = history("w", docs, "samples_per_s")
-    assert found.after_fill
-    assert found.answer == "no change"
-    assert found.medians == pytest.approx([100.0 + number % 3 for number in range(20)])
-    assert [day.median for day in found.days] == pytest.approx(found.medians)
-    assert found.drift is not None
-    assert found.drift.sd < 0.02
 
 
 def keep(folder: Path | str, doc: dict[str, Any]) -> None:
@@ -268,8 +252,6 @@ def test_a_gate_takes_its_own_threshold() -> None:
     for change, code in (("2%", 4), ("0.02", 4), ("5%", 0)):
         assert main(["compare", base, lost, "--fail-on", change]) == code
     assert main(["compare", lost, base, "--fail-on", "2%"]) == 0
-    for wrong in ("much", "-1%", "101%", "nan"):
-        assert "--fail-on" in told(base, lost, f"--fail-on={wrong}")
 
 
 def test_a_gate_never_passes_what_is_not_told() -> None:
@@ -461,15 +443,9 @@ def test_what_does_not_count_is_named() -> None:
         assert any(words in line for line in found["left_out"]), words
     (each,) = compared("r", "s", "--include-invalid")["comparisons"]
     assert len(each["baseline_runs"]) == 2
-    _, _, said = in_process("compare", "r", "s")
-    assert said.count("\n") == 1
-    assert f"left out (the first of {len(found['left_out'])};" in said
     assert "INVALID" in told("r/invalid", other)
     assert "r/empty" in told(good, "r/empty")
     assert "r/newer" in told("r/newer", other)
-    assert "nowhere" in told("nowhere", other)
-    assert "--by" in told(good)
-    assert "samples_per_s" in told(good, other, "--metric", "samples_per_sec")
 
 
 def test_a_copied_run_counts_once() -> None:
@@ -543,22 +519,14 @@ def run_with(**changes: Any) -> TrainingRecord:
     [
         ({"iobench_version": "9"}, "iobench_version", "version"),
         ({"host__node": "b"}, "host.node", "place"),
-        ({"host__effective_cores": 1.0}, "host.effective_cores", "place"),
-        ({"host__affinity_cpus": "0"}, "host.affinity_cpus", "other"),
-        ({"host__cpu_quota_cores": 1.5}, "host.cpu_quota_cores", "other"),
-        ({"host__numa_nodes": 2}, "host.numa_nodes", "other"),
         ({"host__packages": {"torch": "9"}}, "host.packages.torch", "version"),
         ({"host__gpus": [{"name": "x"}]}, "host.gpus.name", "other"),
-        ({"storage__mount_options": "ro"}, "storage.mount_options", "other"),
-        ({"storage__devices": [{"name": "sdb"}]}, "storage.devices.name", "other"),
         ({"storage__endpoint": "http://b"}, "storage.endpoint", "place"),
-        ({"storage__client": "boto3"}, "storage.client", "other"),
         ({"storage": {**THROTTLED}}, "storage.bandwidth_bytes_per_s", "place"),
         ({"storage__faults": {"stall_every": 3}}, "storage.faults.stall_every", "place"),
         ({"loader": {"direct": True}}, "loader.direct", "other"),
         ({"accelerators": 2}, "accelerators", "asked"),
         ({"workload__reader": {"crop": 8}}, "reader.crop", "asked"),
-        ({"dataset__id": "y"}, "dataset.id", "other"),
     ],
 )
 def test_a_fact_is_in_the_identity_with_its_role(
@@ -583,12 +551,8 @@ def test_a_fact_is_in_the_identity_with_its_role(
     ],
 )
 def test_what_changes_by_itself_is_no_part_of_the_identity(change: dict[str, Any]) -> None:
-    assert (
-        len(
-            by_identity([run_with(storage=THROTTLED), run_with(**{"storage": THROTTLED, **change})])
-        )
-        == 1
-    )
+    one, other = run_with(storage=THROTTLED), run_with(**{"storage": THROTTLED, **change})
+    assert len(by_identity([one, other])) == 1
 
 
 def test_the_settings_of_a_log_count_where_one_was_written() -> None:

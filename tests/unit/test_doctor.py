@@ -114,22 +114,10 @@ def test_a_quota_above_the_cores_is_no_finding() -> None:
 
 def test_missing_facts_are_no_findings_and_can_be_shown() -> None:
     facts = copy.deepcopy(HEALTHY)
-    facts["host"].update(
-        cores=None,
-        affinity_cores=None,
-        affinity_cpus=None,
-        memory_bytes=None,
-        numa_nodes=None,
-        cpu_model=None,
-    )
+    of_host = ("cores", "affinity_cores", "affinity_cpus", "memory_bytes", "numa_nodes")
+    facts["host"] |= dict.fromkeys((*of_host, "cpu_model"))
     facts["host"]["transparent_hugepage"] = dict.fromkeys(("enabled", "defrag", "shmem_enabled"))
-    facts["storage"].update(
-        fs_type=None,
-        mount_point=None,
-        mount_options=None,
-        source=None,
-        free_inodes=None,
-        devices=[],
-    )
+    of_mount = ("fs_type", "mount_point", "mount_options", "source", "free_inodes")
+    facts["storage"] |= {**dict.fromkeys(of_mount), "devices": []}
     assert doctor.findings(facts) == []
     assert doctor.lines(facts)

@@ -67,8 +67,8 @@ def run(
     return STEPS / clock.now_ns * 1e9, float(np.quantile(late, 0.99)) / (STEP_S * 1e9)
 
 
-@pytest.mark.parametrize("share", [0.8, 0.98, 1.0, 1.04, 1.2, 2.0])
-@pytest.mark.parametrize("in_flight", [1, 2, 4, 8])
+@pytest.mark.parametrize("share", [0.8, 1.0, 1.04, 2.0])
+@pytest.mark.parametrize("in_flight", [1, 8])
 def test_lateness_within_the_bound_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, share: float, in_flight: int
 ) -> None:

@@ -22,6 +22,7 @@ from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
+from tests.pairs import pairs
 from tests.processes import PATIENCE_S
 
 CONTENT = np.random.default_rng(5).bytes(200_000)
@@ -61,15 +62,9 @@ def whole(length: int, landing: int = 0) -> Extent:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        StorageError("cannot read x"),
-        OSError(5, "Input/output error"),
-        ValueError("not a StorageError"),
-    ],
+    ("error", "victim", "concurrency"),
+    pairs((StorageError("read x"), OSError(5, "Input"), ValueError("not a")), (1, 9), (1, 6)),
 )
-@pytest.mark.parametrize("victim", [1, 3, 9])
-@pytest.mark.parametrize("concurrency", [1, 2, 6])
 def test_after_a_failure_no_thread_writes(error: Exception, victim: int, concurrency: int) -> None:
     """The failing thread fails at once, while the others are held back until long after: read()
     must wait for every one of them.

@@ -18,7 +18,7 @@ from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
 from iobench.runner.estimate import START_S, TimeLeft, Work, estimate, shorter, total
 from iobench.runner.experiment import Options
-from iobench.runner.fit import Pilot, check_budget, choose, too_short
+from iobench.runner.fit import Pilot, check_budget, choose
 from iobench.runner.plan import Plan, make_plan
 from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset
@@ -89,12 +89,6 @@ def test_the_time_left_gets_less(make: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert left.seconds()[0] == 0.0
 
 
-def test_the_time_left_is_at_most_that_of_the_budget(make: Any) -> None:
-    left, more = TimeLeft(make(step_time=1.0), options(budget=Budget(seconds=20.0))).seconds()
-    assert 0 < left < 20
-    assert not more
-
-
 def test_a_search_in_a_small_dataset_has_few_and_short_tries(make: Any) -> None:
     """60 samples in batches of 4; a try of one rank alone may take 15 steps."""
     plan = make(loader={"workers": 1, "prefetch_factor": 1}, reader={"direct": False})
@@ -135,13 +129,6 @@ def test_each_epoch_of_fed_accelerators_fills_the_pipeline_first() -> None:
     )
     assert work.repetition_s(10) == pytest.approx(1 + 16)
     assert work.repetition_s(30) == pytest.approx(1 + 3 * 16 + 2 * START_S)
-
-
-def test_a_budget_that_is_too_short_names_the_flags_that_were_given() -> None:
-    for given, told in ((["repetitions"], "leave --repeat to it"), ([], "at least")):
-        error = too_short(Budget(seconds=5.0, given=frozenset(given)), 60.0)
-        assert told in error.remedy
-        assert "--ablations" not in error.remedy
 
 
 def test_a_budget_that_is_over_at_the_start_names_what_the_start_took(make: Any) -> None:

@@ -10,7 +10,6 @@ import pytest
 from iobench.host.timeline import read_events
 from iobench.judge.rebuild import rebuild
 from iobench.record.run import EVENTS_FILE
-from iobench.settings.workload import load_workload
 from tests.oracle.plants import ran
 
 RUN: dict[str, Any] = {
@@ -38,7 +37,6 @@ def test_what_is_evaluated_is_counted_apart(tmp_path: Path, make_dataset: Any) -
     assert (doc.job.dataset.held_out, doc.job.dataset.in_epoch) == (12, 48)
     assert doc.validity == "valid", doc.findings
     found = one.evaluation
-    assert found is not None
     assert (found.passes, found.samples) == (2, 24)
     # A pass is 12 samples, 3 each 5 ms; two ranks share them, and the second batch of each is half.
     assert found.busy_s == pytest.approx(3 * 0.005)
@@ -72,7 +70,3 @@ def test_the_shards_that_are_held_out_are_not_trained_on(tmp_path: Path, make_da
 
     with pytest.raises(CorruptSampleError, match="sample 16"):
         ran(tmp_path, data, evaluation={"share": 0.2}, **checked)
-
-
-def test_a_key_of_a_workload() -> None:
-    assert load_workload("demo", ["evaluation.share=0.1"]).evaluation is not None

@@ -87,19 +87,6 @@ def test_a_run_that_was_interrupted_is_told_from_a_complete_one() -> None:
     assert {(row["status"], row["validity"]) for row in rows} == {("interrupted", doc.validity)}
 
 
-def test_labels_of_openmetrics_are_escaped() -> None:
-    doc = build_run().model_copy(update={"run_id": HOSTILE + '"\\'})
-    text = openmetrics(doc)
-    assert not RAW.search(text)
-    ids = {
-        sample.labels["run"]
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    assert len(ids) == 1
-    assert '"' not in ids.pop()[:2]
-
-
 # MLPerf
 
 

@@ -214,12 +214,3 @@ def test_from_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shlex.split(install_command("s3")) == [
         *("pip", "install", "iobench[s3] @ git+https://example.org/iobench.git")
     ]
-
-
-def test_not_installed_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(name: str) -> metadata.Distribution:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", nothing)
-    root = Path(__file__).resolve().parents[2]
-    assert shlex.split(install_command("s3")) == ["pip", "install", f"{root}[s3]"]

@@ -197,14 +197,6 @@ def test_a_verdict_rests_on_the_rate_that_lasts() -> None:
     assert conclude(doc) == doc
 
 
-def test_a_table_of_rounds_says_what_the_verdict_counts_instead() -> None:
-    """A round brought 1.60 x beside accelerators of which 12 % are idle."""
-    doc = burst([880.0] * 30, rates={"fetch": 900.0}, ablations=without(storage=(1.6, 1.6)))
-    table = next(each for each in sections(doc) if each.id == "ablations")
-    assert isinstance(table, Table)
-    assert "1.14 x" in table.notes[0]
-
-
 def test_a_burst_that_hides_that_they_starve_does_not() -> None:
     """95.5 % busy over the whole time, 70 % after the fall: what lasts is too little."""
     series = [1000.0] * 40 + [700.0] * 8
@@ -246,13 +238,7 @@ def test_a_tail_is_named_and_more_batches_hide_it(rates: Any) -> None:
     doc = build_run(**starved)
     found, fed = told(with_curve(doc, with_tail(rates, 0.002, 0.202)))
     assert (found.bottleneck, found.storage_bound) == ("storage", "stragglers")
-    first = found.advice[0]
-    assert first.id == "workers"
-    (setting,) = first.settings
-    assert setting.startswith("loader.workers=")
-    assert int(setting.partition("=")[2]) > 2
-    assert 1.5 < (first.predicted_gain or 0) <= 2.0
-    assert "faster-storage" not in {each.id for each in found.advice}
+    assert [each.id for each in found.advice] == ["workers"]
     assert (fed.accelerators, fed.potential) == (0, 1)
     assert fed.at[-1].accelerator_utilization.value == pytest.approx(1150 / 8000, rel=0.02)
     even, _ = told(with_curve(doc, with_tail(rates, 0.002, 0.004)))

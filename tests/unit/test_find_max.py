@@ -276,7 +276,7 @@ def test_the_rates_at_the_edge_are_tried_several_times() -> None:
     assert [tried.count(rate) for rate in (found.low, found.high)] == [TRIALS, TRIALS]
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(10))
 def test_one_disturbed_window_does_not_decide(seed: int) -> None:
     search = RateSearch(least=0.2, most=5_000, first=32)
     rate_searched(search, 410, noise=0.05, seed=seed)
@@ -297,12 +297,3 @@ def test_where_no_rate_holds_there_is_no_answer() -> None:
     found = search.found()
     assert (found.low, found.high) == (None, 4)
     assert "4 requests/s" in found.bound
-
-
-def test_a_search_that_is_ended_early_says_why() -> None:
-    search = RateSearch(least=0.2, most=5_000, first=32)
-    while (rate := search.next_load()) is not None and rate <= 256:
-        search.tried(rate, passed=True)
-    search.bound = "the client is late"
-    found = search.found()
-    assert (found.low, found.high, found.bound) == (256, None, "the client is late")

@@ -121,7 +121,6 @@ def kv_records(draw: st.DrawFn) -> KvCacheRecord:
 @given(kv_records())
 def test_a_kv_cache_is_worth_it_by_its_figures(doc: KvCacheRecord) -> None:
     verdict = doc.job.verdict
-    assert verdict is not None
     text = " ".join(holds_together(doc, verdict).split())
     if verdict.factor is None:
         assert verdict.worth is None
@@ -174,7 +173,6 @@ def serving_records(draw: st.DrawFn) -> ServingRecord:
 @given(serving_records())
 def test_a_limit_is_held_by_what_the_repetitions_say(doc: ServingRecord) -> None:
     verdict = doc.job.verdict
-    assert verdict is not None
     text = " ".join(holds_together(doc, verdict).split())
     held = {each.holds for each in doc.job.repetitions}
     assert verdict.holds is (held.pop() if len(held) == 1 else None)
@@ -218,7 +216,6 @@ def load_records(draw: st.DrawFn) -> ModelLoadRecord:
 @given(load_records())
 def test_the_bottleneck_of_a_load_is_what_its_time_says(doc: ModelLoadRecord) -> None:
     job = doc.job
-    assert job.copied is not None
     holds_together(doc, job, job.copied, *job.figures)
     for each in job.figures:
         assert each.low_s <= each.ready_s <= each.high_s

@@ -268,7 +268,6 @@ def replayed(path: Path, form: str, **keys: Any) -> WindowPlan:
     scenario = spec(arrivals=arrivals, prompts={"max_tokens": 1000}, **keys)
     found = Arrivals(scenario.arrivals)
     rate = found.usual_rate()
-    assert rate is not None
     return plan_window(scenario, draw_prompts(scenario, found, rate, 1000.0, 1, 0.0))
 
 

@@ -29,13 +29,9 @@ def broken(doc: KvCacheRecord) -> dict[str, str]:
 def test_the_verdict_names_the_side_of_the_break_even(factor: float) -> None:
     doc = build_kv(factor=factor, scenario=ENOUGH)
     verdict = doc.job.verdict
-    assert verdict is not None
-    assert verdict.factor is not None
     assert verdict.worth is (factor > 1)
     assert verdict.factor.value == pytest.approx(factor, rel=0.01)
     even, load = verdict.break_even_bytes_per_s, verdict.load_bytes_per_s
-    assert even is not None
-    assert load is not None
     assert even.value == pytest.approx(BREAK_EVEN, rel=1e-6)
     assert load.value == pytest.approx(factor * BREAK_EVEN, rel=0.01)
 
@@ -45,12 +41,9 @@ def test_slow_loads_are_worth_it_where_the_accelerators_can_not_compute_it_all()
     judged.
     """
     verdict = build_kv(factor=0.5).job.verdict
-    assert verdict is not None
     assert verdict.worth is True
-    assert verdict.factor is not None
     assert verdict.factor.value == pytest.approx(0.5, rel=0.01)
     scaled = build_kv(factor=0.5, scenario=KV.model_copy(update={"layers": 4})).job.verdict
-    assert scaled is not None
     assert scaled.worth is False
 
 
@@ -61,7 +54,6 @@ def test_what_varies_from_one_side_to_the_other_is_inconclusive() -> None:
         for kind in ("repetition", "without-reads", "without-writes", "without-lookups")
     ]
     verdict = build_kv(trials, scenario=ENOUGH).job.verdict
-    assert verdict is not None
     assert verdict.worth is None
 
 
@@ -79,9 +71,6 @@ def test_a_load_has_no_more_than_the_storage_delivers_and_some() -> None:
         for seed, share in enumerate((0.4, 0.8, 0.99))
     ]
     verdict = build_kv(trials).job.verdict
-    assert verdict is not None
-    assert verdict.load_bytes_per_s is not None
-    assert verdict.load_bytes_per_s.low is not None
     assert 1e7 < verdict.load_bytes_per_s.low < 4e7
     assert verdict.load_bytes_per_s.high == 1e8
 
@@ -94,7 +83,6 @@ def test_a_first_screen_does_not_say_from_where_loads_win_if_it_is_inconclusive_
             for seed, factor in enumerate(factors)
         ]
         verdict = build_kv(trials, scenario=ENOUGH).job.verdict
-        assert verdict is not None
         said[name] = verdict.sentence
     assert said["inconclusive"].endswith("as computing again.")
     assert said["yes"].endswith("of context on.")
@@ -102,7 +90,6 @@ def test_a_first_screen_does_not_say_from_where_loads_win_if_it_is_inconclusive_
 
 def test_nothing_loaded_tells_nothing() -> None:
     doc = build_kv(chunks=0)
-    assert doc.job.verdict is not None
     assert (doc.job.verdict.worth, doc.job.verdict.factor) == (None, None)
     assert broken(doc)["kv.nothing-loaded"] == "warning"
 
@@ -113,7 +100,6 @@ def test_nothing_loaded_is_not_worth_it_where_the_first_token_comes_sooner() -> 
         for one in (build_kv_trial(chunks=0, seed=seed) for seed in range(3))
     ]
     verdict = build_kv(trials).job.verdict
-    assert verdict is not None
     assert (verdict.worth, verdict.ttft and verdict.ttft.value) == (None, pytest.approx(2))
 
 
@@ -172,7 +158,6 @@ def test_accelerators_are_needed_for_what_is_not_found() -> None:
     )
     window = with_kv_figures(trial, rows | {"intended_ns": intended}, KV)
     found = window.traffic
-    assert found is not None
     assert (window.requests, window.loads, found.requests) == (10, 10, 40)
     needed = (found.accelerators, found.accelerators_without_storage, found.accelerators_uncached)
     assert needed == pytest.approx((0.15, 0.2, 0.3))
@@ -204,8 +189,6 @@ def test_fewer_layers_do_not_tell_that_the_loads_of_all_have_room(
     window: dict[str, Any] = {"factor": 1.2, "chunks": 12, "plain_bytes_per_s": plain}
     doc = build_kv(scenario=ENOUGH.model_copy(update={"layers": 4}), **window)
     verdict, whole = doc.job.verdict, build_kv(scenario=ENOUGH, **window).job.verdict
-    assert verdict is not None
-    assert whole is not None
     assert verdict.worth is worth
     assert ("need 2.01 GB/s together" in verdict.sentence) is (worth is None)
     assert {one.holds for one in doc.job.repetitions} == {True}
@@ -235,7 +218,6 @@ SLOW = KV.prefill.model_copy(update={"tokens_per_s": 2000})
 def test_loads_that_are_far_too_slow_are_no_fault_of_a_client_that_is_a_little_late() -> None:
     """The limit is 62.5 ms with one layer of 32, and a load takes more than a second."""
     doc = build_kv(late_s=0.01, factor=0.005, scenario=KV.model_copy(update={"layers": 1}))
-    assert doc.job.verdict is not None
     assert ("serve.client-bound" in broken(doc), doc.job.verdict.bottleneck) == (False, "reads")
 
 
@@ -298,16 +280,13 @@ def of_stage(stage: str) -> KvCacheRecord:
 @pytest.mark.parametrize("stage", ["reads", "writes", "lookups"])
 def test_the_bottleneck_is_what_brings_most_if_it_is_left_out(stage: str) -> None:
     verdict = of_stage(stage).job.verdict
-    assert verdict is not None
     assert verdict.bottleneck == stage
 
 
 def test_the_bottleneck_is_the_prefill_or_the_client() -> None:
     few = build_kv(chunks=1, factor=100.0).job.verdict
     late = build_kv(late_s=0.3).job.verdict
-    assert few is not None
     assert few.bottleneck == "prefill"
-    assert late is not None
     assert late.bottleneck == "client"
 
 
@@ -315,7 +294,6 @@ def test_a_stage_that_was_not_left_out_may_be_the_bottleneck() -> None:
     def found(kinds: list[KvTrialKind], **window: Any) -> tuple[str, str]:
         trials = [build_kv_trial(kind, seed=seed, **window) for seed in range(3) for kind in kinds]
         verdict = build_kv(trials).job.verdict
-        assert verdict is not None
         return verdict.bottleneck, verdict.why
 
     why = "there was no time to leave out"
@@ -334,7 +312,6 @@ def test_the_report_shows_what_was_found() -> None:
     for part in ("break-even of 1.31 GB/s", "5 requests/s", "$2.", "2.00 x"):
         assert part in text
     no_load = build_kv()
-    assert no_load.job.verdict is not None
     unknown = {"load_bytes_per_s": None, "factor": None}
     no_load.job.verdict = no_load.job.verdict.model_copy(update=unknown)
     assert "not measured (break-even: 1.31 GB/s" in render_text(sections(no_load))
@@ -347,7 +324,6 @@ def test_a_row_of_data_has_the_figures_of_the_whole_traffic() -> None:
     doc = build_kv()
     row = next(csv.DictReader(StringIO(render_csv(sections(doc)))))
     first = doc.job.trials[0]
-    assert first.traffic is not None
     assert float(row["accelerators_freed"]) == first.accelerators_freed
     assert float(row["break_even_bytes_per_s"]) == first.break_even_bytes_per_s
     assert float(row["traffic_accelerators"]) == first.traffic.accelerators

@@ -180,7 +180,6 @@ def test_the_hits_of_each_epoch_of_a_run(tmp_path: Path, make_dataset: Any, evic
     uses = [epoch.local_cache for one in doc.job.repetitions for epoch in one.epochs]
     assert [use.hits + use.misses for use in uses if use is not None] == [count] * 6
     facts = doc.job.local_cache
-    assert facts is not None
     first, *later = facts.epochs
     assert (first.hit_rate, first.expected_share) == (0.0, 0.0)
     law = 0.6 if eviction == "none" else 0.6 + 0.4 * np.log(0.4)
@@ -205,7 +204,6 @@ def test_copies_leave_the_page_cache_where_it_may_serve_them(
     place.mkdir()
     asked = {**RUN, "reader": {"direct": False}}
     doc, _ = ran(tmp_path, data, local_cache={"directory": str(place), "size": "1GB"}, **asked)
-    assert doc.job.local_cache is not None
     assert doc.job.local_cache.direct is False
     uses = [epoch.local_cache for one in doc.job.repetitions for epoch in one.epochs]
     assert [use.residency_before for use in uses if use is not None] == [None, 0.0, 0.0]
@@ -235,7 +233,6 @@ def test_a_cache_that_spares_nothing_is_not_said_to_have_served_nothing() -> Non
     job = SimpleNamespace(local_cache=SimpleNamespace(**facts, direct=True), workload=workload)
     doc: Any = SimpleNamespace(job=job)
     table = local_cache_section(doc)
-    assert table is not None
     labels = [each.label for each in table.columns]
     assert not any("from the cache" in label for label in labels)
     assert any("spared" in label for label in labels)
