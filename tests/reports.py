@@ -1,19 +1,10 @@
-"""A recorded run in each medium, as the verbs print it."""
+"""A recorded run that was changed as little as its report needs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
-
-from iobench.record.run import RunRecord
-from iobench.report.record import sections
-from iobench.report.render_csv import render_csv
-from iobench.report.render_text import render_text
-
-
-def run_text(doc: RunRecord, width: int = 100, color: bool = False) -> str:
-    return render_text(sections(doc), width=width, color=color)
 
 
 def of_changes(run: Path) -> dict[str, Any]:
@@ -27,7 +18,3 @@ def of_changes(run: Path) -> dict[str, Any]:
     job["full_bytes"] //= 20
     job["spec"]["changed"] = "5%"
     return doc
-
-
-def run_csv(doc: RunRecord) -> str:
-    return render_csv(sections(doc))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from iobench.judge.rebuild import conclude
-from iobench.record.run import Summary, TrainingRecord, load_run
+from iobench.record.run import TrainingRecord, load_run
 from iobench.record.training import Ceiling
 from iobench.record.verdict import Ablation, Advice, Estimate
 from iobench.report.answer import answer
-from iobench.report.figures import ENDS, TableOf
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen
@@ -143,22 +141,3 @@ def test_how_many_accelerators_are_fed_is_told_with_its_condition(
 
 
 # Tables
-
-
-def test_a_cell_has_the_interval_of_its_figure_or_the_range_of_its_median() -> None:
-    found = SimpleNamespace(
-        took_s=Estimate(value=2.0, low=1.0, high=4.0),
-        alone_s=Estimate(value=2.0),
-        seen_s=Summary(median=2.0, min=1.0, max=4.0, n=3),
-        none_s=None,
-    )
-    rows = TableOf([found])
-    rows.add("took_s", ends=ENDS)
-    rows.add_each(dict.fromkeys(("alone_s", "seen_s", "none_s"), ""))
-    table = rows.made("t")
-    took, low, high, alone, seen, none = table.rows[0].cells
-    assert (took.value, took.low, took.high) == (seen.value, seen.low, seen.high) == (2.0, 1.0, 4.0)
-    assert took.text == seen.text != alone.text
-    assert (low.value, high.value) == (1.0, 4.0)
-    assert [each.name for each in table.columns][1:3] == ["took_s_low", "took_s_high"]
-    assert (none.value, none.shown) == (None, "-")

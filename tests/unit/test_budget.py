@@ -254,27 +254,6 @@ def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_what_fits_into_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock)
-    budget = Budget(seconds=20.0, end_s=1.0, limits={"ablations": 5.0})
-    with budget.trial("measure"):
-        clock.passed_s += 4.0
-    budget.took("measure", 2.0)
-    assert (budget.trials("measure"), budget.trials("fill")) == (2, 0)
-    assert budget.mean_s("fill") is None
-    assert (budget.mean_s("measure"), budget.longest_s("measure")) == pytest.approx((3.0, 4.0))
-    assert budget.left_s == pytest.approx(15.0)
-    assert budget.fits(14.9)
-    assert not budget.fits(14.9, keeping_s=0.2)
-    budget.took("ablations", 3.0)
-    assert budget.fits(1.9, "ablations")
-    assert not budget.fits(2.1, "ablations")
-    endless = Budget(limits={"ablations": 5.0})
-    assert endless.fits(1e9)
-    assert not endless.fits(5.1, "ablations")
-
-
 def enough_s(ended_or_plan: Simulated, *, repetitions: int) -> float:
     """Seconds of so many repetitions that are just long enough."""
     workload = ended_or_plan.plan.workload
@@ -332,23 +311,6 @@ def test_a_first_window_that_takes_long_leaves_no_stage_out_for_good() -> None:
     """The first one takes 20 s, as if all windows did; each later one takes 5 s."""
     assert _windows_in(80.0, [20.0, 5.0]) == dict.fromkeys(KINDS, 3)
     assert _windows_in(60.0, [20.0, 5.0]) == {"repetition": 3, "reads": 2, "writes": 2}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "repetitions", "without"),
-    [
-        (36.0, 3, 3),
-        (42.0, 4, 3),  # what time is left is for one more repetition
-        (19.0, 2, 0),
-    ],
-)
-def test_further_repetitions_come_after_what_a_stage_costs(
-    seconds: float, repetitions: int, without: int
-) -> None:
-    """The first window takes 8 s, each later one 5 s, and five repetitions were asked for."""
-    kinds = ["repetition", "storage"]
-    taken = _windows_in(seconds, [8.0, 5.0], repetitions=5, kinds=kinds)
-    assert (taken["repetition"], taken["storage"]) == (repetitions, without)
 
 
 def test_a_slow_storage_is_refused_by_its_curve_without_a_pilot(

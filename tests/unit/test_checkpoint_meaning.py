@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.judge.checkpoint import spread, summaries_of, with_figures
+from iobench.judge.checkpoint import summaries_of, with_figures
 from iobench.judge.checkpoint_meaning import (
     availability_s,
     daly_s,
@@ -127,15 +127,6 @@ def study(*saves: Save, full: int = GIB, restores: list[float] | None = None) ->
             restores=[Restore(step=1, wall_s=took, bytes=GIB) for took in restores or []],
         )
     )
-
-
-def test_the_95th_percentile_of_few_is_not_known() -> None:
-    """The largest value stands for it then."""
-    few = spread([3.0, 1.0, 2.0])
-    assert (few.p95, few.upper, few.mean) == (None, 3.0, 2.0)
-    assert spread([float(n) for n in range(1, 20)]).p95 is None
-    assert spread([float(n) for n in range(1, 21)]).p95 == 19.0
-    assert spread([float(n) for n in range(1, 101)]).upper == 95.0
 
 
 def test_a_bandwidth_is_the_median_everywhere() -> None:

@@ -31,7 +31,7 @@ from iobench.judge.rules_data import RuleOutcome
 from iobench.judge.validity import evaluate
 from iobench.record.run import CheckpointRecord, TrainingRecord, load_run
 from iobench.record.verdict import Ablation, Estimate
-from tests.processes import document, printed, refused
+from tests.processes import document, refused
 from tests.unit.conftest import build_run
 
 GB = 10**9
@@ -103,7 +103,6 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None])
         (durable, study(spec={"fsync": False}), FAILS),
         (durable, study(saves=[save(), save(durable_s=None)]), UNKNOWN),
         (written, study(saves=[save(), save(unwritten_bytes=4096)]), FAILS),
-        (written, study(saves=[save(unwritten_bytes=None)]), PASSES),  # proven says it
         (proven, study(saves=[save(), save(unwritten_bytes=None)]), FAILS),
         (proven, study(saves=[save(unwritten_bytes=None)], spec={"fsync": False}), PASSES),
         (
@@ -143,21 +142,17 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None])
         (model, study(model="vit-b16"), FAILS),
         (ranks, study(ranks=7), FAILS),
         (ranks, study(model="llama3-70b"), FAILS),
-        (ranks, study(model="llama3-1t", ranks=1024), PASSES),
-        (ranks, study(model="vit-b16", ranks=1), PASSES),  # the rule of the model says it
         (stopped_early, study({"status": "interrupted"}), FAILS),
         (stopped_early, study({"status": "failed", "error": "no space left"}), FAILS),
         (stopped_early, study(spec={"count": 11}), FAILS),
         # Each of two ranks has too little to measure with, but the whole model is what it is.
         (tiny, study(bytes=MIN_BYTES, full_bytes=100 * GB, ranks=1), PASSES),
         (tiny, study(bytes=MIN_BYTES, full_bytes=100 * GB, ranks=2), FAILS),
-        (tiny, study(bytes=100 * GB, full_bytes=100 * GB, ranks=10**6), PASSES),
         (back_pressure, study(saves=[save(waited_s=0.2)] * 10), FAILS),
         (back_pressure, study(saves=[save(waited_s=0.05)] * 10), PASSES),
         # The training also stands still until the save before is committed.
         (back_pressure, study(saves=[save(waited_s=0.0, held_s=0.2)] * 10), FAILS),
         (back_pressure, study(saves=[save(blocked_s=0.01, held_s=0.005)] * 10), PASSES),
-        (back_pressure, study(saves=[save(blocked_s=0.0)] * 10), PASSES),
     ],
 )
 def test_a_rule_and_a_record(
@@ -198,8 +193,6 @@ def test_how_saves_slow_loads_down(
         (2.0, 1.0, FAILS),
         (1.05, 1.0, PASSES),
         (1.0, 0.0, UNKNOWN),  # a clock that stood still
-        (1.0, None, UNKNOWN),
-        (None, 1.0, UNKNOWN),
     ],
 )
 def test_how_loads_slow_saves_down(
@@ -227,9 +220,6 @@ def test_room_for_two(tmp_path: Path) -> None:
     assert document("plan llama3-1t")["fits"] is None
     large = document("plan llama3-1t --to", tmp_path)
     assert large["fits"] is (large["needed_bytes"] <= space.f_bavail * space.f_frsize)
-    text = " ".join(printed("plan llama3-1t --to", tmp_path).split())  # a long path wraps the line
-    assert ("NOT ENOUGH" in text) is not large["fits"]
-    assert "1,024" in text
 
 
 def test_a_restore_reads_what_each_host_needs() -> None:

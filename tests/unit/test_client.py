@@ -8,7 +8,6 @@ import time
 import numpy as np
 import pytest
 
-from iobench.base.errors import IobenchError, StorageError
 from iobench.serve.client import Issued, Read, issue
 from tests.processes import PATIENCE_S
 
@@ -64,18 +63,6 @@ def test_what_waits_for_a_reader_was_taken_late_and_issued_at_once() -> None:
     assert (found.issued_ns >= found.taken_ns).all()
 
 
-def test_a_failed_read_is_a_failed_request() -> None:
-    def read(sample: int) -> int:
-        if sample % 3 == 0:
-            raise StorageError(f"cannot read sample {sample}")
-        return 1
-
-    found = issued(read)
-    assert found.failed.tolist() == [sample % 3 == 0 for sample in range(100, 120)]
-    assert isinstance(found.failure, IobenchError)
-    assert found.bytes == int((found.failed == 0).sum())
-
-
 def test_what_is_no_failure_of_storage_ends_the_window() -> None:
     def read(sample: int) -> int:
         raise ZeroDivisionError
@@ -103,8 +90,3 @@ def test_an_interrupt_ends_all_readers() -> None:
     with pytest.raises(KeyboardInterrupt):
         issue(np.zeros(5, np.int64), range(5), [lambda _: 1] * 3, drain_s=1, prepare=prepare)
     assert not [each for each in threading.enumerate() if each.name == "iobench-request"]
-
-
-def test_no_requests_are_no_error() -> None:
-    found = issue(np.zeros(0, np.int64), [], [lambda _: 1], drain_s=1)
-    assert (len(found.ready_ns), found.bytes) == (0, 0)

@@ -555,12 +555,6 @@ def test_what_changes_by_itself_is_no_part_of_the_identity(change: dict[str, Any
     assert len(by_identity([one, other])) == 1
 
 
-def test_the_settings_of_a_log_count_where_one_was_written() -> None:
-    without, log = run_with(), run_with(workload__log={"to": "/mnt/log"})
-    assert not any(key.startswith("log.") for key in identity(without))
-    assert identity(log)["log.to"] == "/mnt/log"
-
-
 def test_the_steps_that_fitted_into_a_budget_are_no_setting() -> None:
     """They are the size of a sample, also beside a run that made all steps."""
     asked = {"asked_max_steps": 178}

@@ -13,10 +13,8 @@ import pytest
 
 from iobench.accelerate import recording
 from iobench.base.errors import UsageError
-from iobench.record.plan import PartTime
-from iobench.runner import estimate as estimating
-from iobench.runner.budget import Budget, Given
-from iobench.runner.estimate import START_S, TimeLeft, Work, estimate, shorter, total
+from iobench.runner.budget import Budget
+from iobench.runner.estimate import START_S, Work, estimate
 from iobench.runner.experiment import Options
 from iobench.runner.fit import Pilot, check_budget, choose
 from iobench.runner.plan import Plan, make_plan
@@ -63,32 +61,6 @@ def test_repetitions_take_the_accelerators_steps_at_least(make: Any) -> None:
     assert part.seconds == pytest.approx(6 * (STEPS * 0.1 + (1 + EPOCHS) * START_S))
 
 
-def test_without_a_step_time_it_is_not_known_before_the_ceilings(make: Any) -> None:
-    plan = make(step_time=None)
-    (part,) = estimate(plan, options())
-    assert (part.seconds, bool(part.not_known)) == (None, True)
-    assert total([part]) == (0.0, True)
-    assert seconds(plan, samples_per_s=120.0) > 6.0
-
-
-def test_the_time_left_gets_less(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(estimating.time, "monotonic", lambda: now[0])
-    left = TimeLeft(make(step_time=1.0), options())
-    first, more = left.seconds()
-    assert more
-    now[0] += 10.0
-    assert left.seconds()[0] == pytest.approx(first - 10.0)
-    left.samples_per_s = SAMPLES * EPOCHS / 50.0  # 50 s for a repetition
-    assert left.seconds() == (pytest.approx(6 * (50.0 + (1 + EPOCHS) * START_S) - 10.0), False)
-    now[0] += 20.0
-    left.finished("measure", 30.0)
-    assert left.seconds()[0] == pytest.approx(5 * 30.0)
-    for _ in range(5):
-        left.finished("measure", 30.0)
-    assert left.seconds()[0] == 0.0
-
-
 def test_a_search_in_a_small_dataset_has_few_and_short_tries(make: Any) -> None:
     """60 samples in batches of 4; a try of one rank alone may take 15 steps."""
     plan = make(loader={"workers": 1, "prefetch_factor": 1}, reader={"direct": False})
@@ -97,38 +69,9 @@ def test_a_search_in_a_small_dataset_has_few_and_short_tries(make: Any) -> None:
     assert found == pytest.approx(3 * (15 * 0.1 + START_S))
 
 
-def test_a_run_is_not_made_so_short_that_it_tells_nothing(make: Any) -> None:
-    long = [PartTime(part="find_max", what="", seconds=1000.0)]
-    plan = make(step_time=1.0)
-    assert shorter(plan, [*estimate(plan, options()), *long]) == ["--budget 5min"]
-    longer = make(step_time=2.5, loader={"workers": 1})
-    [steps, *_] = shorter(longer, estimate(longer, options()))
-    assert int(steps.removeprefix("--set max_steps=")) > 1
-
-
 # A run that fits
 
 ASKED = Options(results=Path("results"))
-
-
-def test_what_is_given_stays(make: Any) -> None:
-    plan = make(epochs=100_000, max_steps=7, repetitions=2)
-    asked = options(calibration_s=0.4, ablations=True, ablations_s=5.0)
-    given = frozenset[Given](("repetitions", "steps", "calibration", "ablations"))
-    fitted = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given)
-    assert (fitted.plan, fitted.calibration_s, fitted.ablations_s) == (plan, 0.4, 5.0)
-    more = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given - {"steps"})
-    assert more.plan.repetitions == 2
-    assert fitted.least_s > 0.8 * (5.0 + 2 * 7 * BATCH / 50.0)
-
-
-def test_each_epoch_of_fed_accelerators_fills_the_pipeline_first() -> None:
-    """8 workers need 6 s for a batch each, and accelerators that are fed 1 s for each of 10."""
-    work = Work(
-        whole=30, needed=5, together=8, epoch_steps=10, step_s=1.0, load_s=6.0, start_s=1.0, fed_s=1
-    )
-    assert work.repetition_s(10) == pytest.approx(1 + 16)
-    assert work.repetition_s(30) == pytest.approx(1 + 3 * 16 + 2 * START_S)
 
 
 def test_a_budget_that_is_over_at_the_start_names_what_the_start_took(make: Any) -> None:

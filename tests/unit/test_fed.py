@@ -12,7 +12,6 @@ import pytest
 
 from iobench.judge import fed as feeding
 from iobench.judge.evidence import Bottleneck, Decision
-from iobench.judge.fed import delivered
 from iobench.judge.figures.curve import conclude_curve, rate_of
 from iobench.judge.figures.instep import OwnStepTimes, at_more_ranks, step_times
 from iobench.judge.judged import judge
@@ -142,25 +141,6 @@ def test_a_storage_that_may_not_be_to_blame_could_feed_what_it_delivers_alone() 
     """One window has no interval: 4,000 samples/s are 4 accelerators, of which 2 starve."""
     found = fed(build_run(measured=1400.0, au=0.7), "undecided")
     assert (found.accelerators, found.low, found.high) == (1, 0, 4)
-
-
-def test_sizes_use_the_plateau_unless_something_was_measured() -> None:
-    plain = conclude(with_curve(build_run(), curve_of(5000.0)))
-    supply = delivered(judge(plain))
-    assert supply.value == pytest.approx(5000.0)
-    assert supply.low < 5000 < (supply.high or 0)
-    search = FindMax(required_accelerator_utilization=0.9, accelerators=4, low=3, high=4, points=[])
-    found = delivered(judge(conclude(with_curve(build_run(find_max=search), curve_of(11_000.0)))))
-    assert (found.value, found.low, found.high) == (3600.0, 2700.0, 4500.0)
-    ended = search.model_copy(update={"bound": "the dataset has too few samples"})
-    more = delivered(judge(conclude(with_curve(build_run(find_max=ended), curve_of(11_000.0)))))
-    assert (more.value, more.by_search) == (pytest.approx(11_000.0), False)
-    slower = build_run(find_max=ended, rates={"fetch": 3000.0})
-    least = delivered(judge(conclude(with_curve(slower, curve_of(3000.0)))))
-    assert (least.value, least.low, least.high, least.by_search) == (3600.0, 2700.0, None, True)
-    starved = build_run(measured=1400.0, au=0.7, rates={"fetch": 1450.0})
-    slow = delivered(judge(conclude(with_curve(starved, curve_of(5000.0)))))
-    assert slow.value == pytest.approx(1400.0)
 
 
 # More ranks than were measured

@@ -382,8 +382,7 @@ def rounds(ratios: list[float], *, count: int, noise: float, seed: int) -> list[
     ]
 
 
-@pytest.mark.parametrize("hosts", [2, 3, 4, 8])
-@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize(("hosts", "noise"), [(2, 0.3), (3, 0.02), (4, 0.1), (8, 0.3)])
 def test_a_clean_run_names_a_host_in_at_most_one_of_twenty(hosts: int, noise: float) -> None:
     named = sum(
         bool(slow_hosts(rounds([1.0] * hosts, count=6, noise=noise, seed=seed)))
@@ -392,7 +391,7 @@ def test_a_clean_run_names_a_host_in_at_most_one_of_twenty(hosts: int, noise: fl
     assert named <= 5
 
 
-@pytest.mark.parametrize("hosts", [2, 3, 4, 8])
+@pytest.mark.parametrize("hosts", [2, 8])
 def test_a_host_at_half_the_rate_is_named_and_no_other(hosts: int) -> None:
     for seed in range(50):
         ratios = [1.0] * hosts

@@ -45,7 +45,7 @@ def test_beside_other_tests(monkeypatch):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_only_what_others_disturbed_in_each_try_is_inconclusive(tmp_path: Path) -> None:
     (tmp_path / "test_planted.py").write_text(ORACLES)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone: an oracle\n")

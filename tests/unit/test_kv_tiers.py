@@ -169,16 +169,6 @@ def test_the_tiers_are_those_of_an_independent_simulator(
     )
 
 
-def test_memory_in_front_takes_the_reads_away() -> None:
-    """As published: what is written once and read 5.8 times at once comes from 4 GB of memory."""
-    entries = [list(range(20 * number, 20 * number + 20)) for number in range(100)]
-    again = [entry for entry in entries for _ in range(6)]
-    alone, behind = (Tiers(room, 10**6, "always") for room in (0, 128))
-    reads = [sum(len(tiers.prompt(each).load) for each in again) for tiers in (alone, behind)]
-    assert reads == [100 * 5 * 20, 0]
-    assert len(alone.stored) == len(behind.stored) == 100 * 20
-
-
 def plan_of(scenario: KvScenario, seed: int = 1, seconds: float = 60.0) -> WindowPlan:
     arrivals = Arrivals(scenario.arrivals)
     return plan_window(scenario, draw_prompts(scenario, arrivals, 2.0, seconds, seed, 900.0))
@@ -235,8 +225,8 @@ GitHub Copilot's and TraceLab's sessions."""
     ("name", "kind"),
     [
         ("kv-chat-llama3-8b", "chat"),
-        pytest.param("kv-agent-llama3-70b", "agent", marks=pytest.mark.slow),
-        pytest.param("kv-deepseek-v3", "chat", marks=pytest.mark.slow),
+        pytest.param("kv-agent-llama3-70b", "agent", marks=pytest.mark.nightly),
+        pytest.param("kv-deepseek-v3", "chat", marks=pytest.mark.nightly),
     ],
 )
 def test_the_presets_reuse_as_much_as_published_traffic(name: str, kind: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,8 @@ import pytest
 from iobench.judge.kv import crossover, factor_text, prefill_begins, with_kv_figures
 from iobench.judge.validity import KV_RULES
 from iobench.record.run import KvCacheRecord
-from iobench.record.serving import FoundRate, KvTrial, KvTrialKind
+from iobench.record.serving import KvTrial, KvTrialKind
 from iobench.record.verdict import Estimate
-from iobench.report.record import sections
-from iobench.report.render_csv import render_csv
-from iobench.report.render_text import render_text
 from tests.kv import BREAK_EVEN, ENOUGH, KV, build_kv, build_kv_trial
 
 
@@ -304,30 +299,6 @@ def test_a_stage_that_was_not_left_out_may_be_the_bottleneck() -> None:
     assert found(some, chunks=6, factor=2.0) == ("prefill", "")
     assert found(some, factor=2.0) == ("inconclusive", f"{why} writes, lookups")
     assert found(some, factor=0.1) == ("reads", "")
-
-
-def test_the_report_shows_what_was_found() -> None:
-    found = FoundRate(low=5.0, high=6.0)
-    text = render_text(sections(build_kv(found=found, job={"price_per_hour": 2.5})))
-    for part in ("break-even of 1.31 GB/s", "5 requests/s", "$2.", "2.00 x"):
-        assert part in text
-    no_load = build_kv()
-    unknown = {"load_bytes_per_s": None, "factor": None}
-    no_load.job.verdict = no_load.job.verdict.model_copy(update=unknown)
-    assert "not measured (break-even: 1.31 GB/s" in render_text(sections(no_load))
-    nothing = build_kv([build_kv_trial("find-max", factor=0.01)], found=FoundRate(high=5.0))
-    assert nothing.job.verdict is None
-    assert "no rate was measured" in render_text(sections(nothing))
-
-
-def test_a_row_of_data_has_the_figures_of_the_whole_traffic() -> None:
-    doc = build_kv()
-    row = next(csv.DictReader(StringIO(render_csv(sections(doc)))))
-    first = doc.job.trials[0]
-    assert float(row["accelerators_freed"]) == first.accelerators_freed
-    assert float(row["break_even_bytes_per_s"]) == first.break_even_bytes_per_s
-    assert float(row["traffic_accelerators"]) == first.traffic.accelerators
-    assert not any("=" in value for value in row.values())
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ RUN: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("eviction", ["lru", "none"])
+@pytest.mark.parametrize("eviction", ["lru", pytest.param("none", marks=pytest.mark.nightly)])
 def test_the_hits_of_each_epoch_of_a_run(tmp_path: Path, make_dataset: Any, eviction: str) -> None:
     """They are near the law of random orders."""
     count, room = 300, 180

@@ -21,7 +21,6 @@ from iobench.settings.workload import LogSpec
 from iobench.storage.base import Buffer, Sink, StorageTraits
 from iobench.storage.local import sinks
 from iobench.storage.local.storage import LocalStorage
-from iobench.storage.simulated.faulty import FaultyStorage
 
 STEP_S = 0.002
 
@@ -154,18 +153,6 @@ def test_a_window_without_requests_has_an_empty_log(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-FAULTS = {"the first write": 1, "a later one": 30}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_log_that_can_not_be_written_ends_the_window(tmp_path: Path, name: str) -> None:
-    log = make(FaultyStorage(LocalStorage(tmp_path), fail_write_at=FAULTS[name]))
-    with pytest.raises(StorageError, match="simulated input/output error"):
-        written(log)
-    log.remove(lambda: None)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_file_that_vanishes_is_a_failure(tmp_path: Path) -> None:
     log = make(LocalStorage(tmp_path))
     log.begin(time.monotonic_ns())
@@ -284,14 +271,3 @@ def test_whether_a_log_keeps_up(
     last = found.model_copy(update={"left": left, "grows": grows})
     assert joined_log([[first], [last]], asked).keeps_up is keeps_up
     assert joined_log([[first, last]], asked).keeps_up is keeps_up
-
-
-def test_a_batch_does_not_wait_for_a_log_that_can_not_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(sinks.os, "fdatasync", full)
-    with pytest.raises(StorageError):
-        batches(tmp_path)

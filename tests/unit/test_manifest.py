@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from iobench.base.errors import DatasetError, StorageError
@@ -100,28 +98,6 @@ def test_names_of_shards_belong_to_scanned_data_only(data: Path) -> None:
     assert SHARDS in refused(data)
 
 
-def changed(of: pa.Table, column: str, values: pa.Array) -> bytes:
-    table = of.set_column(of.column_names.index(column), column, values)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        (lambda count: pa.array([1.0] * count), "'size'"),
-        (lambda count: pa.array([None] * count, pa.uint32()), "'size'"),
-        (lambda count: pa.array(["a"] * count), "'size'"),
-    ],
-)
-def test_a_column_of_another_type(data: Path, values: Callable[[int], pa.Array], told: str) -> None:
-    table = pa.ipc.open_file(pa.memory_map(str(data / SAMPLES))).read_all()
-    put_table(data, SAMPLES, changed(table, "size", values(60)))
-    assert told in refused(data)
-
-
 def shard_rows() -> dict[str, Any]:
     return {name: np.ones(2, dtype) for name, dtype in SHARD_COLUMNS.items()}
 
@@ -143,24 +119,6 @@ def spec(**keys: Any) -> DatasetSpec:
 
 
 @pytest.mark.parametrize(
-    ("keys", "key", "suffix", "blocks"),
-    [
-        ({}, "data/001234/001234567.bin", ".bin", False),
-        ({"format": "npz", "codec": "zstd:3"}, "data/001234/001234567.npz.zst", ".npz.zst", False),
-        ({"format": "tar", "content": "jpeg"}, "data/x-1234567.tar", ".jpg", False),
-        ({"format": "parquet", "codec": "gzip"}, "data/x-1234567.parquet", ".bin.gz", True),
-    ],
-)
-def test_plug_ins_decide_where_shards_lie(
-    keys: dict[str, Any], key: str, suffix: str, blocks: bool
-) -> None:
-    found = ResolvedSpec.of(spec(**keys))
-    assert found.keys(1234567) == key
-    assert (found.suffix, found.blocks) == (suffix, blocks)
-    assert found.packing.plain is (found.codec.name == "none")
-
-
-@pytest.mark.parametrize(
     ("keys", "cheaper"),
     [
         ({"codec": "gzip:9"}, ["zstd", "lz4", "none"]),
@@ -173,17 +131,6 @@ def test_cheaper_codecs_are_those_that_the_format_takes(
     keys: dict[str, Any], cheaper: list[str]
 ) -> None:
     assert cheaper_codecs(ResolvedSpec.of(spec(**keys))) == cheaper
-
-
-class TestOpened:
-    def test_a_manifest_with_a_level_that_is_none(self, make_dataset: Any) -> None:
-        _, path = make_dataset(format="tar", codec="zstd")
-        file = Path(path) / "manifest.json"
-        header = json.loads(file.read_text())
-        header["spec"]["codec"] = "zstd:99"
-        file.write_text(json.dumps(header))
-        with pytest.raises(DatasetError, match=r"manifest\.json"):
-            load_manifest(path)
 
 
 # A million samples

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +13,12 @@ from iobench.base.errors import StorageError, UsageError
 from iobench.base.units import Quantity
 from iobench.judge.model_load import host_loads, read_rate, storage_share
 from iobench.judge.rebuild import conclude
-from iobench.record.model_load import LoadFigures, LoadSpec
+from iobench.record.model_load import LoadFigures
 from iobench.record.run import ModelLoadRecord
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from iobench.runner.model_load import LoadsBegun, LoadVariant
-from iobench.runner.model_load_plan import LoadPlan
-from iobench.serve.loaders.direct import FILE_BLOCK, OBJECT_BLOCK
 from iobench.settings.instances import Instance
-from iobench.storage import open_storage
 
 GB = 10**9
 
@@ -98,15 +94,6 @@ def findings(doc: ModelLoadRecord) -> dict[str, str]:
     return {each.rule: each.level for each in doc.findings}
 
 
-def test_plain_reads_are_as_large_as_those_of_direct(tmp_path: Path) -> None:
-    shards = [SimpleNamespace(key="a", size=10 * GB)]
-    weights = SimpleNamespace(file_bytes=10 * GB, shards=shards)
-    for url, block in ((f"file://{tmp_path}", FILE_BLOCK), ("s3://bucket/a", OBJECT_BLOCK)):
-        asked = LoadSpec(loaders=["direct"])
-        plan: Any = SimpleNamespace(spec=asked, direct=open_storage(url), weights=weights)
-        assert LoadPlan.plain_reads(plan, 1, seed=1)[0].max_bytes == block
-
-
 BASE = each_round(2.0, 2.1, 2.05)
 STORAGE_FREE = each_round(0.2, 0.21, 0.205, left_out="storage")
 BYTES_ONLY = each_round(2.0, 2.09, 2.05, left_out="assembly", loader="")
@@ -131,11 +118,6 @@ def test_two_rounds_that_blame_the_storage_tell_its_share() -> None:
     share = storage_share(found)
     assert (found.bottleneck, found.gains["storage"].low < 1) == (["storage"], True)
     assert 0.8 < share.low < share.value < share.high < 1
-
-
-def test_what_a_load_takes_without_the_storage_is_known_as_well_as_its_share() -> None:
-    doc = record(each_round(2.0, 2.6) + each_round(0.2, 0.13, left_out="storage"))
-    assert " 163 ms [141 ms, 187 ms]" in render_text(sections(doc))
 
 
 @pytest.mark.parametrize(("ranks", "promised"), [(1, 2.0), (2, 1.0), (4, 1.0)])
@@ -238,11 +220,6 @@ def test_a_load_that_failed_is_told_and_tried_again_and_no_matter_of_time() -> N
     direct.round = 1
     LoadsBegun._fail(begun, direct, StorageError("cannot read m: planted"))
     assert not direct.active  # it failed twice, one after the other
-    doc = record(each_round(2.0, 2.1), failed=job.failed)
-    told = "Direct (round 1) failed, and so did 1 other trial: cannot read m: planted."
-    assert told in render_text(sections(doc))
-    (few,) = [each for each in doc.findings if each.rule == "load.rounds"]
-    assert few.remedy == "see load.failures"
 
 
 def test_a_copy_has_paid_after_its_time_over_what_a_start_saves() -> None:
@@ -449,14 +426,6 @@ def test_ranks_that_all_read_everything_are_told_to_read_a_part(share: str, told
     text = " ".join(render_text(sections(doc)).split())
     found = re.search(r"at most (\S+) x Let each of 2 ranks read its part", text)
     assert (found and float(found[1])) == (pytest.approx(1.82, abs=0.03) if told else None)
-
-
-@pytest.mark.parametrize("asked", [Quantity(2, relative=True), Quantity(2 * RATE)])
-def test_another_bandwidth_changes_the_storages_part_alone(asked: Quantity) -> None:
-    found = loads_at(half_of_it_storage().job, asked)
-    assert found.bandwidth == 2 * RATE
-    times = {each.replicas: each.predicted_s for each in found.loads}
-    assert times == {1: pytest.approx(1 + 1 / 2), 4: pytest.approx(1 + 4 / 2)}
 
 
 def test_nothing_is_predicted_of_a_load_whose_parts_are_not_known() -> None:

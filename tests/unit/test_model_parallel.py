@@ -22,7 +22,7 @@ RUN: dict[str, Any] = {"loader": {"workers": 1}, "batch_size": 5}
     [
         (2, 3, "emulated", {"epochs": 2}),
         (1, 2, "null", {"epochs": 3}),
-        (2, 2, "emulated", {"epochs": 3, "max_steps": 8}),
+        pytest.param(*(2, 2, "emulated", {"epochs": 3, "max_steps": 8}), marks=pytest.mark.nightly),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ import pytest
 
 from iobench.ask.capacity.hosts import HostsChange, HostsModel
 from iobench.ask.capacity.jobs import HostLimits, RecordedJob
-from iobench.ask.capacity.more_hosts import HostsPrediction, on_more_hosts, save_s
+from iobench.ask.capacity.more_hosts import HostsPrediction, on_more_hosts
 from iobench.ask.capacity.scaling import Band, Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
 from iobench.host.timeline import StepEvent, write_events
 from iobench.judge.figures.instep import OwnStepTimes
@@ -242,14 +242,6 @@ def test_what_one_host_does_not_tell_is_not_told() -> None:
     assert given.barrier_s(411, 137).max() == 1e-4
 
 
-def test_saves_of_which_too_little_is_known() -> None:
-    assert asked([job(1, 600.0)], 8).storms is None
-    untold = asked([job(1)], 8, checkpoint_bytes=1e12).storms
-    assert (untold.save_s, untold.lost) == (None, None)
-    assert "--host-write" in untold.not_measured
-    assert save_s(8e9, hosts=8, measured=2, of_one=1e9, of_all=None) == Band(None, 1, 4)
-
-
 # As a user calls it
 
 
@@ -325,8 +317,6 @@ def refused(says: str, *words: str) -> None:
     [
         ({"workload": {"name": "other"}}, "workload"),
         ({"storage": {"scheme": "file", "url": "/other"}}, "storage"),
-        ({"workload": {"batch_size": 50}}, "batch size"),
-        ({"status": "failed"}, "failed"),
         ({"status": "interrupted"}, "interrupted"),
         ({"workload": {"accelerator": {"kind": "null", "name": "null"}}}, "step time"),
         ({"hosts": [{}, {}, {}]}, "3 hosts"),
