@@ -158,13 +158,17 @@ def least(job: ModelLoadRun) -> int:
     return min(job.spec.replicas, default=1)
 
 
-def storage_rate(job: ModelLoadRun, replicas: int | None = None) -> Estimate | None:
+def storage_rate(
+    job: ModelLoadRun, replicas: int | None = None, *, more: bool = False
+) -> Estimate | None:
     """Bytes/s of plain reads of the files, with as many in flight as so many replicas have.
 
-    By default with those of the fewest replicas. None: not measured.
+    By default with those of the fewest replicas; ``more``: with several times as many. None: not
+    measured.
     """
     count = least(job) if replicas is None else replicas
-    rates = [each.bytes_per_s for each in job.plain if each.replicas == count]
+    found = [each for each in job.plain if (each.replicas, each.more) == (count, more)]
+    rates = [each.bytes_per_s for each in found]
     return mean_estimate(rates, median(rates)) if rates else None
 
 

@@ -10,11 +10,13 @@ everything as often as there are workers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from statistics import median
 
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..record.job import UserFacts
 from ..record.run import Finding, TrainingRecord
+from ..record.training import Repetition
 from .evidence import StartLeftOut
 from .promise import shown
 
@@ -41,6 +43,9 @@ MIN_SPAWN = 0.05
 
 MOST_OF_START = 0.5
 """Share of what an epoch takes before its first read, above which the start of workers is it."""
+
+MIN_EPOCHS, SLOWER = 4, 1.5
+"""Waits that grow over so many epochs, after the first, by this factor: both are a choice."""
 
 MIN_COPIED = 64 << 20
 """Bytes of its own by which each worker may grow."""
@@ -81,6 +86,13 @@ def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
             "the training",
         )
         return  # what the workers do meanwhile hardly matters
+    if (slower := slower_epochs(doc.job.repetitions[-1])) is not None:
+        yield Finding(
+            rule="user.slower_epochs",
+            level="warning",
+            evidence=f"{waits_grow(slower)}, and from epoch to epoch",
+            remedy=LOOK_AT_GROWTH,
+        )
     if facts.busiest is not None:
         yield Finding(
             rule="user.uneven_workers",
@@ -126,6 +138,28 @@ def _order(facts: UserFacts) -> Iterator[Finding]:
         remedy="set in_order=False in the DataLoader if the order does not matter, or find what "
         "makes some batches slow",
     )
+
+
+LOOK_AT_GROWTH = (
+    "find what grows with each epoch, such as a list of the dataset's, a cache without a bound, "
+    "files that stay open, or memory that is swapped"
+)
+
+
+def slower_epochs(done: Repetition) -> tuple[float, float] | None:
+    """Seconds for which a step of the second and of the last epoch waits, if they ever grow."""
+    waits = [each.wait_s / each.steps for each in done.epochs if each.wait_s and each.steps]
+    later = waits[1:]
+    if len(later) < MIN_EPOCHS or len(waits) < len(done.epochs):
+        return None
+    grows = all(one < other for one, other in pairwise(later)) and later[-1] > SLOWER * later[0]
+    return (later[0], later[-1]) if grows else None
+
+
+def waits_grow(slower: tuple[float, float]) -> str:
+    """``a step of the second epoch waits for 10.0 ms, of the last one for 42.0 ms``."""
+    second, last = map(format_duration, slower)
+    return f"a step of the second epoch waits for {second}, of the last one for {last}"
 
 
 EVEN_SHARES = (
@@ -200,7 +234,7 @@ def cheaper_start(method: str | None) -> str:
     ``method``: None: the default.
     """
     if method in (None, "fork"):
-        return "do less in worker_init_fn"
+        return "do less as a worker starts (worker_init_fn, what the dataset opens first)"
     return "make the dataset object cheaper to send"
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 from ..base.units import counted, format_bytes, format_duration, format_percent, format_share
+from ..record.job import UserFacts
 from ..record.run import Finding, TrainingRecord
 from ..record.verdict import Advice
 from .evidence import Case, Decision, Evidence, LoaderWaits
@@ -19,13 +20,16 @@ from .user_loader import (
     BESIDE_TRAINING,
     EVEN_SHARES,
     IN_TURNS,
+    LOOK_AT_GROWTH,
     MIN_HELD_BACK,
     MOST_OF_MAKING,
     cheaper_collate,
     cheaper_start,
     could_have_workers,
     slow_worker,
+    slower_epochs,
     uneven,
+    waits_grow,
 )
 
 UNTESTED = (
@@ -204,10 +208,8 @@ TEST = (
 def watched_advice(evidence: Evidence, decision: Decision) -> list[Advice]:
     """The change that fits what was seen, and how to find out what it brings."""
     basis, seen = at_most_without(*_taken(evidence, decision)), evidence.watched or LoaderWaits()
-    found = [
-        Advice(change=change, basis=_beside(evidence, seen)[1] if beside else basis)
-        for change, beside in _changes(evidence, decision, seen)
-    ]
+    changes = _changes(evidence, decision, seen)
+    found = [Advice(change=change, basis=bound or basis) for change, bound in changes]
     started = until_started(evidence)
     if decision.bottleneck != "fill" and (seen.starts or 0) > 1 and started >= 1 - 1 / WORTH:
         found.append(Advice(change=KEEP_WORKERS, basis=at_most_without(started, UNTIL_STARTED)))
@@ -281,24 +283,42 @@ LARGER_CALLS = (
 WAITS_ONCE = "train for longer: most of these waits are in the first epoch, and come only once"
 
 
-def _changes(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> list[tuple[str, bool]]:
+def _changes(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> list[tuple[str, str]]:
     """What to change: workers where there are none, and then the one that fits what was seen.
 
-    Of each, whether it is to have workers.
+    Of each, what bounds its gain; empty: the time that the cause takes.
     """
     if evidence.waits_once and decision.bottleneck in ("storage", "prep"):
-        return [(WAITS_ONCE, False)]
+        return [(WAITS_ONCE, "")]
+    slower, own = slower_epochs(evidence.job.repetitions[-1]), evidence.own
+    if slower is not None:
+        return [(f"{LOOK_AT_GROWTH}: {waits_grow(slower)}", "")]
     collates = seen.collate is not None and seen.collate >= MOST_OF_MAKING
     changes = []
     if decision.bottleneck not in ("fill", "loader") and could_have_workers(
         evidence.workers, evidence.cores
     ):
-        changes = [(BESIDE_TRAINING, True)] if _beside(evidence, seen)[0] >= WORTH else []
-        if not changes:
-            return [(LARGER_CALLS, False)]
+        gain, bound = _beside(evidence, seen)
+        if gain < WORTH:
+            return [(LARGER_CALLS, "")]
+        changes = [(BESIDE_TRAINING, bound)]
+    if decision.bottleneck in ("storage", "prep") and own is not None and own.busiest is not None:
+        return [*changes, (f"{EVEN_SHARES} ({uneven(own)})", _evenly(evidence, own))]
     if collates or not changes:
-        changes.append((_change(evidence, decision, seen), False))
+        changes.append((_change(evidence, decision, seen), ""))
     return changes
+
+
+def _evenly(evidence: Evidence, own: UserFacts) -> str:
+    """What bounds the gain of even shares: the workers take as long for their batches as now."""
+    last = [each for each in evidence.job.repetitions if each.complete][-1]
+    wall_s = last.wall_s or math.inf
+    each_s = (own.fetch_wall_s or 0.0) / len(own.batches_by_worker)
+    least_s = max(each_s, wall_s * (1 - (evidence.shares.wait or 0.0)))
+    return (
+        f"at most {max(1.0, wall_s / least_s):.2f} x: then each worker makes batches for "
+        f"{format_duration(each_s)} of the {format_duration(wall_s)}"
+    )
 
 
 def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
@@ -311,9 +331,6 @@ def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
             "make the hand-over of batches cheaper: smaller types (uint8 instead of float32), "
             f"fewer and larger tensors, smaller samples ({_size(seen)})"
         )
-    own = evidence.own
-    if own is not None and own.busiest is not None:
-        return f"{EVEN_SHARES} ({uneven(own)})"
     if seen.uneven is not None and (seen.held_back or 0.0) >= MIN_HELD_BACK:
         return (
             f"find out why {slow_worker(seen.uneven)}. Or set in_order=False in the DataLoader if "

@@ -87,6 +87,7 @@ class PlainReads(Record):
 
     round: Count
     replicas: Ranks  # whose reads in flight were made
+    more: bool = False  # several times as many as these have
     in_flight: Count
     bytes_per_s: Figure
 

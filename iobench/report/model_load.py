@@ -245,19 +245,36 @@ def _advice(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
         yield Item(lead=lead, text=text)
     yield from _storm(job, best)
     yield from _ranks(job, best)
-    rate = storage_rate(job) if job.spec.state == "cold" else None
-    if rate is not None and rate.value > 0 and "storage" in best.bottleneck:
-        reach = rate.value / max(read_rate(job, best), 1e-9)
-        if reach > SAME:
-            text = "Keep more reads in flight (--concurrency), as plain reads do."
-            yield Item(lead=f"at most {reach:.2f} x", text=text)
-        else:
-            share = storage_share(best)
-            known = min(1.0, 1 / reach) if share is None else share.value
-            lead = f"{'about ' if share is None else ''}{format_percent(known)} of the time"
-            number = max(each.in_flight for each in job.plain if each.replicas == best.replicas)
-            text = f"Get a faster storage: plain reads get no more, with {number} in flight."
-            yield Item(lead=lead, text=text)
+    if job.spec.state == "cold" and "storage" in best.bottleneck:
+        yield from _reads(job, best)
+
+
+def _reads(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
+    """More reads in flight, where plain reads get more by them; else a faster storage."""
+    rates = {
+        more: rate.value
+        for more in (False, True)
+        if (rate := storage_rate(job, more=more)) is not None and rate.value > 0
+    }
+    if not rates:
+        return
+    # More in flight that bring next to nothing are none that anybody should have.
+    more = rates.get(True, 0.0) > SAME * rates.get(False, 0.0)
+    of = [each.in_flight for each in job.plain if each.replicas == best.replicas]
+    number, share = max(of) if more else min(of), storage_share(best)
+    reach = rates[more] / max(read_rate(job, best), 1e-9)
+    if reach > SAME:
+        least_s = 0.0 if share is None else 1 - share.value  # of a load of one second
+        lead = f"at most {1 / max(least_s, 1 / reach):.2f} x"
+        ranks = best.replicas * job.spec.tensor_parallel * max(1, len(job.hosts))
+        how = f"--concurrency {number // ranks}" if more else "--concurrency"
+        text = f"Keep more reads in flight ({how}): plain reads get {format_rate(rates[more])}"
+        yield Item(lead=lead, text=f"{text} with {number}.")
+    else:
+        known = min(1.0, 1 / reach) if share is None else share.value
+        lead = f"{'about ' if share is None else ''}{format_percent(known)} of the time"
+        text = f"Get a faster storage: plain reads get no more, with {max(of)} in flight."
+        yield Item(lead=lead, text=text)
 
 
 def _copy(job: ModelLoadRun) -> Iterator[Item]:
@@ -398,15 +415,16 @@ def _bottleneck(each: LoadFigures) -> str:
 
 def _plain(job: ModelLoadRun) -> Table | None:
     """Plain reads of the files beside the loads."""
-    counts = sorted({(each.replicas, each.in_flight) for each in job.plain})
+    counts = sorted({(each.replicas, each.in_flight, each.more) for each in job.plain})
     if not counts:
         return None
     rows = TableOf(counts)
     rows.add("replicas", "replicas", of=lambda each: each[0])
     rows.add("in_flight", "in flight", of=lambda each: each[1])
 
-    def rates(each: tuple[int, int]) -> Cell:
-        found = [one.bytes_per_s for one in job.plain if one.replicas == each[0]]
+    def rates(each: tuple[int, int, bool]) -> Cell:
+        of = (each[0], each[2])
+        found = [one.bytes_per_s for one in job.plain if (one.replicas, one.more) == of]
         return cell(found, format_rate)
 
     rows.add("bytes_per_s", "delivered", of=rates)

@@ -46,6 +46,9 @@ HEAD_START_NS = 5_000_000
 PLAIN_S = 2.0
 """How long the storage is read plainly, for each number of reads in flight of a round."""
 
+MORE = 4
+"""So many times as many reads in flight show what a storage that answers late still has."""
+
 
 @dataclass(kw_only=True)
 class LoadVariant:
@@ -226,6 +229,9 @@ class LoadsBegun:
         for count in counts:
             measure = partial(self._read_plainly, count)
             found.append(LoadVariant(name=f"plain reads, {count} x", measure=measure))
+        if spec.state == "cold":
+            measure = partial(self._read_plainly, counts[0], more=MORE)
+            found.append(LoadVariant(name=f"plain reads, {MORE} x in flight", measure=measure))
         if self.copy is not None:
             there = self.origin.parts.at(self.plan.at(self.copy.url))
             place = LoadPlace(there, HostAgent(there.plan.storage))
@@ -355,10 +361,13 @@ class LoadsBegun:
         took = copy.make()
         self._trial(self.plan.spec.loaders[0], least(self.job), number, copied=(place, took))
 
-    def _read_plainly(self, count: int, number: int) -> None:
-        """Read the files with as many reads in flight as so many replicas on each host have."""
+    def _read_plainly(self, count: int, number: int, *, more: int = 1) -> None:
+        """Read the files with as many reads in flight as so many replicas on each host have.
+
+        ``more``: with so many times as many.
+        """
         plan, name = self.plan, f"plain reads of {counted(count, 'replica')}"
-        places, in_flight = plan.plain_reads(count * self.hosts.count, seed=number)
+        places, in_flight = plan.plain_reads(count * self.hosts.count, seed=number, more=more)
         places.once = False
         reader = self.hosts.reader(plan.direct, places, name=name, run_dir=self.directory)
         if not plan.direct.traits.uncached:
@@ -367,7 +376,11 @@ class LoadsBegun:
         found = reader.read(taken, in_flight=in_flight, seconds=PLAIN_S, most=len(taken))
         self.job.plain.append(
             PlainReads(
-                round=number, replicas=count, in_flight=in_flight, bytes_per_s=found.bytes_per_s
+                round=number,
+                replicas=count,
+                more=more > 1,
+                in_flight=in_flight,
+                bytes_per_s=found.bytes_per_s,
             )
         )
         self.job.plain_how = f"{reader.program}, reads of {format_bytes(places.max_bytes)}"

@@ -95,15 +95,18 @@ class LoadPlan:
             of.bytes += tensor.nbytes
         return [each for each in found.values() if each.tensors]
 
-    def plain_reads(self, count: int, *, seed: int) -> tuple[Places, int]:
-        """Reads of all files as ``count`` replicas make them by ``direct``: places, in flight."""
+    def plain_reads(self, count: int, *, seed: int, more: int = 1) -> tuple[Places, int]:
+        """Reads of all files as ``count`` replicas make them by ``direct``: places, in flight.
+
+        ``more``: with so many times as many in flight, of the same size.
+        """
         loader = DirectLoader(**options_of(self.spec, DirectLoader.name))
-        in_flight = min(MAX_IN_FLIGHT, loader.concurrency * count)
+        in_flight = min(MAX_IN_FLIGHT, loader.concurrency * count * self.spec.tensor_parallel)
         most = self.weights.file_bytes // (MIN_READS * in_flight) // _PAGE * _PAGE
         block = max(_PAGE, min(loader.block_on(self.direct), most))
         entries = [Entry(shard.key, shard.size) for shard in self.weights.shards]
         places = blocks(entries, block, order="sequential", seed=seed)
-        return places, min(in_flight, len(places))
+        return places, min(in_flight * more, MAX_IN_FLIGHT, len(places))
 
     def at(self, url: str) -> LoadPlan:
         """The same plan for a copy of the files at another place."""

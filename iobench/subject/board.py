@@ -63,8 +63,11 @@ class Board:
 
     def __init__(self, workers: int, names_bytes: int = NAMES_BYTES) -> None:
         self.workers, self.names_bytes = workers, names_bytes
-        self.shared = torch.zeros(workers * (_NAMES_AT + names_bytes), dtype=torch.uint8)
-        self.shared.share_memory_()  # type: ignore[no-untyped-call]
+        # The kernel gives pages of zeros. To fill them, torch would start threads, after which
+        # workers that are forked, and have torch use several threads themselves, hang for ever.
+        size = workers * (_NAMES_AT + names_bytes)
+        memory = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+        self.shared = torch.empty(0, dtype=torch.uint8).set_(memory)
 
     def counts(self) -> Counts:
         """The counts of all workers; what a worker writes later changes them."""

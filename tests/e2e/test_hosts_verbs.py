@@ -235,7 +235,8 @@ def test_two_hosts_load_a_model_at_one_instant(model: Path, tmp_path: Path) -> N
             assert copies * work.bytes <= host.read_bytes < 1.01 * copies * work.bytes
         if each.left_out != "assembly":
             assert each.hosts[1].ready_s > 1.0  # what was planted there
-    assert {(each.replicas, each.in_flight) for each in work.plain} == {(1, 16), (2, 32)}
+    in_flight = {(each.replicas, each.more): each.in_flight for each in work.plain}
+    assert in_flight == {(1, False): 16, (2, False): 32, (1, True): 64}
     assert all(each.promised_s is not None for each in work.figures)
     assert "host 1 (" in first.out
     assert second.out == ""

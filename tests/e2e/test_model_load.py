@@ -119,8 +119,8 @@ def test_blocks_and_reads_in_flight_are_heeded(load: str) -> None:
     found = completed(*asked.split(), "--quiet", "--json")
     assert (found.returncode, found.stderr.count("\n")) == (4, 1)
     doc = json.loads(found.stdout)
-    (plain,) = doc["job"]["plain"]
-    assert plain["in_flight"] == 2
+    in_flight = {each["more"]: each["in_flight"] for each in doc["job"]["plain"]}
+    assert in_flight == {False: 2, True: 8}
     assert "128 KiB" in doc["job"]["plain_how"]
 
 

@@ -107,6 +107,36 @@ def test_the_report_is_computed_from_the_events(
     assert [each.rule for each in again.findings] == [each.rule for each in before.findings]
 
 
+THREADS = """
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+import iobench
+
+class Products(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        return (torch.rand(300, 300) @ torch.rand(300, 300))[:4, :4]
+
+def several_threads(number):
+    torch.set_num_threads(4)
+
+loader = DataLoader(Products(), batch_size=4, num_workers=1, worker_init_fn=several_threads)
+with iobench.watch(loader, results=sys.argv[1]) as batches:
+    print(sum(len(batch) for batch in batches))
+"""
+
+
+@pytest.mark.slow
+def test_workers_whose_torch_has_several_threads_do_not_hang(tmp_path: Path) -> None:
+    """They do if torch has had several threads in this process before they were forked."""
+    words = [sys.executable, "-c", THREADS, str(tmp_path)]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=90, check=True)
+    assert found.stdout == "8\n"
+
+
 @pytest.mark.nightly
 def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
     script, results = tmp_path / "train.py", tmp_path / "results"

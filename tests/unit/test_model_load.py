@@ -43,10 +43,10 @@ def each_round(*times: float, **changes: Any) -> list[dict[str, Any]]:
     return [trial(number, ready_s, **changes) for number, ready_s in enumerate(times)]
 
 
-def plain(rate: float, replicas: int = 1) -> list[dict[str, Any]]:
-    rates = (0.99 * rate, rate, 1.01 * rate)
+def plain(rate: float, replicas: int = 1, *, more: bool = False) -> list[dict[str, Any]]:
+    rates, count = (0.99 * rate, rate, 1.01 * rate), 32 if more else 8 * replicas
     return [
-        {"round": at, "replicas": replicas, "in_flight": 8 * replicas, "bytes_per_s": each}
+        {"round": at, "replicas": replicas, "more": more, "in_flight": count, "bytes_per_s": each}
         for at, each in enumerate(rates)
     ]
 
@@ -426,6 +426,24 @@ def test_ranks_that_all_read_everything_are_told_to_read_a_part(share: str, told
     text = " ".join(render_text(sections(doc)).split())
     found = re.search(r"at most (\S+) x Let each of 2 ranks read its part", text)
     assert (found and float(found[1])) == (pytest.approx(1.82, abs=0.03) if told else None)
+
+
+@pytest.mark.parametrize(
+    ("rate", "says"),
+    [
+        (
+            1.5e9,
+            "at most 3.07 x Keep more reads in flight (--concurrency 32): plain reads get 1.50",
+        ),
+        (9e9, "at most 10.00 x Keep more reads in flight (--concurrency 32)"),
+        (0.51e9, "90.0 % of the time Get a faster storage: plain reads get no more, with 32 in"),
+    ],
+)
+def test_a_storage_that_answers_late_needs_more_reads_in_flight(rate: float, says: str) -> None:
+    """1 GB in 2.05 s, a tenth of that without the storage; eight plain reads get 0.5 GB/s."""
+    reads = plain(0.5e9) + plain(rate, more=True)
+    doc = record(BASE + STORAGE_FREE + BYTES_ONLY, plain=reads)
+    assert says in " ".join(render_text(sections(doc)).split())
 
 
 def test_nothing_is_predicted_of_a_load_whose_parts_are_not_known() -> None:

@@ -21,7 +21,7 @@ from iobench.accelerate.base import Samples
 from iobench.base.errors import UsageError
 from iobench.host import host as this_host
 from iobench.host.timeline import read_events
-from iobench.judge.rebuild import rebuild
+from iobench.judge.rebuild import conclude, rebuild
 from iobench.load.torch_compat import inner_loader
 from iobench.record.run import EVENTS_FILE, TrainingRecord, load_training
 from iobench.runner import watching
@@ -264,6 +264,40 @@ def test_forked_workers_that_are_slow_to_start_are_told_what_to_do_less_of(tmp_p
     verdict = leaves_record(watch.directory).job.verdict
     assert verdict.bottleneck == "fill"
     assert "worker_init_fn" in verdict.advice[0].change
+
+
+@pytest.mark.parametrize(("more_ms", "slower"), [(10, True), (0, False)])
+def test_epochs_that_wait_longer_and_longer_are_named(
+    more_ms: float, slower: bool, clock: Clock, tmp_path: Path
+) -> None:
+    epochs: list[int] = []
+    loader = Planted(lambda: clock.sleep(30 + more_ms * len(epochs)))
+    with (watch := iobench.watch(loader, results=tmp_path)) as batches:
+        for number in range(5):
+            for _ in batches:
+                clock.spin(10)
+            epochs.append(number)
+    doc = leaves_record(watch.directory)
+    assert ("user.slower_epochs" in {each.rule for each in doc.findings}) == slower
+    told = "waits for 40.0 ms, of the last one for 70.0 ms"
+    assert (told in doc.job.verdict.advice[0].change) == slower
+
+
+def test_even_shares_bring_no_more_than_the_workers_need_then(clock: Clock, tmp_path: Path) -> None:
+    """Two workers have batches for 3 s in all, of which one makes nine tenths."""
+    with (watch := iobench.watch(Planted(lambda: clock.sleep(90)), results=tmp_path)) as batches:
+        for _ in batches:
+            clock.spin(10)
+    doc = leaves_record(watch.directory)
+    user = doc.job.loader.user.model_copy(
+        update={"workers": 2, "fetch_wall_s": 3.0, "batches_by_worker": [27, 3]}
+    )
+    loader = doc.job.loader.model_copy(update={"workers": 2, "user": user})
+    settings = doc.job.workload.loader.model_copy(update={"workers": 2})
+    workload = doc.job.workload.model_copy(update={"loader": settings})
+    advice = conclude(doc.with_job(loader=loader, workload=workload)).job.verdict.advice[0]
+    assert "each worker as much of the dataset" in advice.change
+    assert advice.basis.startswith("at most 2.0")
 
 
 def test_findings_say_starved_as_the_verdict_does(clock: Clock, tmp_path: Path) -> None:
