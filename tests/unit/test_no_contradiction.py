@@ -6,11 +6,9 @@ of time, cache and search for the largest number of accelerators, also such as n
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +28,7 @@ from iobench.judge.figures.ablations import interval, is_told
 from iobench.judge.judged import judge
 from iobench.judge.promise import shown
 from iobench.judge.rebuild import conclude
-from iobench.record.run import TrainingRecord, load_training
+from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Estimate, Verdict
 from iobench.report.answer import answer
 from iobench.report.render_text import render_text
@@ -39,7 +37,6 @@ from iobench.report.sections import FirstScreen
 from iobench.settings.workload import OWN_LOADER
 from tests.unit.conftest import build_run
 from tests.unit.test_causes import curve, run_curve, without
-from tests.unit.test_checkpoint_rules import study
 
 BY_STAGE = {
     "storage": {"concurrency", "mapping", "pack", "compress", "faster-storage"},
@@ -580,16 +577,6 @@ def test_a_rate_that_fell_to_nothing_is_worse_at_every_threshold() -> None:
     assert outcome_of(one, higher_is_better=True) == "inconclusive"
     nobody = Group("a")
     assert compare(nobody, nobody).difference is None
-
-
-def test_a_study_is_no_training(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(study().model_dump_json())
-    with pytest.raises(UsageError):
-        load_training(tmp_path)
-    loaded = build_run()
-    (tmp_path / "run.json").write_text(loaded.model_dump_json())
-    assert load_training(tmp_path).job.workload == loaded.job.workload
-    assert json.loads((tmp_path / "run.json").read_text())["job"]["kind"] == "training"
 
 
 # Runs that a budget cut

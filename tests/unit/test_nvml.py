@@ -16,7 +16,6 @@ from iobench.base.errors import IobenchError, UsageError
 from iobench.base.processes import in_own_process
 from iobench.host.nvml import GpuWatch, HostGpus
 from iobench.record.host import DeviceUse
-from iobench.record.training import Repetition
 from iobench.settings.workload import AcceleratorSpec
 from tests.nvml import Clock, FakeGpu, FakeNvml
 from tests.processes import wait_until
@@ -173,11 +172,6 @@ def test_all_gpus_of_the_host_count_that_answer(monkeypatch: pytest.MonkeyPatch)
 
 
 # Figures of a repetition
-
-
-def repetition(*devices: DeviceUse, **known: object) -> Repetition:
-    asked = {"seed": 1, "accelerators": 2, "samples_per_s": 1000.0, **known}
-    return Repetition.model_validate({**asked, "devices": list(devices)})
 
 
 # Peaks and operations

@@ -9,7 +9,6 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,6 @@ from iobench import api
 from iobench.base import errors
 from iobench.cli import verbs
 from iobench.cli.flags import VerbRequest
-from iobench.runner import experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -70,16 +68,6 @@ def test_type_checkers_see_the_names_that_python_gives() -> None:
         __import__(module)
         assert getattr(iobench, name) is getattr(sys.modules[module], attribute), name
     assert (Path(iobench.__file__).parent / "py.typed").is_file()
-
-
-def test_every_public_name_says_what_it_is() -> None:
-    undocumented = {
-        name
-        for name in PUBLIC - ERRORS - {"__version__"}
-        if not inspect.getdoc(getattr(iobench, name))
-    }
-    # Records whose keys are described beside them, and a Protocol of two methods.
-    assert undocumented <= {"Finding", "RunRecord", "Summary", "Verdict"}
 
 
 def test_the_page_names_every_public_name() -> None:
@@ -163,27 +151,6 @@ def test_a_command_returns_its_document(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_line_that_is_no_command_is_refused(line: str, tmp_path: Path) -> None:
     with pytest.raises(iobench.UsageError):
         iobench.command(line)
-
-
-def test_a_wrong_argument_is_one_of_the_function() -> None:
-    with pytest.raises(TypeError, match="'time'") as caught:
-        iobench.run("demo", data="nowhere", time=5)  # type: ignore[call-arg]
-    assert str(caught.value).startswith("iobench.run()")
-
-
-def test_where_results_go_may_be_a_text(
-    tmp_path: Path, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def measured(plan: object, options: object, observer: object) -> tuple[None, Path]:
-        asked.append(options)
-        return None, tmp_path
-
-    monkeypatch.setattr(experiment, "run", measured)
-    _, place = make_dataset()
-    iobench.run("demo", data=place, results=str(tmp_path / "runs"))  # type: ignore[arg-type]
-    assert asked[0].results == tmp_path / "runs"
 
 
 def test_scanned_data_is_opened_where_it_lies(tmp_path: Path) -> None:

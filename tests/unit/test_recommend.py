@@ -338,8 +338,8 @@ def test_compression_iff_the_cores_outrun_storage(
 
 
 def test_a_whole_sweep(swept: Swept) -> None:
-    """4 formats of settings at once: the link of 300 MB/s is the bottleneck, zstd doubles it, 8
-    workers with shards of 64 MiB reach 600.
+    """Three kinds of settings at once: zstd doubles what the link of 300 MB/s brings, 4 workers fill
+    it with shards of 16 MiB, and today's 2 get 109 MB/s of shards of 4 MiB.
     """
     axes = {
         "workers": (2, 4, 8),
@@ -348,21 +348,12 @@ def test_a_whole_sweep(swept: Swept) -> None:
     }
     default = {"loader.workers": "2", "dataset.shard_size": "4MiB", "dataset.codec": "none"}
     found = swept(axes, default, link=300e6)
-    rates = {
-        (workers, shard, codec): min(300e6, workers * shard / (0.03 + shard / 90e6))
-        / (50_000 if codec else 100_000)
-        for workers, shard, codec in product(axes["workers"], axes["shard"], (0, 1))
-    }
-    best = max(rates.values())
-    near = [key for key, rate in rates.items() if rate >= 0.95 * best]
-    workers = min(key[0] for key in near)
-    shard = min(key[1] for key in near if key[0] == workers)
     assert found.settings == {
-        "loader.workers": str(workers),
-        "dataset.shard_size": f"{shard // MIB}MiB",
+        "loader.workers": "4",
+        "dataset.shard_size": "16MiB",
         "dataset.codec": "zstd:1",
     }
-    assert found.gain == pytest.approx(rates[workers, shard, 1] / rates[2, 4 * MIB, 0], rel=0.02)
+    assert found.gain == pytest.approx(600 / 109.5, rel=0.02)
     assert len(found.alternatives) >= 1
 
 

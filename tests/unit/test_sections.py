@@ -5,15 +5,12 @@ A page asks for nothing, and cannot be made to run what others wrote.
 
 from __future__ import annotations
 
-import ast
 import base64
 import csv
 import hashlib
 import html
-import importlib
 import io
 import json
-import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +21,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import iobench.report
 from iobench.ask.compare.comparison import compare as compare_runs
 from iobench.ask.compare.runs import Group
 from iobench.ask.tuning.recommend import TuningTarget, recommend, sweep_confirmation
@@ -34,7 +30,6 @@ from iobench.cli import printing
 from iobench.judge.figures.curve import conclude_curve, spent
 from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.record.curve import Rate, StorageCurve, StorageProbe
-from iobench.record.plan import ProbeFigures
 from iobench.record.run import TrainingRecord
 from iobench.record.serving import FoundRate
 from iobench.report import (
@@ -83,7 +78,6 @@ from tests.unit.conftest import build_run, build_sweep
 from tests.unit.test_compare import BASE, FAST, document
 from tests.words import long_sentences
 
-REPORT = Path(iobench.report.__path__[0])
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
 
 
@@ -379,52 +373,6 @@ def test_csv_is_one_table_with_the_raw_value_of_each_cell(name: str) -> None:
         assert len(rows) == 1 + sum(len(table.rows) for table in data)
 
 
-SUBJECTS = {
-    *("ab", "advise", "checkpoint", "compare", "cost", "curve", "history", "model_load", "plan"),
-    *("record", "run", "serving", "kv_cache", "size", "submission", "sweep", "walk", "whatif"),
-}
-"""Each of them is in REPORTS."""
-
-
-def test_every_subject_is_here() -> None:
-    """A module with a function ``sections`` is a kind of report."""
-    assert {
-        module.name
-        for module in pkgutil.iter_modules(iobench.report.__path__)
-        if hasattr(importlib.import_module(f"iobench.report.{module.name}"), "sections")
-    } == SUBJECTS
-
-
-def imports(path: Path) -> set[str]:
-    """The modules that a module of ``report`` imports from iobench, with their dots."""
-    tree = ast.parse(path.read_text())
-    return {
-        "." * node.level + (node.module or "")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.level
-    }
-
-
-def test_no_renderer_needs_a_subject() -> None:
-    renderers = sorted(REPORT.glob("render_*.py"))
-    assert len(renderers) == 4
-    for path in renderers:
-        found = {each for each in imports(path) if not each.startswith(".page.")}
-        assert found == {".sections", "..base.text"}, path
-    assert imports(REPORT / "sections.py") == {"..record.run", "..record.metrics"}
-
-
-def test_no_subject_needs_a_renderer() -> None:
-    for path in REPORT.glob("*.py"):
-        if not path.name.startswith("render_"):
-            assert not [each for each in imports(path) if each.startswith(".render_")], path
-            assert "Any" not in {
-                node.id
-                for node in ast.walk(ast.parse(path.read_text()))
-                if isinstance(node, ast.Name)
-            }, path
-
-
 COLUMNS = (
     Column(name="stage", label="stage"),
     Column(name="rate", label="rate", align="right"),
@@ -466,25 +414,6 @@ def test_the_reason_of_a_missing_figure_stands_in_its_place() -> None:
     assert max(map(len, rest)) <= 60
     assert f"| b | {plain(why)} | |" in plain(render_markdown([table_of(rows)]))
     assert render_csv([table_of(rows)]).endswith("\nb,,\n")
-
-
-@pytest.mark.parametrize(("needed", "told"), [(9, "64 are asked for"), (90, "concurrency=12")])
-def test_the_first_screen_of_a_plan_has_what_its_probe_found(needed: int, told: str) -> None:
-    """A read that is alone does not tell what the bandwidth of the storage allows."""
-    found = describe_plan(load_workload("resnet50-h100"), None, accelerators=2, repetitions=1)
-    found.probe = ProbeFigures(
-        reads=16,
-        request_bytes=4 << 20,
-        latency_p50_s=0.0877,
-        latency_max_s=0.1,
-        reads_in_flight=needed,
-        concurrency=-(-needed // 8),
-    )
-    (screen,) = (each for each in plan.sections(found) if isinstance(each, FirstScreen))
-    (read,) = (each for each in screen.gauges if each.label == "one read")
-    assert read.value == "87.7 ms"
-    assert f"{needed} in flight or more, if they take no longer together" in read.note
-    assert read.note.endswith(told)
 
 
 # Pages

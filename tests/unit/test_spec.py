@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from iobench.base.errors import SpecError
 from iobench.record.packing import matches
-from iobench.settings.base import apply_overrides, build, find_spec, known_specs
+from iobench.settings.base import build, find_spec, known_specs
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec
 from iobench.settings.yamlfile import read_yaml
 
@@ -41,27 +41,6 @@ def test_the_mean_of_quantiles_is_the_area_under_them() -> None:
 
 
 # Overrides
-
-
-def test_an_override_reaches_into_groups_and_is_yaml() -> None:
-    before = {"reader": {"shuffle": True}, "batch_size": 4}
-    after = apply_overrides(
-        before,
-        [
-            "reader.shuffle=false",
-            "loader.workers=3",
-            "batch_size=8",
-            "reader.crop=null",
-            "name=a=b",
-        ],
-    )
-    assert after == {
-        "reader": {"shuffle": False, "crop": None},
-        "batch_size": 8,
-        "loader": {"workers": 3},
-        "name": "a=b",
-    }
-    assert before == {"reader": {"shuffle": True}, "batch_size": 4}
 
 
 def test_an_override_chooses_how_shards_are_cut_and_sizes_are_drawn() -> None:

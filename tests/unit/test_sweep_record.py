@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.ask.tuning.points import payback
-from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import IobenchError, UsageError
 from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen
 from iobench.report.sweep import sections
-from iobench.runner.budget import Budget
 from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import Observer, SweepOptions
 from iobench.runner.sweeping import run as sweeping
@@ -96,41 +92,6 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     assert (point.figures, point.runs, point.seconds) == ([], [], [])
 
 
-def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each trial takes 10 s on a planted clock, so that 45 s are enough for four of ten."""
-    now = [100.0]
-
-    def trial(self: Any, point: SweepPoint, number: int) -> None:
-        now[0] += 10.0
-        point.runs.append(f"run-{number}")
-        point.figures.append(1.0)
-        point.seconds.append(10.0)
-
-    def provide(self: Any, point: SweepPoint) -> None:
-        self.held[point.data] = ExitStack()
-
-    monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(sweeping._Trials, "_trial", trial)
-    monkeypatch.setattr(sweeping._Trials, "_provide", provide)
-    monkeypatch.setattr(sweeping._Trials, "_release", lambda self: None)
-    points = [SweepPoint(settings={"batch_size": each}, data="d") for each in (1, 2)]
-    sweep = build_sweep(axes={"a": [1, 2]}, points=[*points]).model_copy(update={"repetitions": 5})
-    found = sweeping.run_sweep(sweep, tmp_path, SweepOptions(budget=Budget(seconds=45.0)))
-    assert [len(point.runs) for point in found.points] == [2, 2]
-    assert found.status == "out of time"
-    assert sum("2 of 5 repetitions" in text for text in found.left_out) == 2
-    assert "--resume" in found.left_out[-1]
-    assert "--budget 72s" in found.left_out[-1]  # six trials, and a fifth more
-    with pytest.raises(UsageError, match="the sweep is 'out of time'") as caught:
-        read_sweep(tmp_path)  # these trials left no runs
-    assert "--resume" in caught.value.remedy
-    more = sweeping.run_sweep(found, tmp_path, SweepOptions())
-    assert [len(point.runs) for point in more.points] == [5, 5]
-    assert (more.status, more.left_out) == ("ok", [])
-
-
 # After how many epochs a conversion has paid, of sweeps whose figures are planted
 
 TODAY = {"dataset.format": "files", "loader.workers": 4}
@@ -196,13 +157,6 @@ def test_what_is_not_known_is_not_said(
     made = sweep(point([90, 101]), tar, default=default)
     assert payback(made, tar) is None
     assert "pays back" not in render_text(first_screen(sections(made)))
-
-
-def test_the_first_screen_says_it() -> None:
-    made = sweep(point([100]), point([500], 6.0, **TAR))
-    assert "format=tar pays back after at most 2 epochs" in " ".join(
-        render_text(first_screen(sections(made))).split()
-    )
 
 
 @pytest.mark.parametrize(

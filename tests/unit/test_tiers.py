@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -83,40 +82,6 @@ def test_a_change_runs_its_nightly_tests_with_the_slow_ones(
 def test_every_test_has_a_time_limit_that_counts_its_fixtures(pytestconfig: pytest.Config) -> None:
     assert 0 < float(pytestconfig.getini("timeout")) <= 600
     assert pytestconfig.getini("timeout_func_only") is False
-
-
-STUCK = """
-import os, signal, time
-
-def test_waits_while_it_is_ended():
-    try:
-        time.sleep(60)
-    finally:
-        time.sleep(60)
-
-def test_takes_no_end():
-    while True:
-        try:
-            time.sleep(60)
-        except BaseException:
-            pass
-
-def test_dies_and_leaves_a_process():
-    if os.fork():
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
-    os._exit(0)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_no_test_keeps_the_others_waiting(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    (tmp_path / "test_stuck.py").write_text(STUCK)
-    command = f"{sys.executable} -m pytest -n 1 -p tests.limits -c {pytestconfig.inipath}"
-    command += f" --rootdir {tmp_path} -o timeout=1 -o faulthandler_timeout=5 {tmp_path}"
-    found = subprocess.run(command.split(), stdout=subprocess.PIPE, timeout=200, check=False)
-    assert b" 3 failed" in found.stdout, found.stdout.decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -62,22 +62,7 @@ def test_a_duration_is_read(text: str | int | float, expected: float) -> None:
     assert parse_duration(text) == pytest.approx(expected, rel=1e-12)
 
 
-NONSENSE = [
-    -1,
-    math.nan,
-    "nan",
-    10**400,
-    "9" * 5000,
-    True,
-    "",
-    "KiB",
-    "1,5 MB",
-    "12 parsecs",
-    "٣",
-]
-
-
-@pytest.mark.parametrize("value", NONSENSE, ids=lambda value: f"{value!s:.20}")
+@pytest.mark.parametrize("value", [-1, math.nan, 10**400, "9" * 5000, True, "", "1,5 MB", "٣"])
 @pytest.mark.parametrize("parse", [parse_size, parse_duration])
 def test_what_makes_no_sense_is_refused_in_one_short_line(parse: object, value: object) -> None:
     with pytest.raises(UsageError) as caught:

@@ -106,24 +106,6 @@ def test_samples_are_hashed_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_batches_are_those_of_the_loader_itself(data: str, workers: int) -> None:
-    bare = list(planted_loaders.of_files(data, workers=workers))
-    loader = made("of_files", data, workers=workers)
-    seen = leaves_of(loader)
-    facts = loader.facts()
-    loader.shutdown()
-    assert [type(each) for each in seen] == [type(each) for each in bare]
-    for ours, theirs in zip(seen, bare, strict=True):
-        assert torch.equal(ours[0], theirs[0])
-        assert torch.equal(ours[1], theirs[1])
-    assert (facts.batches, facts.samples, facts.fetches) == (4, 32, 4)
-    assert facts.delivered_bytes == 32 * (1000 + 8)
-    assert facts.process_bytes >= 32 * 5000
-    assert (facts.files_inside, facts.outside) == (32, [])
-    assert facts.workers == workers
-
-
-@pytest.mark.parametrize("workers", [0, 1])
 def test_the_time_of_a_fetch_is_split(data: str, workers: int) -> None:
     """Sleep is no CPU time, however busy the machine is; CPU time is at least what was asked."""
     sleeping = made("of_files", data, workers=workers, sleep=0.002)
@@ -306,20 +288,6 @@ def test_a_start_that_no_rate_has_is_told_with_its_share_of_a_whole_epoch(
     assert found == (None if share is None else (6.0, pytest.approx(share), False))
     rules = [each.rule for each in user_findings(doc)]
     assert ("user.spawn_cost" in rules) is not persistent
-
-
-@pytest.mark.parametrize(("method", "less"), [("fork", "worker_init_fn"), ("spawn", "to send")])
-def test_workers_that_are_slow_to_start_are_told_what_takes_the_time(
-    method: str, less: str
-) -> None:
-    user = UserFacts(workers=2, worker_ready_s=3.0, start_method=method)
-    doc = build_run().with_job(
-        loader=LoaderFacts(kind="user", user=user),
-        repetitions=[Repetition(seed=1, accelerators=1, wall_s=10.0)],
-    )
-    (found,) = [each for each in user_findings(doc) if each.rule == "user.spawn_cost"]
-    assert less in (found.remedy or "")
-    assert "persistent_workers" in (found.remedy or "")
 
 
 def test_workers_that_stayed_in_a_watched_training_are_not_told_to_stay() -> None:

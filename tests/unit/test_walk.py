@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 from pathlib import Path
@@ -199,27 +198,6 @@ def with_accelerator(trial: Trial, **changes: object) -> Trial:
     return trial.model_copy(
         update={"workload": trial.workload.model_copy(update={"accelerator": spec})}
     )
-
-
-@pytest.mark.slow
-def test_a_trial_apart_has_the_allocator_that_was_asked_for(
-    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any library of the name will do: what counts is which one the rank has loaded."""
-    library = tmp_path / "libjemalloc.so.2"
-    loaded = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
-    shutil.copy(next(path for path in loaded if "/libm.so" in path or "/libm-" in path), library)
-    monkeypatch.setattr("ctypes.util.find_library", lambda name: str(library))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with Apart() as apart:
-        found = apart.measure(with_accelerator(trial, allocator="jemalloc", threads=2))
-    trained = load_training(found.directory).job.trained
-    assert trained.allocator == "jemalloc"
-    assert trained.threads == 2
-    assert trained.environment["OMP_NUM_THREADS"] == "1"
-    assert trained.interop_threads
-    assert found.document.command == ["iobench", "sweep"]
-    assert found.document.tags == {"box": "nfs-b"}
 
 
 @pytest.mark.slow
