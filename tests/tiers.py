@@ -27,77 +27,45 @@ TESTS = Path(__file__).parent
 
 FAST, SLOW, NIGHTLY, GPU = TIERS = ("fast", "slow", "nightly", "gpu")
 
-TIER_OF = {
-    "oracle": SLOW,
-    "faults": SLOW,
-    "fuzz": SLOW,
-    "browser": NIGHTLY,
-    "gpu": GPU,
-    # Real servers. They also run on a change of what talks to them.
-    "contract/test_fsspec.py": NIGHTLY,
-    "contract/test_lock.py": SLOW,
-    "contract/test_nfs.py": NIGHTLY,
-    "contract/test_s3.py": NIGHTLY,
-    "faults/test_event_loop.py": NIGHTLY,
-    "faults/test_nfs_faults.py": NIGHTLY,
-    "faults/test_s3.py": NIGHTLY,
-    "faults/test_split_brain.py": NIGHTLY,
-    # Other hosts.
-    "e2e/test_hosts_checkpoint.py": NIGHTLY,
-    "e2e/test_hosts_loaders.py": NIGHTLY,
-    "e2e/test_hosts_trials.py": NIGHTLY,
-    "e2e/test_hosts_verbs.py": NIGHTLY,
-    # The reference workloads, packages, the action, and examples of the documents, whole.
-    "e2e/test_action.py": NIGHTLY,
-    "e2e/test_packages.py": NIGHTLY,
-    "e2e/test_plug_in_example.py": NIGHTLY,
-    "e2e/test_stranger.py": NIGHTLY,
-    "e2e/test_workloads.py": NIGHTLY,
-    "unit/test_mutations.py": NIGHTLY,
+_SLOW = (
+    *("oracle", "faults", "fuzz"),
     # Mistakes, terminals, and each operation that can fail.
-    "e2e/test_bad_input.py": SLOW,
-    "e2e/test_cli.py": SLOW,
-    "e2e/test_live.py": SLOW,
-    "e2e/test_terminals.py": SLOW,
-    "faults/test_fault_loop.py": NIGHTLY,
+    *("e2e/test_bad_input.py", "e2e/test_cli.py", "e2e/test_live.py", "e2e/test_terminals.py"),
     # Every format, library and writer through whole commands.
-    "contract/test_checkpoint.py": SLOW,
-    "contract/test_loader_libraries.py": SLOW,
-    "e2e/test_checkpoint.py": SLOW,
-    "e2e/test_cold.py": SLOW,
-    "e2e/test_loader_libraries.py": SLOW,
-    "e2e/test_scan.py": SLOW,
-    "e2e/test_scan_tables.py": SLOW,
-    "e2e/test_sweep.py": SLOW,
+    *("contract/test_checkpoint.py", "contract/test_loader_libraries.py", "contract/test_lock.py"),
+    *("e2e/test_checkpoint.py", "e2e/test_cold.py", "e2e/test_loader_libraries.py"),
+    *("e2e/test_scan.py", "e2e/test_scan_tables.py", "e2e/test_sweep.py"),
     # Each verb in full: test_every_verb.py has all of them in short.
-    "e2e/test_ab.py": SLOW,
-    "e2e/test_advised_commands.py": SLOW,
-    "e2e/test_check.py": SLOW,
-    "e2e/test_kv.py": SLOW,
-    "e2e/test_serve.py": SLOW,
-    "e2e/test_requests.py": SLOW,
-    "e2e/test_model_load.py": SLOW,
-    "e2e/test_ablation_runs.py": SLOW,
-    "e2e/test_own_loader.py": SLOW,
-    "e2e/test_probe.py": SLOW,
-    "e2e/test_sync.py": SLOW,
-    "e2e/test_train.py": SLOW,
-    "security/test_own_network.py": SLOW,
-    # One short oracle for each answer; the long ones follow the advice, too.
-    "oracle/test_short.py": FAST,
-    "oracle/test_causes_stages.py": NIGHTLY,
-    "oracle/test_causes_storage.py": NIGHTLY,
-    "oracle/test_claims.py": NIGHTLY,  # seeded: the same on each machine until its code changes
-    "oracle/test_fed_oracle.py": NIGHTLY,
-    "oracle/test_hosts_ended.py": NIGHTLY,
-    "oracle/test_hosts_oracle.py": NIGHTLY,
-    "oracle/test_planted_loaders_oracle.py": NIGHTLY,
-    "oracle/test_size_oracle.py": NIGHTLY,
-    "oracle/test_sweep_oracle.py": NIGHTLY,
-    "oracle/test_sync_oracle.py": NIGHTLY,
-    "oracle/test_transfer.py": NIGHTLY,
-    "oracle/test_two_machines.py": NIGHTLY,
-    "oracle/test_verdict_oracle.py": NIGHTLY,
+    *("e2e/test_ab.py", "e2e/test_advised_commands.py", "e2e/test_check.py", "e2e/test_kv.py"),
+    *("e2e/test_serve.py", "e2e/test_requests.py", "e2e/test_model_load.py"),
+    *("e2e/test_ablation_runs.py", "e2e/test_own_loader.py", "e2e/test_probe.py"),
+    *("e2e/test_sync.py", "e2e/test_train.py", "security/test_own_network.py"),
+)
+_NIGHTLY = (
+    "browser",
+    # Real servers. They also run on a change of what talks to them.
+    *("contract/test_fsspec.py", "contract/test_nfs.py", "contract/test_s3.py"),
+    *("faults/test_event_loop.py", "faults/test_nfs_faults.py", "faults/test_s3.py"),
+    *("faults/test_fault_loop.py", "faults/test_split_brain.py"),
+    # Other hosts.
+    *("e2e/test_hosts_checkpoint.py", "e2e/test_hosts_loaders.py", "e2e/test_hosts_trials.py"),
+    "e2e/test_hosts_verbs.py",
+    # The reference workloads, packages, the action, and examples of the documents, whole.
+    *("e2e/test_action.py", "e2e/test_packages.py", "e2e/test_plug_in_example.py"),
+    *("e2e/test_stranger.py", "e2e/test_workloads.py", "unit/test_mutations.py"),
+    # Long oracles, which also follow the advice.
+    *("oracle/test_causes_stages.py", "oracle/test_causes_storage.py"),
+    "oracle/test_claims.py",  # seeded: the same on each machine until its code changes
+    *("oracle/test_fed_oracle.py", "oracle/test_hosts_ended.py", "oracle/test_hosts_oracle.py"),
+    *("oracle/test_planted_loaders_oracle.py", "oracle/test_size_oracle.py"),
+    *("oracle/test_sweep_oracle.py", "oracle/test_sync_oracle.py", "oracle/test_transfer.py"),
+    *("oracle/test_two_machines.py", "oracle/test_verdict_oracle.py"),
+)
+TIER_OF = {
+    **dict.fromkeys(_SLOW, SLOW),
+    **dict.fromkeys(_NIGHTLY, NIGHTLY),
+    "oracle/test_short.py": FAST,  # one short oracle for each answer
+    "gpu": GPU,
 }
 """Files and folders that are not fast, below ``tests``."""
 
@@ -212,29 +180,13 @@ all, and belongs to what a change may take.
 """
 
 FIRST = (
-    "faults/test_fault_loop.py",
-    "e2e/test_workloads.py",
-    "e2e/test_packages.py",
-    "e2e/test_stranger.py",
-    "e2e/test_action.py",
-    "contract/test_s3.py",
-    "e2e/test_sweep.py",
-    "e2e/test_requests.py",
-    "e2e/test_kv.py",
-    "e2e/test_every_verb.py",
-    "e2e/test_ab.py",
-    "faults/test_runs.py",
-    "faults/test_read_faults.py",
-    "e2e/test_hosts.py",
-    "e2e/test_terminals.py",
-    "faults/test_one_writer.py",
-    "faults/test_s3.py",
-    "faults/test_wrong_kinds.py",
-    "e2e/test_check.py",
-    "e2e/test_cold.py",
-    "e2e/test_advised_commands.py",
-    "contract/test_loader.py",
-    "contract/test_transports.py",
+    *("faults/test_fault_loop.py", "e2e/test_workloads.py", "e2e/test_packages.py"),
+    *("e2e/test_stranger.py", "e2e/test_action.py", "contract/test_s3.py", "e2e/test_sweep.py"),
+    *("e2e/test_requests.py", "e2e/test_kv.py", "e2e/test_every_verb.py", "e2e/test_ab.py"),
+    *("faults/test_runs.py", "faults/test_read_faults.py", "e2e/test_hosts.py"),
+    *("e2e/test_terminals.py", "faults/test_one_writer.py", "faults/test_s3.py"),
+    *("faults/test_wrong_kinds.py", "e2e/test_check.py", "e2e/test_cold.py"),
+    *("e2e/test_advised_commands.py", "contract/test_loader.py", "contract/test_transports.py"),
 )
 """Files that take longest. They begin first, so that no process works on one at the end alone."""
 

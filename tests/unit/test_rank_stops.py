@@ -32,11 +32,6 @@ def stopping(*, workers: int = 1, **limits: Any) -> Stopping:
     return found
 
 
-def test_epochs_are_limited_by_their_number_or_not_at_all() -> None:
-    assert [stopping(epochs=2).before_epoch(epoch) for epoch in range(3)] == [False, False, True]
-    assert not stopping(epochs=None).before_epoch(1000)
-
-
 def test_steps_are_limited_over_all_epochs() -> None:
     rank = stopping(epochs=None, max_steps=3)
     rank.done = 2
@@ -46,12 +41,6 @@ def test_steps_are_limited_over_all_epochs() -> None:
     assert rank.before_epoch(1)
     assert rank.before_batch(0)
     assert rank.before_step_alone(0, 3)
-
-
-def test_a_limit_of_time_ends_at_once_where_rounds_do_not_matter() -> None:
-    rank = stopping(limit_s=2.0)
-    assert not rank.before_batch(2 * S - 1)
-    assert rank.before_batch(2 * S)
 
 
 @pytest.mark.parametrize(

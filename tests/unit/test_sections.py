@@ -138,10 +138,22 @@ def _confirmation() -> list[Section]:
     return advise.confirmation_sections(found)
 
 
+ALIKE = (
+    *("report results/failed", "report results/interrupted", "report results/throttled"),
+    *(
+        "report results/checkpoint-stream",
+        "size unet3d-h100 ",
+        "size unet3d-b200 --accelerators 2 ",
+    ),
+)
+"""Reports that have the sections of others."""
+
 COMMANDS = [
     command
     for command in shown
-    if "--print" not in command and command.removesuffix(" --details") not in {*shown} - {command}
+    if "--print" not in command
+    and command.removesuffix(" --details") not in {*shown} - {command}
+    and not command.startswith(ALIKE)
 ]
 """Those whose reports are in the snapshots. One with details has the same sections as without."""
 

@@ -48,14 +48,6 @@ def test_one_batch_is_fetched_ahead_and_no_more() -> None:
     assert threading.current_thread() not in source.threads[1:]
 
 
-def test_all_batches_come_in_order_and_nothing_is_asked_for_after_the_last() -> None:
-    source = Source(5)
-    stage = Staged(source)
-    assert [stage.take() for _ in range(6)] == [0, 1, 2, 3, 4, None]
-    stage.close()
-    assert source.asked == 6
-
-
 def test_an_error_comes_when_its_batch_is_taken() -> None:
     def fetch(given: list[int]) -> int:
         if not given:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iobench.ask.compare.sequential import MIN_ROUNDS, Sequential, log_ratio
+from iobench.ask.compare.sequential import MIN_ROUNDS, Sequential
 from iobench.judge import statistics
 from iobench.judge.statistics import a12, mann_whitney_p, ratio_estimate, ratio_interval, t_quantile
 from iobench.record.ab import MAX_ROUNDS
@@ -253,9 +253,3 @@ def test_too_little_is_not_told() -> None:
     none = test.claim("samples_per_s", [], higher_is_better=True)
     assert (none.answer, none.ratio, none.more) == ("inconclusive", None, None)
     assert test.estimate([math.log(3)]) is not None
-
-
-def test_ratios_that_do_not_exist() -> None:
-    assert log_ratio(None, 1.0) is None
-    assert log_ratio(1.0, 0.0) is None
-    assert log_ratio(math.e, 1.0) == pytest.approx(1.0)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests import tiers
 from tests.conftest import pytest_runtest_setup
-from tests.processes import completed
 from tests.tiers import (
     FAST,
     FIRST,
@@ -93,31 +89,3 @@ def test_a_test_begins_with_the_usual_handlers(number: signal.Signals) -> None:
     assert signal.getsignal(number) == usual
     assert usual in (signal.SIG_DFL, signal.default_int_handler)
     assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def test_a_command_in_this_process_is_heard_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """What the command prints, what a process of it writes, its exit code, and where it ran."""
-
-    def command(words: list[str]) -> int:
-        print(" ".join(words), Path.cwd().name)
-        sys.stdout.flush()
-        pid = os.fork()
-        if not pid:
-            os.write(1, b"of the child\n")
-            os.write(2, b"a warning of the child\n")
-            os._exit(0)
-        os.waitpid(pid, 0)
-        print("grün", file=sys.stderr)
-        return 4
-
-    monkeypatch.setattr("iobench.cli.main.main", command)
-    before = Path.cwd()
-    found = completed("run", 5, cwd=tmp_path)
-    assert (found.returncode, found.args) == (4, ["run", "5"])
-    assert found.stdout == f"run 5 {tmp_path.name}\nof the child\n"
-    assert sorted(found.stderr.splitlines()) == ["a warning of the child", "grün"]
-    assert Path.cwd() == before
-    os.write(1, b"afterwards\n")
-    assert tuple(capfd.readouterr()) == ("afterwards\n", "")
