@@ -6,7 +6,6 @@ with spaces; and what changed meanwhile.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -89,24 +88,15 @@ def test_only_nfs_mounts_are_found(mounts: list[nfs.MountStats]) -> None:
 
 def test_version_3(mounts: list[nfs.MountStats]) -> None:
     mount = mounts[0]
-    assert (
-        mount.options["vers"],
-        mount.options["rsize"],
-        mount.options["wsize"],
-        mount.options["hard"],
-    ) == ("3", "1048576", "524288", "")
-    assert (mount.age_s, mount.read_bytes, mount.written_bytes, mount.connections) == (
-        7210,
-        104_890_368,
-        8192,
-        1,
-    )
+    options = [mount.options[name] for name in ("vers", "rsize", "wsize", "hard")]
+    assert options == ["3", "1048576", "524288", ""]
+    assert (mount.age_s, mount.connections) == (7210, 1)
+    assert (mount.read_bytes, mount.written_bytes) == (104_890_368, 8192)
     assert mount.operations["READ"] == nfs.Operation(
         1000, 1003, 1, 128_000, 104_918_368, 50, 12_000, 12_100, 0
     )
     assert mount.operations["LOOKUP"].errors == 30
-    assert "events" not in mount.operations
-    assert "xprt" not in mount.operations
+    assert not {"events", "xprt"} & set(mount.operations)
 
 
 def test_version_4_over_four_connections(mounts: list[nfs.MountStats]) -> None:
@@ -141,13 +131,8 @@ def test_a_difference_is_of_the_time_between(mounts: list[nfs.MountStats]) -> No
     assert (found.read_rtt_ms, found.read_execute_ms) == (5.0, 6.0)
     assert (found.retransmits, found.timeouts, found.errors) == (4, 1, 1)
     assert list(found.operations) == ["READ", "GETATTR"]  # what was not used is left out
-    assert found.operations["GETATTR"].model_dump() == {
-        "ops": 100,
-        "retransmits": 0,
-        "rtt_ms": 0.2,
-        "execute_ms": 0.2,
-    }
-    json.dumps(found.model_dump())
+    asked = found.operations["GETATTR"]
+    assert (asked.ops, asked.retransmits, asked.rtt_ms, asked.execute_ms) == (100, 0, 0.2, 0.2)
 
 
 def test_a_mount_that_is_another_now_has_no_difference(mounts: list[nfs.MountStats]) -> None:
@@ -180,12 +165,9 @@ def test_a_path_on_such_a_mount_has_it_all(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(module, "read_text", recorded)
     facts: dict[str, Any] = filesystem.describe_path(target)
     assert facts["is_nfs"] is facts["is_network"] is True
-    assert (
-        facts["nfs"]["server"],
-        facts["nfs"]["version"],
-        facts["nfs"]["rsize"],
-        facts["nfs"]["options"][:10],
-    ) == ("filer", "4.1", 65536, "rw,noatime")
+    told = facts["nfs"]
+    assert (told["server"], told["version"], told["rsize"]) == ("filer", "4.1", 65536)
+    assert told["options"].startswith("rw,noatime")
     before = resources.Snapshot.take(target)
     stats["text"] = stats["text"].replace("READ: 1000 1003 1 128000", "READ: 1001 1004 1 128000")
     used = nfs.diff(before.nfs, resources.Snapshot.take(target).nfs)

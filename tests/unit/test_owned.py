@@ -92,18 +92,9 @@ def test_a_key_tells_its_number(shard: int, form: str, codec: str, each: int | N
 @pytest.mark.parametrize(
     "name",
     [
-        "data/t-1-00001.tar",
-        "data/t-1-0000001.tar",
-        "data/t-1--00001.tar",
-        "data/t-1-+00001.tar",
-        "data/t-1-00000１.tar",
-        "data/t-1-.tar",
-        "data/t-1-000001.tar.gz",
-        "data/t-2-000001.tar",
-        "t-1-000001.tar",
-        "data/t-1-" + "9" * 5000 + ".tar",
-        "",
-        "data",
+        *("data/t-1-00001.tar", "data/t-1-0000001.tar", "data/t-1--00001.tar", "data/t-1-.tar"),
+        *("data/t-1-+00001.tar", "data/t-1-00000１.tar", "data/t-1-000001.tar.gz", "data", ""),
+        *("data/t-2-000001.tar", "t-1-000001.tar", "data/t-1-" + "9" * 5000 + ".tar"),
     ],
 )
 def test_what_only_looks_like_a_shard(name: str) -> None:

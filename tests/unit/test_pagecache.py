@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from iobench.base import buffers, filesystem, pagecache
@@ -86,9 +85,6 @@ def test_a_missing_file_is_one_clear_line(
 # Memory to read into
 
 
-SIZES = [1, 4096, 5000, (2 << 20) - 1, 2 << 20, (4 << 20) + 4097]
-
-
 @pytest.fixture(params=["best", "4 KiB pages"])
 def shared(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -102,17 +98,6 @@ def shared(
         monkeypatch.setattr(buffers, "_tmpfs_huge", refused)
         monkeypatch.setattr(buffers, "_hugetlb", refused)
     return buffers.shared
-
-
-@pytest.mark.parametrize("prefault", [True, False])
-@pytest.mark.parametrize("size", SIZES)
-def test_private_memory_is_zeroed_and_starts_on_a_huge_page(size: int, prefault: bool) -> None:
-    region = buffers.private(size, prefault=prefault)
-    assert region.array.nbytes == size
-    assert region.array.ctypes.data % (2 << 20) == 0
-    assert not region.array.any()
-    region.array[:] = 7
-    assert region.array.sum(dtype=np.int64) == 7 * size
 
 
 def test_another_mapping_shows_the_same_bytes(shared: Callable[[int], buffers.Region]) -> None:

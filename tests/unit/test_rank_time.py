@@ -237,17 +237,9 @@ def test_a_worker_that_is_twice_as_slow_is_first() -> None:
 
 
 def test_a_record_keeps_the_slowest_of_many_workers() -> None:
+    nothing = {"batches": 1, "samples": 1, "bytes_read": 1, "sample_bytes": 1, "prep_s": 0.0}
     many = [
-        WorkerLoad(
-            rank=number % 512,
-            worker=number // 512,
-            batches=1,
-            samples=1,
-            bytes_read=1,
-            sample_bytes=1,
-            read_s=float(number),
-            prep_s=0.0,
-        )
+        WorkerLoad(rank=number % 512, worker=number // 512, read_s=float(number), **nothing)
         for number in range(2048)
     ]
     kept, left_out = slowest(many)
@@ -285,16 +277,8 @@ def test_the_time_in_which_a_rank_stood_still_counts(at: int) -> None:
 
 
 def ranks_of(still: dict[int, float], ranks: int) -> list[dict[str, float]]:
-    return [
-        {
-            "rank": rank,
-            "wall_s": 20.0,
-            "busy_s": 16.0,
-            "fill_s": 0.0,
-            "lost_s": still.get(rank, 0.0),
-        }
-        for rank in range(ranks)
-    ]
+    times = {"wall_s": 20.0, "busy_s": 16.0, "fill_s": 0.0}
+    return [{"rank": rank, **times, "lost_s": still.get(rank, 0.0)} for rank in range(ranks)]
 
 
 def told(still: dict[int, float], hosts: int = 1) -> list[Any]:

@@ -63,18 +63,14 @@ def planted() -> Build:
         packed = codec != "none"
         stored = SAMPLE / ratio if packed else SAMPLE
         fetch = min(link, workers * shard / (latency + shard / stream)) / stored
-        busy = min(workers, cores)
-        prep = busy / (SAMPLE / 10e9 + (SAMPLE / decode if packed else 0))
+        prep = min(workers, cores) / (SAMPLE / 10e9 + (SAMPLE / decode if packed else 0))
         rate = min(fetch, prep, demand)
+        rates = {"storage_raw": link / stored, "fetch": fetch, "prep": prep}
+        spec = {"name": "test-data", "format": form, "codec": codec, "compress_ratio": ratio}
+        all_bytes = round(SAMPLES * stored)
         doc = build_run(
-            rates={
-                "storage_raw": link / stored,
-                "fetch": fetch,
-                "prep": prep,
-                "loader": 1e9,
-                "accelerator": demand,
-            },
-            measured=rate,
+            rates={**rates, "loader": 1e9, "accelerator": demand},
+            measured=[rate * NOISE[number % 6] for number in range(repetitions)],
             accelerators=1,
             repetitions=repetitions,
             workload={
@@ -82,37 +78,20 @@ def planted() -> Build:
                 "loader": {"workers": workers, "prefetch_factor": 2, "transport": "ring"},
             },
             dataset={
-                "spec": {
-                    "name": "test-data",
-                    "format": form,
-                    "codec": codec,
-                    "compress_ratio": ratio,
-                    "shard_size": shard,
-                    "content": "raw",
-                },
+                "spec": {**spec, "shard_size": shard, "content": "raw"},
                 "samples": SAMPLES,
-                "stored_bytes": round(SAMPLES * stored),
-                "shards": max(1, round(SAMPLES * stored / shard)),
+                "stored_bytes": all_bytes,
+                "shards": max(1, round(all_bytes / shard)),
             },
             host={
-                "cores": cores,
-                "affinity_cores": cores,
-                "effective_cores": float(cores),
+                **dict.fromkeys(("cores", "affinity_cores", "effective_cores"), cores),
                 "memory_bytes": 64 << 30,
             },
-            repetition={
-                "cpu_s": cpu_s,
-                "samples": SAMPLES,
-                "sample_bytes": round(SAMPLES * stored),
-                "bytes_read": round(SAMPLES * stored),
-            },
+            repetition={"cpu_s": cpu_s, "samples": SAMPLES}
+            | dict.fromkeys(("sample_bytes", "bytes_read"), all_bytes),
             concluded=False,
         )
-        noisy = [
-            r.model_copy(update={"samples_per_s": rate * NOISE[i % 6]})
-            for i, r in enumerate(doc.job.repetitions)
-        ]
-        return doc.model_copy(update={"validity": "valid"}).with_job(repetitions=noisy)
+        return doc.model_copy(update={"validity": "valid"})
 
     return build
 

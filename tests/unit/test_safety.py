@@ -14,24 +14,10 @@ from iobench.base.errors import StorageError, TargetRefusedError
 from iobench.base.safety import check_target, remove_exactly
 from tests.processes import mounted
 
+SYSTEM = "/ /etc /usr/local/x /home /home/user /tmp /proc/self /dev /dev/null /mnt ~ /root"
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "/",
-        "/etc",
-        "/usr/local/x",
-        "/home",
-        "/home/user",
-        "/tmp",
-        "/proc/self",
-        "/dev",
-        "/dev/null",
-        "/mnt",
-        "~",
-        "/root",
-    ],
-)
+
+@pytest.mark.parametrize("target", SYSTEM.split())
 def test_refused(target: str) -> None:
     with pytest.raises(TargetRefusedError) as caught:
         check_target(target)

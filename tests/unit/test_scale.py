@@ -52,13 +52,6 @@ BEFORE = {
 }
 
 
-def test_a_changed_value_is_named_by_its_key() -> None:
-    after = BEFORE | {
-        "report a --format json": json.dumps({"verdict": {"binds": "prep"}, "rates": [1.5, 2.5]})
-    }
-    assert differences(BEFORE, after) == {("rates[]", "2.0 -> 2.5"): ["report a --format json"]}
-
-
 def test_a_key_that_is_gone_and_one_that_is_new_are_named() -> None:
     after = BEFORE | {
         "report a --format json": json.dumps(

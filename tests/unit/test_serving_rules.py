@@ -233,14 +233,6 @@ def test_a_rate_is_what_most_repetitions_hold(slow: set[int], says: str) -> None
     assert ("below 400" in shown) == (len(slow) == 2)
 
 
-@pytest.mark.parametrize("seconds", [0.05, 10.0])
-def test_a_search_by_windows_of_few_requests_says_so(seconds: float) -> None:
-    tried = build_trial("find-max", seconds=seconds)
-    doc = build_serving([tried, build_trial()], found=FoundRate(low=400.0, high=430.0))
-    shown = " ".join(render_text(sections(doc)).split())
-    assert ("requests in a window are too few for p99" in shown) == (seconds < 1)
-
-
 def test_a_run_that_found_no_rate_has_no_verdict() -> None:
     trial = build_trial("find-max", read_s=0.018)
     doc = build_serving([trial], found=FoundRate(high=400.0, bound="even 400 do not"))

@@ -15,19 +15,6 @@ from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 
 
-@pytest.mark.parametrize(
-    ("cached", "hits"),
-    [
-        (0.25, 0.0342),
-        (0.9, 0.670),
-        (0, 0),
-        (1, 1),
-    ],
-)
-def test_expected_hit_rate_agrees_with_simulation(cached: float, hits: float) -> None:
-    assert sizing.expected_hit_rate(cached) == pytest.approx(hits, abs=0.001)
-
-
 def simulated_hit_rate(
     cached: float, hosts: int, *, samples: int = 4000, epochs: int = 40
 ) -> float:

@@ -23,19 +23,9 @@ from tests.processes import PATIENCE_S
 fork = multiprocessing.get_context("fork")
 
 
-class Stopped:
-    """A flag as that of a link."""
-
-    def __init__(self) -> None:
-        self._flag = fork.RawValue(ctypes.c_bool, False)
-
-    @property
-    def value(self) -> bool:
-        return bool(self._flag.value)
-
-    @value.setter
-    def value(self, value: bool) -> None:
-        self._flag.value = value
+def flag() -> Any:
+    """As that of a link: nobody was told to stop."""
+    return fork.RawValue(ctypes.c_bool, False)
 
 
 @pytest.fixture
@@ -64,7 +54,7 @@ def ended_well(processes: list[BaseProcess]) -> None:
 
 def test_it_opens_at_the_latest_end_for_all(start: Any) -> None:
     """Four ranks, 200 steps: all of them get the same opening, which is the latest end."""
-    barrier, stopped, ranks, steps = StepBarrier(), Stopped(), 4, 200
+    barrier, stopped, ranks, steps = StepBarrier(), flag(), 4, 200
     ends = [[random.Random(rank).randrange(10**9) for _ in range(steps)] for rank in range(ranks)]
     found = fork.RawArray("q", ranks * steps)
     numbers = fork.RawArray("q", ranks * steps)
@@ -86,7 +76,7 @@ def test_it_opens_at_the_latest_end_for_all(start: Any) -> None:
 
 def test_nobody_waits_for_a_rank_that_has_left(start: Any) -> None:
     """Shares of 5, 6 and 6 steps in each of three epochs. A rank joins the next epoch at once."""
-    barrier, stopped, shares, epochs = StepBarrier(), Stopped(), (5, 6, 6), 3
+    barrier, stopped, shares, epochs = StepBarrier(), flag(), (5, 6, 6), 3
     meet = fork.Barrier(len(shares))
 
     def rank(share: int) -> None:
@@ -105,7 +95,7 @@ def test_nobody_waits_for_a_rank_that_has_left(start: Any) -> None:
 @pytest.mark.parametrize("held", [True, False])
 def test_a_rank_that_was_killed_holds_up_nobody_after_the_stop(start: Any, held: bool) -> None:
     """Also if it was killed while it held the lock."""
-    barrier, stopped = StepBarrier(), Stopped()
+    barrier, stopped = StepBarrier(), flag()
     ready = fork.Semaphore(0)
 
     def killed() -> None:
@@ -133,9 +123,6 @@ def test_a_rank_that_was_killed_holds_up_nobody_after_the_stop(start: Any, held:
 # Numbers in shared memory
 
 
-FORK = multiprocessing.get_context("fork")
-
-
 def test_threads_of_several_processes_lose_no_change() -> None:
     number = SharedNumber(ctypes.c_int64)
 
@@ -151,7 +138,7 @@ def test_threads_of_several_processes_lose_no_change() -> None:
         for each in threads:
             each.join()
 
-    children = [FORK.Process(target=process) for _ in range(3)]
+    children = [fork.Process(target=process) for _ in range(3)]
     for child in children:
         child.start()
     process()
@@ -162,14 +149,14 @@ def test_threads_of_several_processes_lose_no_change() -> None:
 
 def test_a_process_that_ends_in_the_middle_of_a_change_blocks_nobody() -> None:
     number = SharedNumber(ctypes.c_double)
-    inside = FORK.Event()
+    inside = fork.Event()
 
     def hold() -> None:
         with number.alone():
             inside.set()
             time.sleep(600)
 
-    child = FORK.Process(target=hold)
+    child = fork.Process(target=hold)
     child.start()
     assert inside.wait(PATIENCE_S)
     assert child.pid is not None
@@ -197,7 +184,7 @@ def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     assert inside.wait(PATIENCE_S)
-    child = FORK.Process(target=change)
+    child = fork.Process(target=change)
     child.start()
     go.set()
     thread.join()
@@ -209,7 +196,7 @@ def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
 def test_two_processes_that_wait_for_each_other_by_other_threads_are_no_deadlock() -> None:
     """Each holds a number in one thread and waits for the other's in another one."""
     numbers = SharedNumber(ctypes.c_int64), SharedNumber(ctypes.c_int64)
-    held, go = FORK.Barrier(4), FORK.Event()
+    held, go = fork.Barrier(4), fork.Event()
 
     def process(mine: int) -> None:
         failed: list[BaseException] = []
@@ -235,7 +222,7 @@ def test_two_processes_that_wait_for_each_other_by_other_threads_are_no_deadlock
             thread.join()
         sys.exit(bool(failed))
 
-    children = [FORK.Process(target=process, args=(mine,)) for mine in (0, 1)]
+    children = [fork.Process(target=process, args=(mine,)) for mine in (0, 1)]
     for child in children:
         child.start()
     time.sleep(0.2)  # both have asked, unless the machine is busy: then nothing is tried

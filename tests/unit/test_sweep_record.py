@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from iobench.ask.tuning.points import payback
 from iobench.base.errors import IobenchError, UsageError
-from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
+from iobench.record.sweep import Sweep, SweepPoint, combinations
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen
 from iobench.report.sweep import sections
@@ -22,8 +22,6 @@ from iobench.runner.sweeping.plan import OVER_BUDGET, groups_within
 from iobench.runner.sweeping.trial import Apart
 from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run, build_sweep
-
-GOLDEN = Path(__file__).parents[1] / "golden/0.1.0/sweep"
 
 AXES = st.dictionaries(
     st.sampled_from(["a", "b", "c"]),
@@ -44,16 +42,6 @@ def test_every_point_once(axes: dict[str, list[Any]], data: st.DataObject) -> No
     for point in few:
         assert point in whole
         assert sum(point[key] != base[key] for key in base) == (point != base)
-
-
-def test_a_record_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) -> None:
-    sweep = load_sweep(GOLDEN)
-    (tmp_path / SWEEP_FILE).mkdir()
-    with pytest.raises(IobenchError, match=SWEEP_FILE):
-        save_sweep(tmp_path, sweep)
-    assert [path.name for path in tmp_path.iterdir()] == [SWEEP_FILE]
-    with pytest.raises(IobenchError):
-        save_sweep(tmp_path / "nowhere", sweep)
 
 
 def _point(number: int, data: str, dataset_bytes: int = 40) -> SweepPoint:

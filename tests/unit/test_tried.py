@@ -368,17 +368,3 @@ def test_each_trial_has_whole_rounds_of_the_workers_that_are_advised(
     assert into[0].settings == ["loader.workers=4"]
     assert into[0].found is not None
     assert into[0].found.value == pytest.approx(4.0 if made == 8 else 1.0)
-
-
-def test_advice_that_there_is_no_time_to_try_is_told_how_much_is_left(data: Path) -> None:
-    """Of 6 s, 5 s are kept for the end, and a round of both takes 2 s."""
-    plan, into = plan_for(data, loader={"workers": 1}), list[Confirmation]()
-    confirm.Trying(
-        bench=cast(Any, Planted(plan, Clock(), lambda: 1.0, hosts=Anywhere())),
-        into=into,
-        repetition_s=1.0,
-        budget=Budget(seconds=6.0, end_s=5.0),
-    ).run([line("workers", 4.0, "loader.workers=4")])
-    told = into[0].not_measured
-    assert told.startswith("of the 6.00 s for advice, ")
-    assert told.endswith("left after 0 rounds, and the next one takes about 2.00 s")

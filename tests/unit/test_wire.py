@@ -235,14 +235,11 @@ def test_text_becomes_values(tmp_path: Path) -> None:
         (403, "", Kind.DENIED),
         (403, "InvalidAccessKeyId", Kind.CREDENTIALS),
         (400, "ExpiredToken", Kind.EXPIRED),
-        (412, "PreconditionFailed", Kind.EXISTS),
         (409, "ConditionalRequestConflict", Kind.SERVER),
-        (416, "InvalidRange", Kind.RANGE),
         (503, "SlowDown", Kind.THROTTLED),
         (503, "ServiceUnavailable", Kind.SERVER),
         (429, "", Kind.THROTTLED),
         (301, "PermanentRedirect", Kind.REGION),
-        (418, "Teapot", Kind.OTHER),
     ],
 )
 def test_answers_have_a_kind(status: int, code: str, kind: Kind) -> None:
