@@ -30,7 +30,6 @@ from iobench.judge.promise import shown
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Estimate, Verdict
-from iobench.report.answer import answer
 from iobench.report.render_text import render_text
 from iobench.report.run import sections
 from iobench.report.sections import FirstScreen
@@ -174,16 +173,11 @@ RECORDS = st.fixed_dictionaries(
 )
 
 
-def held(**more: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a property over generated records."""
-
-    def wrap(test: Callable[..., None]) -> Callable[..., None]:
-        quick = settings(
-            max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-        )
-        return quick(given(record=RECORDS, **more)(test))
-
-    return wrap
+def few(examples: int) -> settings:
+    """So many generated records."""
+    return settings(
+        max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 
 
 def verdict_of(doc: TrainingRecord) -> Verdict:
@@ -191,7 +185,8 @@ def verdict_of(doc: TrainingRecord) -> Verdict:
     return doc.job.verdict
 
 
-@held()
+@few(50)
+@given(record=RECORDS)
 def test_a_verdict_does_not_contradict_itself(record: dict[str, Any]) -> None:
     doc = build_run(**record)
     found = verdict_of(doc)
@@ -378,7 +373,9 @@ def it_can_be_told_and_concluded_again(doc: TrainingRecord, found: Verdict) -> N
     assert conclude(doc) == doc
 
 
-@held(
+@few(50)
+@given(
+    record=RECORDS,
     change=st.sampled_from(
         [
             Change(storage_bandwidth=Quantity(2, relative=True)),
@@ -386,7 +383,7 @@ def it_can_be_told_and_concluded_again(doc: TrainingRecord, found: Verdict) -> N
             Change(workers=Quantity(8)),
             Change(accelerators=Quantity(4)),
         ]
-    )
+    ),
 )
 def test_a_what_if_does_not_contradict_itself(record: dict[str, Any], change: Change) -> None:
     doc = build_run(**record)
@@ -472,7 +469,7 @@ def possible_runs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@few(100)
 @given(record=possible_runs())
 def test_no_gain_is_larger_than_what_is_lost(record: dict[str, Any]) -> None:
     """Accelerators that never wait are 1 / busy as fast, and faster only if their steps are."""
@@ -655,12 +652,3 @@ def test_a_cut_run_without_ceilings_does_not_count_the_batches_of_the_fill(
     doc = cut(busy=busy, steps=steps, rates=unknown)
     assert judge(doc).evidence.measured == pytest.approx(lasts, rel=0.01)
     assert ("after the first batch" in doc.job.verdict.sentence) == (lasts > 450 * busy)
-
-
-def test_a_utilization_that_is_not_known_after_the_first_batch_says_so(cut: Cut) -> None:
-    """It is far below what is required, beside a sentence that says that no change is needed."""
-    doc = cut(busy=0.98, steps=16, rates={"prep": 1200})
-    screen = answer(doc)
-    assert doc.job.verdict.bottleneck == "accelerator"
-    told = "44.1 % [44.1 %, 44.1 %] with the first batch, not known after it; 90 % required"
-    assert screen.gauges[0].text == told

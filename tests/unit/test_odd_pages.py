@@ -16,6 +16,7 @@ from iobench.record.run import KINDS, RunRecord
 from iobench.report.page.whole import page
 from iobench.report.record import sections
 from tests.hostile import leaves, replaced
+from tests.processes import in_process
 from tests.unit.conftest import build_run
 from tests.unit.test_sections import Page, assert_only_own_elements
 
@@ -65,3 +66,18 @@ def test_a_page_of_512_ranks_is_small() -> None:
     text = page(doc, sections(doc))
     assert_only_own_elements(text)
     assert len(text) < (1 << 20) + len(doc.model_dump_json(indent=2))
+
+
+@pytest.mark.parametrize("place", ["missing/out.html", ".", "/dev/full", "link/out.html"])
+def test_a_page_that_can_not_be_written_leaves_no_trace(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is not there, a folder, a full disk, a link to nowhere."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "old.html").write_text("old")
+    code, out, err = in_process("report", RUNS / "calibrated", "--html", "-o", place)
+    assert (code in (1, 2), out) == (True, ""), (code, err)
+    assert err.count("iobench: ") == 1, err
+    assert "Traceback" not in err
+    assert {each.name for each in tmp_path.iterdir()} == {"link", "old.html"}

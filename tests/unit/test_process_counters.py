@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from iobench.subject import process
-from iobench.subject.process import Kept
+from iobench.subject.process import Kept, KernelCounters
 
 
 class Names:
@@ -42,6 +42,21 @@ def test_a_child_tells_nobody(names: Names, tmp_path: Path) -> None:
         process.tell()
         os._exit(len(names.heard))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_bytes_of_reads_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(1 << 20))
+    counters = KernelCounters()
+    before = counters.io_bytes()
+    path.read_bytes()
+    after = counters.io_bytes()
+    counters.close()
+    if before is None or after is None:
+        pytest.skip("the kernel does not tell /proc/self/io")
+    assert 1 << 20 <= after.calls - before.calls < (1 << 20) + 4096
+    assert counters.queued_ns() >= 0
+    counters.close()
 
 
 def test_a_number_that_the_user_took_is_neither_read_nor_closed(tmp_path: Path) -> None:

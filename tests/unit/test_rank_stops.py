@@ -69,12 +69,3 @@ def test_steps_without_a_batch_have_a_number_that_is_made_anyway() -> None:
     assert not rank.before_step_alone(5 * S, 2)
     assert rank.before_step_alone(5 * S, 3)
     assert not rank.before_step_alone(S - 1, 3)
-
-
-def test_a_rank_that_is_told_to_stop_does_so_everywhere() -> None:
-    rank = stopping(epochs=None, min_steps=10)
-    rank._told = SimpleNamespace(value=True)
-    assert rank.told
-    assert rank.before_epoch(0)
-    assert rank.before_batch(0)
-    assert rank.before_step_alone(0, 0)

@@ -63,24 +63,17 @@ def test_only_the_job_that_publishes_may_ask_for_an_identity() -> None:
     assert workflow["jobs"]["publish"]["steps"][-1]["with"]["attestations"] is True
 
 
+WORKFLOWS = ".github/workflows/test.yml", ".github/workflows/publish.yml"
+
+
 @pytest.mark.parametrize(
-    ("schema", "name"),
-    [
-        ("github-workflows", ".github/workflows/test.yml"),
-        ("github-workflows", ".github/workflows/publish.yml"),
-        ("citation-file-format", "CITATION.cff"),
-    ],
+    ("schema", "names"),
+    [("github-workflows", WORKFLOWS), ("citation-file-format", ("CITATION.cff",))],
 )
-def test_a_file_for_others_is_as_their_schema_demands(schema: str, name: str) -> None:
-    checked = subprocess.run(
-        [
-            *(sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"),
-            *("--default-filetype", "yaml", str(ROOT / name)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_file_for_others_is_as_their_schema_demands(schema: str, names: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    command += ["--default-filetype", "yaml", *names]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

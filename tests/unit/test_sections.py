@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -498,15 +498,10 @@ def assert_only_own_elements(text: str) -> None:
             assert source(content) in policy
 
 
-class Made(NamedTuple):
-    text: str
-    page: Page
-
-
 @cache
-def made(name: str) -> Made:
+def made(name: str) -> tuple[str, Page]:
     text = page_of({"a": "</script>"}, report(name))
-    return Made(text, Page(text))
+    return text, Page(text)
 
 
 @pytest.mark.parametrize("name", REPORTS)

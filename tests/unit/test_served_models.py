@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from iobench.base.errors import (
     DatasetError,
     NoRoomError,
+    StorageError,
     TargetRefusedError,
     UsageError,
 )
@@ -124,6 +125,14 @@ def test_a_place_with_other_files_is_refused_and_left_alone(tmp_path: Path, name
     with pytest.raises(TargetRefusedError, match="has no weights of iobench"):
         tiny(open_storage(str(tmp_path)))
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_write_that_fails_leaves_no_part_of_a_shard(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        tiny(open_storage(f"faulty+{tmp_path / 'w'}?fail_write_at=20"))
+    for path in (tmp_path / "w").glob("model*"):
+        with safe_open(path, framework="pt") as file:
+            assert len(list(file.keys())) > 0
 
 
 def test_a_full_disk_is_seen_before_the_first_byte(
@@ -336,13 +345,19 @@ def test_two_indices_are_refused(tmp_path: Path) -> None:
         read_weights(open_storage(str(tmp_path)))
 
 
+def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2)}, tmp_path / "out.safetensors")
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "x.safetensors").symlink_to(tmp_path / "out.safetensors")
+    with pytest.raises((DatasetError, StorageError)):
+        read_weights(open_storage(str(tmp_path / "w")))
+
+
 @pytest.mark.parametrize(
     "said",
     [
         "{}",
-        "[]",
         '{"model": "m", "layers": -1, "vocabulary": 1, "seed": 0, "shard_bytes": 1}',
-        '{"model": 1, "layers": 1, "vocabulary": 1, "seed": 0, "shard_bytes": 1}',
         '{"model": "m", "layers": 1, "vocabulary": 1, "seed": 1e3, "shard_bytes": 1}',
         '{"model": "m", "layers": 1, "vocabulary": 1, "seed": 0}',
         "[" * 10_000,

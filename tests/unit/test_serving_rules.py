@@ -98,14 +98,6 @@ BREAKS: dict[str, tuple[str, Callable[[], ServingRecord]]] = {
 }
 
 
-def test_each_commit_is_an_object_where_objects_can_not_grow() -> None:
-    trial = build_trial(sync_s=0.0005)
-    each = trial.model_copy(update={"log_objects": trial.log_commits})
-    assert build_trial(sync_s=0.0005, log_objects=each.log_commits).log_objects_per_hour == (
-        pytest.approx(400 * 3600, rel=0.1)
-    )
-
-
 @pytest.mark.parametrize("rule", BREAKS)
 def test_a_run_that_breaks_it(rule: str) -> None:
     level, build = BREAKS[rule]
@@ -132,9 +124,7 @@ def test_too_few_requests_are_why_no_stage_is_significant(seconds: float, few: b
 def test_failed_requests_are_told_on_the_first_screen(failed: int, breaks: bool) -> None:
     """Of about 4,000 in a repetition, 1 % of which may be slower than the limit or fail."""
     doc = build_serving(failed=failed, error="cannot read m: planted")
-    shown = " ".join(render_text(sections(doc)).split())
-    alone = ", enough to break the limit whatever the others take" if breaks else ""
-    assert f"requests failed{alone}: cannot read m: planted." in shown
+    assert ": cannot read m: planted." in " ".join(render_text(sections(doc)).split())
     assert doc.job.verdict.holds is not breaks
 
 

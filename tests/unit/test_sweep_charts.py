@@ -68,24 +68,6 @@ def test_two_settings_have_a_map_of_every_point_and_a_line_for_each_column() -> 
     assert drawn.count("<circle") == 4
 
 
-def test_one_at_a_time_is_a_chart_for_each_setting_and_no_map() -> None:
-    points = [
-        point(10, a_x=1, a_y=1, a_z="p"),
-        point(15, a_x=2, a_y=1, a_z="p"),
-        point(12, a_x=1, a_y=3, a_z="p"),
-        point(9, a_x=1, a_y=1, a_z="q"),
-    ]
-    found = charts(points, default=points[0]["settings"])
-    drawn = [each for each in found.values() if isinstance(each, Table) and each.charts]
-    assert [(each.charts[0].kind, each.title) for each in drawn] == [
-        ("lines", "Samples/s over x, with y=1 z=p"),
-        ("lines", "Samples/s over y, with x=1 z=p"),
-        ("bars", "Samples/s over z, with x=1 y=1"),
-    ]
-    assert [value for (value,) in values(drawn[0], 1)] == pytest.approx([10.5, 15.75])
-    assert [row.mark for row in drawn[2].rows] == ["today", ""]
-
-
 COSTS = st.lists(
     st.tuples(*[st.one_of(st.none(), st.integers(0, 4).map(float))] * 3), min_size=1, max_size=9
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.ask.tuning.points import payback
+from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import IobenchError, UsageError
 from iobench.record.sweep import Sweep, SweepPoint, combinations
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen
 from iobench.report.sweep import sections
+from iobench.runner.budget import Budget
 from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import Observer, SweepOptions
 from iobench.runner.sweeping import run as sweeping
@@ -78,6 +82,41 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     with pytest.raises(IobenchError, match="not measured"):
         trials._trial(point, 0)
     assert (point.figures, point.runs, point.seconds) == ([], [], [])
+
+
+def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trial takes 10 s on a planted clock, so that 45 s are enough for four of ten."""
+    now = [100.0]
+
+    def trial(self: Any, point: SweepPoint, number: int) -> None:
+        now[0] += 10.0
+        point.runs.append(f"run-{number}")
+        point.figures.append(1.0)
+        point.seconds.append(10.0)
+
+    def provide(self: Any, point: SweepPoint) -> None:
+        self.held[point.data] = ExitStack()
+
+    monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(sweeping._Trials, "_trial", trial)
+    monkeypatch.setattr(sweeping._Trials, "_provide", provide)
+    monkeypatch.setattr(sweeping._Trials, "_release", lambda self: None)
+    points = [SweepPoint(settings={"batch_size": each}, data="d") for each in (1, 2)]
+    sweep = build_sweep(axes={"a": [1, 2]}, points=[*points]).model_copy(update={"repetitions": 5})
+    found = sweeping.run_sweep(sweep, tmp_path, SweepOptions(budget=Budget(seconds=45.0)))
+    assert [len(point.runs) for point in found.points] == [2, 2]
+    assert found.status == "out of time"
+    assert sum("2 of 5 repetitions" in text for text in found.left_out) == 2
+    assert "--resume" in found.left_out[-1]
+    assert "--budget 72s" in found.left_out[-1]  # six trials, and a fifth more
+    with pytest.raises(UsageError, match="the sweep is 'out of time'") as caught:
+        read_sweep(tmp_path)  # these trials left no runs
+    assert "--resume" in caught.value.remedy
+    more = sweeping.run_sweep(found, tmp_path, SweepOptions())
+    assert [len(point.runs) for point in more.points] == [5, 5]
+    assert (more.status, more.left_out) == ("ok", [])
 
 
 # After how many epochs a conversion has paid, of sweeps whose figures are planted

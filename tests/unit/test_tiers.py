@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from tests import tiers
-from tests.conftest import pytest_runtest_setup
 from tests.tiers import (
     FAST,
     FIRST,
@@ -78,14 +75,3 @@ def test_a_change_runs_its_nightly_tests_with_the_slow_ones(
 def test_every_test_has_a_time_limit_that_counts_its_fixtures(pytestconfig: pytest.Config) -> None:
     assert 0 < float(pytestconfig.getini("timeout")) <= 600
     assert pytestconfig.getini("timeout_func_only") is False
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_test_begins_with_the_usual_handlers(number: signal.Signals) -> None:
-    usual = signal.getsignal(number)
-    signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    pytest_runtest_setup()
-    assert signal.getsignal(number) == usual
-    assert usual in (signal.SIG_DFL, signal.default_int_handler)
-    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

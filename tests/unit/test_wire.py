@@ -5,7 +5,6 @@ understood.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 from iobench.storage.s3 import wire
 from iobench.storage.s3.clients.boto_api import range_length
 from iobench.storage.s3.errors import TRANSIENT, Failure, Kind, explain, failure_of_answer
-from iobench.storage.s3.options import CHOICES, NAMES, parse_options
 from iobench.storage.s3.storage import S3Storage
 from iobench.storage.s3.wire import S3Settings, S3Wire, understood
 
@@ -203,28 +201,6 @@ def test_behind_a_proxy_the_library_reads(
 
 
 # S3's options as text: what they become, and what is refused in one line. Nothing is contacted
-
-
-def test_text_becomes_values(tmp_path: Path) -> None:
-    bundle = tmp_path / "ca.pem"
-    bundle.touch()
-    given = {
-        "client": "boto3",
-        "endpoint": "https://s3.example.com:9000",
-        "region": "eu-central-1",
-        "addressing": "virtual",
-        "tls_verify": str(bundle),
-        "signing": "none",
-        "checksum": "when_supported",
-        "part_size": "64MiB",
-        "timeout": "500ms",
-        "retries": "0",
-        "deadline": "2min",
-    }
-    assert set(given) == NAMES, "an option without a test"
-    facts = parse_options(given).facts()
-    assert (facts["part_size_bytes"], facts["timeout_s"]) == (64 << 20, 0.5)
-    assert {name for name in facts if name in CHOICES} == set(CHOICES)
 
 
 @pytest.mark.parametrize(
