@@ -107,17 +107,6 @@ def test_the_time_for_more_rounds_is_named_where_a_budget_ended_them() -> None:
     assert f"{needed} --max-rounds {4 + more}." in told(max_rounds=5)
 
 
-def test_less_of_a_wait_is_better() -> None:
-    found = record(
-        [{"samples_per_s": 100, "wait_p99_s": 0.1 + n / 1e3} for n in range(4)],
-        [{"samples_per_s": 100, "wait_p99_s": 0.2 + n / 1e3} for n in range(4)],
-    )
-    by_name = {claim.metric: claim for claim in claims_of(found)}
-    assert verdict(by_name["wait_p99_s"]) == "worse"
-    assert verdict(by_name["samples_per_s"]) == "equal"
-    assert claims_of(found.model_copy(update={"metric": "wait_p99_s"}))[0].metric == "wait_p99_s"
-
-
 def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
     """The rounds that have it are a selection, however clear they are."""
     full = [{"samples_per_s": 100.0, "cpu_s": 1.0}] * 4

@@ -112,6 +112,7 @@ RANK = dict.fromkeys(
 RANK |= {"rank": 0, "wall_s": 65.0, "busy_s": 10.0}
 READS = {"fetch_s": 50.0, "prep_s": 5.0}
 COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
+HARDLY = {"storage": (1.1, 1.3), "prep": (1.0, 1.2)}
 
 
 @pytest.mark.parametrize(
@@ -131,20 +132,8 @@ COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
         (READS, {"storage": (1.9, 2.2)}, {"loader": None}, "storage", "tested"),
         # Over kept samples it is hardly faster: the bottleneck is to collate and to hand over.
         (COMPUTES, {"prep": (1.08, 1.12)}, {"loader": 1100.0}, "loader", "inferred"),
-        (
-            READS,
-            {"storage": (1.1, 1.3), "prep": (1.0, 1.2)},
-            {"loader": 1500.0},
-            "loader",
-            "inferred",
-        ),
-        (
-            READS,
-            {"storage": (1.1, 1.3), "prep": (1.0, 1.2)},
-            {"loader": 2500.0},
-            "storage",
-            "tested",
-        ),
+        (READS, HARDLY, {"loader": 1500.0}, "loader", "inferred"),
+        (READS, HARDLY, {"loader": 2500.0}, "storage", "tested"),
     ],
 )
 def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_left_out(
@@ -185,6 +174,7 @@ def test_waits_for_a_core_are_no_preparing(queued_s: float, bottleneck: str) -> 
 
 
 MADE = {"fetches": 10, "fetch_wall_s": 10.0, "wait_s": 10.0}
+LATE = {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0}
 
 
 @pytest.mark.parametrize(
@@ -357,21 +347,15 @@ def test_workers_that_stay_are_promised_to_save_no_more_than_their_start(watched
         # The host was busy: waits for a core are no waits of the loader's own.
         ({"fetch_cpu_s": 1.0, "fetch_queued_s": 8.9}, "use more workers"),
         ({"fetch_cpu_s": 0.2, "fetch_queued_s": 6.0}, "more batches at a time"),
+        (LATE | {"fetch_s_by_worker": [0.9, 0.1, 0.1, 0.1]}, "in_order=False"),
+        # It got larger batches, or some slow samples.
         (
-            {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0, "fetch_s_by_worker": [0.9, 0.1, 0.1, 0.1]},
-            "in_order=False",
-        ),
-        (  # It got larger batches, or some slow samples.
-            {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0}
-            | {"fetch_s_by_worker": [0.9, 0.1], "sample_s_by_worker": [0.01, 0.01]},
+            LATE | {"fetch_s_by_worker": [0.9, 0.1], "sample_s_by_worker": [0.01, 0.01]},
             "more batches at a time",
         ),
+        (LATE | {"fetch_s_by_worker": [0.1] * 4}, "more batches at a time"),
         (
-            {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0, "fetch_s_by_worker": [0.1] * 4},
-            "more batches at a time",
-        ),
-        (
-            {"fetch_cpu_s": 1.0, "out_of_order_s": 0.1, "fetch_s_by_worker": [0.9, 0.1, 0.1]},
+            LATE | {"out_of_order_s": 0.1, "fetch_s_by_worker": [0.9, 0.1, 0.1]},
             "more batches at a time",
         ),
     ],

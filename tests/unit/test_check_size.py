@@ -105,13 +105,6 @@ def test_a_share_of_the_space(filling: Any, monkeypatch: pytest.MonkeyPatch) -> 
         filling(size=5001 * SAMPLE_BYTES)  # no more inodes than that
     with pytest.raises(UsageError, match="--size"):
         filling(size=SAMPLE_BYTES)  # less than a check needs
-    disk(megabytes=0.4, inodes=10**6)
-    with pytest.raises(UsageError) as refused:
-        filling()
-    assert "--size" not in refused.value.remedy
-    with pytest.raises(UsageError) as refused:
-        filling(accelerators=8)
-    assert "--accelerators 1" in refused.value.remedy
     disk(megabytes=2.2, inodes=10**6)
     with pytest.raises(UsageError) as refused:
         filling(accelerators=8)

@@ -78,6 +78,11 @@ def study(head: dict[str, Any] | None = None, **job: Any) -> CheckpointRecord:
     )
 
 
+UNCACHED = {"storage": {"page_cache": False}}
+SMALL = {"memory_bytes": GB // 4}
+WARM = restore(residency_before=1.0)
+
+
 def result(found: RuleOutcome | None) -> str:
     if found is None:
         return PASSES
@@ -105,34 +110,16 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None])
         (written, study(saves=[save(), save(unwritten_bytes=4096)]), FAILS),
         (proven, study(saves=[save(), save(unwritten_bytes=None)]), FAILS),
         (proven, study(saves=[save(unwritten_bytes=None)], spec={"fsync": False}), PASSES),
-        (
-            proven,
-            study({"storage": {"page_cache": False}}, saves=[save(unwritten_bytes=None)]),
-            PASSES,
-        ),
+        (proven, study(UNCACHED, saves=[save(unwritten_bytes=None)]), PASSES),
         (cold_restore, study(restores=[restore(residency_before=0.5)]), FAILS),
         (cold_restore, study(restores=[restore(residency_before=0.001)]), PASSES),
         (cold_restore, study(restores=[restore(residency_before=None)]), UNKNOWN),
         (cold_restore, study(restores=[]), PASSES),
         # A cache that does not exist holds nothing, and one that is too small not much.
-        (
-            cold_restore,
-            study({"storage": {"page_cache": False}}, restores=[restore(residency_before=None)]),
-            PASSES,
-        ),
-        (
-            cold_restore,
-            study({"hosts": [{"memory_bytes": GB // 4}]}, restores=[restore(residency_before=1.0)]),
-            PASSES,
-        ),
+        (cold_restore, study(UNCACHED, restores=[restore(residency_before=None)]), PASSES),
+        (cold_restore, study({"hosts": [SMALL]}, restores=[WARM]), PASSES),
         # The memory of one host of two is not that of the job.
-        (
-            cold_restore,
-            study(
-                {"hosts": [{"memory_bytes": GB // 4}, {}]}, restores=[restore(residency_before=1.0)]
-            ),
-            FAILS,
-        ),
+        (cold_restore, study({"hosts": [SMALL, {}]}, restores=[WARM]), FAILS),
         (verified, study(restores=[restore(verified=True), restore(verified=False)]), FAILS),
         (verified, study(restores=[restore(verified=None)]), PASSES),
         (count, study(saves=[save()] * (MIN_SAVES - 1)), FAILS),
@@ -220,12 +207,6 @@ def test_room_for_two(tmp_path: Path) -> None:
     assert document("plan llama3-1t")["fits"] is None
     large = document("plan llama3-1t --to", tmp_path)
     assert large["fits"] is (large["needed_bytes"] <= space.f_bavail * space.f_frsize)
-
-
-def test_a_restore_reads_what_each_host_needs() -> None:
-    asked = "plan llama3-405b --hosts-writing 64 --hosts-restoring 128 --storage-read-limit 100GB/s"
-    found = document(asked)
-    assert found["restore_s"] == pytest.approx(2 * found["full_bytes"] / 100e9)
 
 
 def test_no_share_is_advised_where_nothing_fits() -> None:

@@ -176,7 +176,7 @@ def test_bash_completes(typed: list[str], expected: list[str], completing: Path)
     assert told.stdout.split() == expected
 
 
-@pytest.mark.parametrize("shell", one_of(2, ["zsh", "fish"]))
+@pytest.mark.parametrize("shell", ["zsh", pytest.param("fish", marks=pytest.mark.nightly)])
 def test_the_scripts_of_other_shells(shell: str, tmp_path: Path) -> None:
     text = in_process("--completion", shell)[1]
     assert "calibration" in text

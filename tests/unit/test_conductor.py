@@ -16,7 +16,6 @@ from iobench.runner import conductor
 from iobench.runner.conductor import Handler, conduct
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.messages import HURRY, Command, Last, Link, Point, Report, Stop
-from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -106,14 +105,6 @@ def test_a_task_runs_to_its_end() -> None:
     assert sorted(handler.begun) == list(range(WORLD))
 
 
-def test_ctrl_c_while_all_work_keeps_what_each_has_done() -> None:
-    handler = Pressing(ENDLESS)
-    with pytest.raises(KeyboardInterrupt):
-        conduct(ForkedCrew(WORLD, Count()), handler)
-    assert set(handler.found) == set(range(WORLD))
-    assert {found.left for found in handler.found.values()} == {"Stop"}
-
-
 def test_ctrl_c_while_all_wait_keeps_what_each_has_done() -> None:
     class Slow(Counting):
         def prepare(self, waiting: Mapping[int, Point]) -> None:
@@ -125,21 +116,6 @@ def test_ctrl_c_while_all_wait_keeps_what_each_has_done() -> None:
     with pytest.raises(KeyboardInterrupt):
         conduct(ForkedCrew(WORLD, Count()), handler)
     assert handler.found == dict.fromkeys(range(WORLD), Counted(5, "Stop"))
-
-
-def reports_when_it_hangs(link: Link) -> None:
-    def report(number: int, frame: object) -> None:
-        link.send(Counted(0, "hurried"))
-        os._exit(0)
-
-    signal.signal(HURRY, report)
-    link.send(HasBegun())
-    time.sleep(3600)
-
-
-def hangs(link: Link) -> None:
-    link.send(HasBegun())
-    time.sleep(3600)
 
 
 def hangs_for_good(link: Link) -> None:
@@ -158,19 +134,6 @@ def one_hangs(hang: Callable[[Link], None]) -> Count:
         time.sleep(0.001)
 
     return Count(step)
-
-
-@pytest.mark.parametrize(("step", "left"), [(reports_when_it_hangs, "hurried"), (hangs, None)])
-def test_a_rank_that_hangs_is_hurried(
-    monkeypatch: pytest.MonkeyPatch, step: Callable[[Link], None], left: str | None
-) -> None:
-    monkeypatch.setattr(conductor, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(conductor, "GRACE_S", PATIENCE_S)
-    handler = Pressing(ENDLESS)
-    with pytest.raises(KeyboardInterrupt):
-        conduct(ForkedCrew(WORLD, one_hangs(step)), handler)
-    found = {rank: handler.found[rank].left for rank in sorted(handler.found)}
-    assert found == {0: "Stop", **({1: left} if left else {}), 2: "Stop"}
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ pay.
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from iobench.record.run import TrainingRecord, load_run
 from iobench.record.verdict import RankTime
 from iobench.report.cost import sentences, title
 from iobench.settings.instances import Instance
-from tests.processes import in_process
+from tests.processes import document as printed_document
+from tests.processes import refused
 from tests.requests import SCENARIO, build_serving, build_trial
 from tests.unit.conftest import build_run
 from tests.unit.test_compare import BASE, FAST, cut_run, document, keep
@@ -344,9 +344,7 @@ def test_rankings_of_one_workload_are_told_apart() -> None:
 
 
 def found_by(words: list[str]) -> Any:
-    code, out, err = in_process(*words, "--json")
-    assert code == 0, err
-    (found,) = json.loads(out, parse_constant=pytest.fail)["rankings"]
+    (found,) = printed_document(*words)["rankings"]
     return found
 
 
@@ -415,6 +413,4 @@ def test_prices_that_can_not_be_compared_are_refused_in_one_line(
         (["--instance", "g5.xlarge", "--instance", "g5.2xlarge", "--prices", "mixed.csv"], "EUR"),
         (["--prices", "regions.csv"], "--region"),
     ):
-        code, out, err = in_process(*both, *words)
-        assert (code, out, err.count("\n")) == (2, "", 1), err
-        assert told in err
+        assert told in refused(*both, *words)

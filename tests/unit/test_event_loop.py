@@ -4,7 +4,6 @@ plain good answer.
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -25,6 +24,7 @@ from iobench.load.engines.threads import ThreadEngine
 from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
+from tests.children import in_child
 from tests.processes import descriptors, wait_until
 from tests.servers.scripted import Asked, ScriptedServer
 
@@ -311,14 +311,12 @@ def test_a_forked_process_has_a_loop_of_its_own(
 ) -> None:
     reading = engine(concurrency=2)
     read_few(reading)
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            read_few(reading)
-            reading.close()
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def read_and_close() -> None:
+        read_few(reading)
+        reading.close()
+
+    in_child(read_and_close)
     assert len(server.open) == 4
     read_few(reading)
     assert len(server.open) == 4  # the child has closed its own alone

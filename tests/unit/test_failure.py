@@ -137,12 +137,10 @@ def test_debug_keeps_the_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("cost", "run", "--host-price-per-hour", "1", "--hosts"),
         ("cost", "run", "--host-price-per-hour"),
         ("size", "demo", "--accelerators"),
         ("plan", "demo", "--repeat"),
         ("generate", "demo", "--to", "x", "--samples"),
-        ("generate", "demo", "--to", "x", "--memory-multiple"),
     ],
 )
 def test_numbers_beyond_all_sense(words: tuple[str, ...]) -> None:

@@ -18,11 +18,12 @@ from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.curve import StorageCurve
 from iobench.record.run import TrainingRecord
-from iobench.record.training import Ceiling, CeilingDetails, FindMax, FindMaxPoint
+from iobench.record.training import Ceiling, CeilingDetails, FindMax
 from iobench.record.verdict import Estimate, Fed, FedAt, RunCurve
 from tests import curves
 from tests.curves import point
 from tests.unit.conftest import build_events, build_run
+from tests.unit.test_find_max import point as tried
 
 PUBLISHED = Path(__file__).parent.parent / "published" / "unet3d_h100_411_ranks.npz"
 SIZE = 100_000
@@ -99,27 +100,10 @@ def test_a_search_wins_over_every_model() -> None:
 def test_a_number_that_failed_twice_is_too_many_although_the_time_was_used_up(
     failed: int, high: int | None
 ) -> None:
-    tries = [
-        FindMaxPoint(
-            accelerators=number,
-            accelerator_utilization=0.95 if number == 5 else 0.7,
-            samples_per_s=1.0,
-            read_bytes_per_s=1.0,
-            passed=number == 5,
-            trial=trial,
-            steps=500,
-        )
-        for number, trials in ((5, 2), (6, failed))
-        for trial in range(trials)
-    ]
-    search = FindMax(
-        required_accelerator_utilization=0.9,
-        accelerators=5,
-        low=5,
-        high=5,
-        points=tries,
-        bound="the budget had no time for another try",
-    )
+    passed = [tried(5, trial, 0.95) for trial in range(2)]
+    tries = [*passed, *(tried(6, trial, 0.7) for trial in range(failed))]
+    search = FindMax(required_accelerator_utilization=0.9, accelerators=5, low=5, high=5,
+                     points=tries, bound="the budget had no time for another try")  # fmt: skip
     found = fed(build_run(find_max=search))
     assert (found.low, found.accelerators, found.high) == (5, 5, high)
 

@@ -19,6 +19,7 @@ from iobench.host import fetched
 from iobench.host.fetched import fetched_by_family, probe
 from iobench.storage.files import StorageFile
 from iobench.storage.simulated.memory import MemoryStorage
+from tests.children import in_child
 
 FORK = multiprocessing.get_context("fork")
 SIZE = 1 << 20
@@ -45,17 +46,7 @@ def read(path: Path) -> None:
 
 def in_a_process(body: Callable[[], Any]) -> Any:
     """What ``body`` returns in a process of its own: here, others' children would count as well."""
-
-    def run(pipe: Connection) -> None:
-        pipe.send(body())
-
-    mine, its = FORK.Pipe()
-    process = FORK.Process(target=run, args=(its,))
-    process.start()
-    assert mine.poll(60)
-    result = mine.recv()
-    process.join()
-    return result
+    return in_child(body).value
 
 
 def child(body: Callable[[], None]) -> int:

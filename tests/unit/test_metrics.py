@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,12 @@ from iobench.record.training import (
     CeilingWindow,
     Epoch,
     FindMax,
-    FindMaxPoint,
     Rates,
     Repetition,
 )
 from iobench.settings.workload import Subject
 from tests.unit.conftest import build_events, build_run
+from tests.unit.test_find_max import point
 
 
 def context(startup_s: float | None = None, **more: Any) -> Repetition:
@@ -163,15 +164,8 @@ def test_rebuild_finds_every_figure_again() -> None:
     ceilings = doc.job.ceilings | {
         "fetch": Ceiling(samples_per_s=1, bytes_per_s=1, cpu_s_per_gb=9, details=details)
     }
-    stale = FindMaxPoint(
-        accelerators=3,
-        accelerator_utilization=0.1,
-        samples_per_s=1,
-        read_bytes_per_s=1,
-        passed=False,
-        steps=1,
-    )
-    found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[stale])
+    stale = [point(3, 0, 0.1)]
+    found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=stale)
     again = rebuild(doc.with_job(ceilings=ceilings, find_max=found), events)
     fetched = again.job.ceilings["fetch"]
     # 400 in 5 s less 1 s of start-up, and 400 in 10 s
@@ -232,22 +226,12 @@ def steps(
     seconds: Sequence[float], *, rank: int = 0, epoch: int = 0, begin: float = 0.0, **more: Any
 ) -> list[dict[str, Any]]:
     """Steps of a rank that last these seconds each, with 10 samples of 100 bytes."""
-    found, start = [], begin
-    for number, length in enumerate(seconds):
-        found.append(
-            {
-                "rank": rank,
-                "epoch": epoch,
-                "step": number,
-                "start": start,
-                "wait": length,
-                "samples": 10,
-                "sample_bytes": 1000,
-            }
-            | more
-        )
-        start += length
-    return found
+    starts = accumulate(seconds, initial=begin)
+    every = {"rank": rank, "epoch": epoch, "samples": 10, "sample_bytes": 1000, **more}
+    return [
+        every | {"step": number, "start": start, "wait": length}
+        for number, (start, length) in enumerate(zip(starts, seconds, strict=False))
+    ]
 
 
 def measured(rows: list[dict[str, Any]], *, startup_s: float = 0.0, **more: Any) -> Repetition:

@@ -37,18 +37,8 @@ def test_the_files_are_those_that_datasize_recorded() -> None:
         f"unet3d-b200 --accelerators 5 --hosts 5 --host-memory {8112201023488 // 5} "
         "--data /mnt/fast"
     )
-    assert [line[:5] for line in found] == [
-        ["mlpstorage", "init", "organisation", "/srv/mlperf-results"],
-        *(["mlpstorage", "closed", "training", "unet3d", verb] for verb in ("datasize", "datagen")),
-        *(["mlpstorage", "closed", "training", "unet3d", "run"] for _ in range(6)),
-        ["mlpstorage", "reports", "reportgen", "--results-dir", "/srv/mlperf-results"],
-        ["mlpstorage", "validate", "/srv/mlperf-results"],
-    ]
     datasize, datagen, run = found[1], found[2], found[3]
-    assert (of(datasize, "--max-accelerators"), of(datasize, "--client-host-memory-in-gb")) == (
-        "5",
-        "1511",
-    )
+    assert of(datasize, "--client-host-memory-in-gb") == "1511"
     assert of(datagen, "--params") == of(run, "--params") == "dataset.num_files_train=276677"
     assert of(run, "--data-dir") == "/mnt/fast"
     assert (run[5], of(run, "--num-accelerators")) == ("file", "5")

@@ -18,7 +18,7 @@ from iobench.ask.capacity.more_hosts import HostsPrediction, on_more_hosts
 from iobench.ask.capacity.scaling import Band, Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
 from iobench.host.timeline import StepEvent, write_events
 from iobench.judge.figures.instep import OwnStepTimes
-from tests.processes import in_process
+from tests.processes import document, refused
 from tests.unit.conftest import build_run
 
 # The closed queue
@@ -245,7 +245,7 @@ def test_what_one_host_does_not_tell_is_not_told() -> None:
 # As a user calls it
 
 
-def save_runs(folder: Path, hosts: int, *, name: str = "", **document: Any) -> Path:
+def save_runs(folder: Path, hosts: int, *, name: str = "", **changes: Any) -> Path:
     """A run of ``hosts`` hosts with two accelerators each, with its events."""
     ranks, chance = 2 * hosts, np.random.default_rng(hosts)
     rate = 2600.0 * hosts / (1 + 0.05 * (hosts - 1))
@@ -257,7 +257,7 @@ def save_runs(folder: Path, hosts: int, *, name: str = "", **document: Any) -> P
         measured=950.0 * ranks,
         repetition={"sync": "step"},
         concluded=False,
-        **document,
+        **changes,
     )
     doc = doc.model_copy(update={"hosts": doc.hosts * hosts})
     directory = folder / (name or f"hosts-{hosts}")
@@ -288,7 +288,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_recorded_runs_as_a_user_calls_it(runs: list[str]) -> None:
-    found = asked_by(*runs, "--hosts", "8")
+    found = document("whatif --hosts 8", *runs)
     assert [each["hosts"] for each in found["leave_one_out"]] == [1, 2, 4]
     assert all(abs(each["error"]) < 0.05 for each in found["leave_one_out"])
     at = found["what_if"]
@@ -298,18 +298,6 @@ def test_recorded_runs_as_a_user_calls_it(runs: list[str]) -> None:
     storage = 8 * 2600 / (1 + 0.05 * 7)  # about as fast as the accelerators: the knee is round
     assert 1600 / cycle_s(1600 / storage, 0.1055, tokens=5) < rate["value"] < 1600 / 0.1035
     assert found["measured"][0]["samples_per_s"] == pytest.approx(200 / 0.1033, rel=0.01)
-
-
-def asked_by(*words: str) -> Any:
-    code, out, err = in_process("whatif", *words, "--json")
-    assert code == 0, err
-    return json.loads(out)
-
-
-def refused(says: str, *words: str) -> None:
-    code, out, err = in_process("whatif", *words)
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert says in err
 
 
 @pytest.mark.parametrize(
@@ -335,17 +323,17 @@ def test_runs_that_do_not_fit(
         else:
             record[key] = value
     (directory / "run.json").write_text(json.dumps(record))
-    refused(says, *runs[:1], str(directory), "--hosts", "8")
+    assert says in refused("whatif --hosts 8", *runs[:1], directory)
 
 
 def test_a_run_from_memory_does_not_tell_what_the_storage_delivers(tmp_path: Path) -> None:
     directory = save_runs(tmp_path, 1, residency=1.0, workload={"cache": "warm"})
-    found = asked_by(str(directory), "--hosts", "8")
+    found = document("whatif --hosts 8", directory)
     assert found["what_if"]["samples_per_s"]["value"] is None
 
 
 def test_a_run_without_events(tmp_path: Path) -> None:
     directory = save_runs(tmp_path, 1)
     (directory / "events.parquet").unlink()
-    refused("events.parquet", str(directory), "--hosts", "8")
-    refused("none", str(tmp_path / "none"), "--hosts", "8")
+    assert "events.parquet" in refused("whatif --hosts 8", directory)
+    assert "none" in refused("whatif --hosts 8", tmp_path / "none")
