@@ -37,7 +37,7 @@ ENOUGH = KV.model_copy(update={"prefill": KV.prefill.model_copy(update={"engines
 def build_kv_trial(
     kind: KvTrialKind = "repetition",
     *,
-    requests: int = 1200,
+    requests: int = 600,
     factor: float = 2.0,
     own_s: float = 0.0,
     chunks: int | None = None,

@@ -296,6 +296,31 @@ def test_a_loader_that_keeps_its_samples_is_not_told_to_have_more_workers(
 
 
 @pytest.mark.parametrize(
+    ("collate_s", "workers", "says"),
+    [
+        (8.0, 0, ["num_workers", "collate_fn"]),
+        (8.0, 2, ["collate_fn"]),
+    ],
+)
+def test_a_training_whose_loader_has_no_workers_is_advised_to_use_some(
+    collate_s: float, workers: int, says: list[str]
+) -> None:
+    facts = MADE | {"fetch_cpu_s": 9.5, "collate_s": collate_s}
+    found = verdict_on(
+        measured=200,
+        au=0.2,
+        loader={"kind": "user", "workers": workers, "user": facts},
+        watched={"world": 1, "ranks": []},
+        repetition={"ranks": [RANK | COMPUTES]},
+    )
+    *changes, _ = [each.change for each in found.advice]
+    assert found.bottleneck == "prep"
+    assert len(changes) == len(says)
+    for word, change in zip(says, changes, strict=True):
+        assert word in change
+
+
+@pytest.mark.parametrize(
     ("seconds", "says"),
     [
         # Two workers make a batch in 0.4 s, and each of two ranks takes one in 2 s.

@@ -14,7 +14,7 @@ from iobench.runner import checking
 from iobench.runner.checking import SPACE_SHARE, CheckPlace
 from iobench.runner.options import Observer
 from iobench.settings.dataset import DatasetSpec
-from iobench.settings.workload import Workload
+from iobench.settings.workload import load_workload
 
 BATCH, SAMPLE_BYTES, MANY = 50, 1000, 10**9
 
@@ -30,15 +30,9 @@ def filling(tmp_path: Path) -> Any:
         workers: int = 1,
         size: int | None = None,
     ) -> Any:
-        given = {
-            "name": "w",
-            "dataset": "d",
-            "accelerator": {"kind": "null"},
-            "batch_size": BATCH,
-            "epochs": epochs,
-            "loader": {"workers": workers},
-        }
-        workload = Workload.model_validate(given)
+        settings = ["accelerator.kind=null", "accelerator.step_time=null"]
+        settings += [f"batch_size={BATCH}", f"epochs={epochs}", f"loader.workers={workers}"]
+        workload = load_workload("demo", settings)
         place = CheckPlace(url=str(tmp_path), workload=workload, found=False)
         mean = {"mean": SAMPLE_BYTES}
         spec = DatasetSpec.model_validate({"name": "d", "samples": samples, "sample_size": mean})
@@ -84,6 +78,15 @@ def test_two_batches_for_each_accelerator(filling: Any, monkeypatch: pytest.Monk
     assert filling(accelerators=8, samples=90).least == 90
     with pytest.raises(UsageError, match="--budget"):
         grown(filling(accelerators=8, seconds=20.0), 0.05, monkeypatch)
+
+
+def test_no_time_is_lost_to_a_dataset_that_is_too_small(
+    filling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take half of the time that the smallest one that is enough takes."""
+    made = filling(accelerators=16)
+    made.removal_s = 0.01
+    assert grown(made, 0.01, monkeypatch)[0] == [256, 4000]
 
 
 def test_a_share_of_the_space(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,10 @@ def test_what_changes_is_whole_tensors_of_every_rank(
         assert found.nbytes + least > share.nbytes * part
 
 
+def test_of_a_rank_without_tensors_nothing_changes() -> None:
+    assert changing(Share((), ()), Fraction(1, 2), seed=1) == Share((), ())
+
+
 def test_another_number_of_ranks_is_zero_3() -> None:
     model = find_model("llama3-8b")
     assert layout(model, None) == layout(model, 8) == model.layout
@@ -182,6 +186,11 @@ def test_a_layout_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         layout(find_model("resnet50"), ranks, asked)
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"13 pipeline stages .* 12 layers"):
+        shares(find_model("vit-b16"), Parallelism(pipeline=13))
 
 
 def tensors(state: dict[str, object]) -> dict[str, torch.Tensor]:

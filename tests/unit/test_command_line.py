@@ -63,6 +63,13 @@ def test_output_goes_to_a_file_as_it_went_to_stdout(form: str, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_output_that_cannot_be_written_is_told_before_anything_is_done(tmp_path: Path) -> None:
+    made = tmp_path / "data"
+    for place in (tmp_path, tmp_path / "no" / "file", "x\0y"):
+        assert refused("generate demo --samples 1 --to", made, "--output", place)
+        assert not made.exists()
+
+
 @pytest.mark.parametrize("target", ["file", "nothing"])
 def test_no_document_is_written_through_a_link(target: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("before")

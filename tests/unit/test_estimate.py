@@ -13,8 +13,10 @@ import pytest
 
 from iobench.accelerate import recording
 from iobench.base.errors import UsageError
+from iobench.record.plan import PartTime
+from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget
-from iobench.runner.estimate import START_S, Work, estimate
+from iobench.runner.estimate import START_S, TimeLeft, Work, estimate, shorter
 from iobench.runner.experiment import Options
 from iobench.runner.fit import Pilot, check_budget, choose
 from iobench.runner.plan import Plan, make_plan
@@ -61,6 +63,24 @@ def test_repetitions_take_the_accelerators_steps_at_least(make: Any) -> None:
     assert part.seconds == pytest.approx(6 * (STEPS * 0.1 + (1 + EPOCHS) * START_S))
 
 
+def test_the_time_left_gets_less(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(estimating.time, "monotonic", lambda: now[0])
+    left = TimeLeft(make(step_time=1.0), options())
+    first, more = left.seconds()
+    assert more
+    now[0] += 10.0
+    assert left.seconds()[0] == pytest.approx(first - 10.0)
+    left.samples_per_s = SAMPLES * EPOCHS / 50.0  # 50 s for a repetition
+    assert left.seconds() == (pytest.approx(6 * (50.0 + (1 + EPOCHS) * START_S) - 10.0), False)
+    now[0] += 20.0
+    left.finished("measure", 30.0)
+    assert left.seconds()[0] == pytest.approx(5 * 30.0)
+    for _ in range(5):
+        left.finished("measure", 30.0)
+    assert left.seconds()[0] == 0.0
+
+
 def test_a_search_in_a_small_dataset_has_few_and_short_tries(make: Any) -> None:
     """60 samples in batches of 4; a try of one rank alone may take 15 steps."""
     plan = make(loader={"workers": 1, "prefetch_factor": 1}, reader={"direct": False})
@@ -72,6 +92,15 @@ def test_a_search_in_a_small_dataset_has_few_and_short_tries(make: Any) -> None:
 # A run that fits
 
 ASKED = Options(results=Path("results"))
+
+
+def test_a_run_is_not_made_so_short_that_it_tells_nothing(make: Any) -> None:
+    long = [PartTime(part="find_max", what="", seconds=1000.0)]
+    plan = make(step_time=1.0)
+    assert shorter(plan, [*estimate(plan, options()), *long]) == ["--budget 5min"]
+    longer = make(step_time=2.5, loader={"workers": 1})
+    [steps, *_] = shorter(longer, estimate(longer, options()))
+    assert int(steps.removeprefix("--set max_steps=")) > 1
 
 
 def test_a_budget_that_is_over_at_the_start_names_what_the_start_took(make: Any) -> None:

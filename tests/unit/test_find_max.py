@@ -27,7 +27,7 @@ from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
 from iobench.runner.requests import CLOSE, RateSearch
 from iobench.runner.trials import TRIALS
-from iobench.settings.workload import Workload
+from iobench.settings.workload import load_workload
 from tests.conftest import MakeDataset
 from tests.unit.conftest import build_events, build_run
 
@@ -205,17 +205,10 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
     ranks would be fed by what was read ahead. The answer is then "or more", whatever ``epochs``.
     """
     _, folder = make_dataset(samples=60)
-    workload = Workload.model_validate(
-        {
-            "name": "w",
-            "dataset": "demo",
-            "accelerator": {"kind": "emulated", "step_time": 0.01},
-            "batch_size": 1,
-            "epochs": epochs,
-            "reader": {"direct": False},
-            "loader": {"workers": 1, "prefetch_factor": 1},
-        }
-    )
+    settings = ["accelerator.step_time=10ms", "batch_size=1", f"epochs={epochs}"]
+    settings += ["reader.crop=null", "reader.direct=false"]
+    settings += ["loader.workers=1", "loader.prefetch_factor=1"]
+    workload = load_workload("demo", settings)
     plan = make_plan(workload, str(folder), accelerators=1, repetitions=1, seed=0)
     tried: list[Phase] = []
 
@@ -232,13 +225,9 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
         )
 
     bench: Any = SimpleNamespace(
-        plan=plan,
-        ceilings={},
-        run=run,
-        keep=lambda *given: None,
-        observer=Observer(),
-        loader=LoaderFacts(),
-    )
+        plan=plan, ceilings={}, run=run, keep=lambda *given: None,
+        observer=Observer(), loader=LoaderFacts(),
+    )  # fmt: skip
     found = begin_search(bench)
     find_max(bench, found, Budget())
     assert {phase.accelerators for phase in tried} == {1, 2}

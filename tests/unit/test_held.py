@@ -153,6 +153,13 @@ class SharedLease:
         self.check()
 
 
+def test_nobody_is_no_finding() -> None:
+    others = Others(SharedLease([], [], StorageError("the server is away")))
+    others.look()
+    others.look()
+    assert others.findings() == []
+
+
 def test_who_can_not_be_seen_is_said() -> None:
     lease = SharedLease([])
     lease.unregistered = "access denied"

@@ -34,7 +34,7 @@ from tests.unit.test_model_load import GB, record, trial
 SECONDS = st.floats(1e-5, 1e3)
 RATES = st.floats(1e3, 1e12)
 SHARES = st.floats(0, 1)
-GIVEN = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+GIVEN = settings(suppress_health_check=list(HealthCheck))
 
 NO_FIGURE = re.compile(r"\b(nan|inf|None)\b|[ \[]-[0-9]")
 """What no report says: these figures can't be below 0."""

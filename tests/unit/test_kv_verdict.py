@@ -125,7 +125,7 @@ def test_prefills_wait_for_engines_in_the_order_of_their_loads() -> None:
 
 def test_the_first_token_comes_after_load_queue_and_prefill() -> None:
     """12 chunks and 100 tokens, of which 10 chunks take half their prefill to load."""
-    trial = build_kv_trial(chunks=10)
+    trial = build_kv_trial(chunks=10, requests=1200)
     load_s, prefill_s = 10 * 0.0256 / 2, (2 * 256 + 100) / 10_000
     assert trial.latency_p50_s == pytest.approx(load_s + prefill_s, rel=0.01)
     assert trial.parts.load_s == pytest.approx(load_s, rel=0.01)
@@ -161,8 +161,8 @@ def test_accelerators_are_needed_for_what_is_not_found() -> None:
 
 
 def test_a_failed_load_is_a_failed_request_and_no_hit() -> None:
-    whole, part = build_kv_trial(), build_kv_trial(failed=600)
-    assert (part.failed, part.loads) == (600, 600)
+    whole, part = build_kv_trial(), build_kv_trial(failed=300)
+    assert (part.failed, part.loads) == (300, 300)
     assert part.over == pytest.approx(0.5)
     assert part.holds is False
     assert part.loaded_tokens < 0.6 * whole.loaded_tokens
