@@ -300,9 +300,6 @@ class UnevenStorage(Wrapper):
         return count
 
 
-STORAGES = (BurningStorage, CreditedStorage, UnevenStorage)
-
-
 @contextmanager
 def planted() -> Iterator[None]:
     """In this block, the codecs and storages of this module can be named like built-in ones."""

@@ -93,14 +93,6 @@ def test_replicas_share_one_link_and_one_read_cures_it(model: Path, tmp_path: Pa
     assert cure.read_amplification == pytest.approx(1 / 3, rel=0.01)
 
 
-@pytest.mark.nightly
-def test_ranks_that_read_everything_multiply_the_bytes(model: Path, tmp_path: Path) -> None:
-    job = loaded(throttled(model), tmp_path, tensor_parallel=2, repetitions=1).job
-    found = figures(job)
-    assert found.read_amplification == pytest.approx(2, rel=0.001)
-    assert found.ready_s == pytest.approx(2 * job.bytes / BANDWIDTH, rel=0.05)
-
-
 def test_a_delay_of_each_tensor_is_the_assembly(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from iobench.record.training import TrainingRun
 from iobench.record.verdict import Confirmation
 from iobench.runner.options import Confirm
 from tests.oracle.plants import ran
-from tests.processes import document, refused
+from tests.processes import document
 
 
 @pytest.fixture(autouse=True)
@@ -132,18 +132,6 @@ def test_advice_that_is_false_is_not_confirmed(tmp_path: Path) -> None:
             path.write_text(json.dumps(doc))
     found = document(f"sweep --confirm {swept['directory']}", code=4)
     assert found["confirmed"] is False
-
-
-def test_today_is_best_and_there_is_nothing_to_confirm(tmp_path: Path) -> None:
-    _job(
-        tmp_path,
-        "{name: b, samples: 60, sample_size: {mean: 100kB}}",
-        batch_size=5,
-        reader={"concurrency": 8},
-        loader={"workers": 1},
-    )
-    swept = document(f"{SWEEP} --sweep reader.concurrency=8,16 --repeat 4 --calibration 0")
-    refused(f"sweep --confirm {swept['directory']}")
 
 
 def test_the_shard_size_follows_from_latency_and_bandwidth(
