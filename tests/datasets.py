@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,14 @@ def generated(place: Path | Storage, **keys: Any) -> Manifest:
     """Such a dataset, generated in this process."""
     storage = LocalStorage(place) if isinstance(place, Path) else place
     return generate(spec_of(**keys), storage, workers=0).manifest
+
+
+def tree(root: Path) -> dict[str, tuple[int, int, str]]:
+    """Kind and mode, time of change, and digest of everything in and below a folder."""
+    found = {}
+    for path in (root, *root.rglob("*")):
+        status = path.lstat()
+        whole = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        digest = hashlib.sha256(whole).hexdigest()
+        found[str(path.relative_to(root))] = (status.st_mode, status.st_mtime_ns, digest)
+    return found

@@ -40,6 +40,7 @@ _SLOW = (
     *("e2e/test_serve.py", "e2e/test_requests.py", "e2e/test_model_load.py"),
     *("e2e/test_ablation_runs.py", "e2e/test_own_loader.py", "e2e/test_probe.py"),
     *("e2e/test_sync.py", "e2e/test_train.py", "security/test_own_network.py"),
+    "e2e/test_hosts.py",
 )
 _NIGHTLY = (
     "browser",
@@ -48,11 +49,10 @@ _NIGHTLY = (
     *("faults/test_event_loop.py", "faults/test_nfs_faults.py", "faults/test_s3.py"),
     *("faults/test_fault_loop.py", "faults/test_split_brain.py"),
     # Other hosts.
-    *("e2e/test_hosts_checkpoint.py", "e2e/test_hosts_loaders.py", "e2e/test_hosts_trials.py"),
-    "e2e/test_hosts_verbs.py",
+    *("e2e/test_hosts_training.py", "e2e/test_hosts_trials.py", "e2e/test_hosts_verbs.py"),
     # The reference workloads, packages, the action, and examples of the documents, whole.
     *("e2e/test_action.py", "e2e/test_packages.py", "e2e/test_plug_in_example.py"),
-    *("e2e/test_stranger.py", "e2e/test_workloads.py", "unit/test_mutations.py"),
+    *("e2e/test_workloads.py", "unit/test_mutations.py"),
     # Long oracles, which also follow the advice.
     *("oracle/test_causes_stages.py", "oracle/test_causes_storage.py"),
     "oracle/test_claims.py",  # seeded: the same on each machine until its code changes
@@ -73,7 +73,7 @@ _CLAIMS = "oracle/test_claims.py"
 _RUNS = f"{_CLAIMS}::test_runs_are_not_called_different_or_equal_by_chance"
 _LOOP = "faults/test_fault_loop.py::test_a_verb_survives_faults"
 _PAGES = "browser/test_behaviour.py"
-_SAVES = "e2e/test_hosts_checkpoint.py"
+_SAVES = "e2e/test_hosts_training.py"
 _VERBS = "e2e/test_hosts_verbs.py"
 _KEYS = "faults/test_wrong_kinds.py::test_every_key_of_a_run[calibrated]"
 _SCRIPT = "contract/test_loader.py::test_a_script_that_ends_with_an_iterator_in_use_says_nothing"
@@ -181,7 +181,7 @@ all, and belongs to what a change may take.
 
 FIRST = (
     *("faults/test_fault_loop.py", "e2e/test_workloads.py", "e2e/test_packages.py"),
-    *("e2e/test_stranger.py", "e2e/test_action.py", "contract/test_s3.py", "e2e/test_sweep.py"),
+    *("e2e/test_action.py", "contract/test_s3.py", "e2e/test_sweep.py"),
     *("e2e/test_requests.py", "e2e/test_kv.py", "e2e/test_every_verb.py", "e2e/test_ab.py"),
     *("faults/test_runs.py", "faults/test_read_faults.py", "e2e/test_hosts.py"),
     *("e2e/test_terminals.py", "faults/test_one_writer.py", "faults/test_s3.py"),

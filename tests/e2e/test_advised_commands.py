@@ -95,17 +95,6 @@ def test_a_longer_run_of_a_loader_on_scanned_data(work: Work) -> None:
     assert not second.job.verdict.too_short
 
 
-def test_a_longer_run_of_all_settings(work: Work) -> None:
-    change = "--set reader.concurrency=3 --set=loader.workers=1 --set accelerator.step_time=2ms"
-    change += " --set batch_size=8 --set epochs=3 --set max_steps=1 --seed 7"
-    first = work(f"iobench run demo --data small {change} {' '.join(BARE)}")
-    second = work(advised(first))
-    same_job(first, second)
-    assert second.job.repetitions[0].seed == first.job.repetitions[0].seed == 7
-    assert not second.job.verdict.too_short
-    assert second.job.repetitions[0].steps <= 10 * 4  # and not many times as long as it must be
-
-
 def test_a_run_that_python_began(folder: Path, work: Work) -> None:
     """Of a workload of the user's own, which the command has to say in settings."""
     settings = ["batch_size=8", "accelerator.step_time=0.003", "max_steps=2"]
@@ -123,7 +112,7 @@ def test_a_run_that_python_began(folder: Path, work: Work) -> None:
     assert not second.job.verdict.too_short
 
 
-@pytest.mark.parametrize("change", ["pack", "compress"])
+@pytest.mark.parametrize("change", ["pack", pytest.param("compress", marks=pytest.mark.nightly)])
 def test_other_data_as_it_is_advised(change: Any, work: Work) -> None:
     flags = "--set batch_size=8 --set accelerator.step_time=1ms --set loader.workers=1"
     first = work(f"iobench run demo --data small {flags} {' '.join(BARE)}")

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,6 @@ from iobench.storage.locks.lock import reading
 from tests.conftest import MakeDataset
 from tests.datasets import generated
 from tests.processes import PATIENCE_S, Command, Ended, in_process, running, tmpfs, wait_until
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
-
-__all__ = ["rclone_s3", "s3_environment"]
 
 SAMPLES, SAMPLE_BYTES = 64, 20_000
 DATASET = f"""name: tiny
@@ -38,7 +35,7 @@ accelerator: {name: tiny, step_time: 2ms}
 batch_size: 4
 loader: {workers: 1}
 """
-BUDGET, AMPLE = ("--budget", "10s"), ("--budget", "40s")
+BUDGET = ("--budget", "10s")
 """A check takes as long as it needs. It is refused where making its data would take too long."""
 
 
@@ -52,12 +49,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
     return tmp_path
 
 
-def document(
-    *words: object, workload: str = "./tinyrun.yaml", budget: tuple[str, str] = BUDGET
-) -> dict[str, Any]:
-    code, out, err = in_process(
-        "check", *words, "--workload", workload, *budget, "--quiet", "--json"
-    )
+def document(*words: object) -> dict[str, Any]:
+    asked = ("--workload", "./tinyrun.yaml", *BUDGET, "--quiet", "--json")
+    code, out, err = in_process("check", *words, *asked)
     assert (code, err) == (0, ""), (out, err)
     found = json.loads(out)
     record = TrainingRecord.model_validate(found)
@@ -80,15 +74,6 @@ def test_data_is_made_measured_and_removed(here: Path) -> None:
     assert [path.name for path in (here / "storage").iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.nightly
-def test_data_on_s3_is_removed_too(
-    here: Path, rclone_s3: S3Server, s3_environment: Mapping[str, str]
-) -> None:
-    document(rclone_s3.url("checked"), budget=AMPLE)
-    listed = rclone_s3.client().list_objects_v2(Bucket="iobench-tests", Prefix="checked/")
-    assert listed.get("KeyCount", 0) == 0
-
-
 def test_a_dataset_that_is_there_is_read_and_stays(make_dataset: MakeDataset, here: Path) -> None:
     """Its workload is found by its name."""
     _, folder = make_dataset(samples=SAMPLES, format="tar")
@@ -102,6 +87,7 @@ def test_a_dataset_that_is_there_is_read_and_stays(make_dataset: MakeDataset, he
     assert after == before
 
 
+@pytest.mark.nightly
 def test_kept_data_is_named_and_whole(here: Path) -> None:
     words = ("--workload", "./tinyrun.yaml", *BUDGET, "--keep-data")
     code, out, _ = in_process("check", here / "storage", *words)

@@ -22,8 +22,6 @@ from iobench.checkpoint.manifest import corrupt
 from iobench.checkpoint.stream import Stream
 from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.runner.checkpoint_plan import make_study_plan
-from iobench.runner.conductor import Script
-from iobench.runner.study import StudyJob
 from iobench.runner.tasks import checkpoint
 from iobench.settings.base import build
 from tests import checkpoints
@@ -31,15 +29,11 @@ from tests.processes import (
     PATIENCE_S,
     completed,
     document,
-    in_process,
     printed,
     refused,
     running,
     wait_until,
 )
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
-
-__all__ = ["rclone_s3", "s3_environment"]
 
 
 @pytest.fixture
@@ -93,7 +87,10 @@ def test_a_study_holds_together(tmp_path: Path, study: str) -> None:
 
 @pytest.mark.parametrize(
     ("writer", "ranks", "how"),
-    [("stream", 2, ""), ("safetensors", 1, "--weights-only --async --set steps=2")],
+    [
+        pytest.param("stream", 2, "", marks=pytest.mark.nightly),
+        ("safetensors", 1, "--weights-only --async --set steps=2"),
+    ],
 )
 def test_saves_of_what_changes_are_restored_over_the_whole_state(
     tmp_path: Path, study: str, writer: str, ranks: int, how: str
@@ -199,27 +196,6 @@ def test_a_study_that_is_killed_leaves_what_a_restore_needs(tmp_path: Path, stud
     assert complete[-1].sources() == [complete[0], complete[-1]]
 
 
-def test_a_base_that_was_damaged_is_named(
-    study: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Somebody else changes a byte of it between the saves and the restores."""
-
-    def damaged(job: StudyJob) -> Script:
-        file = max(
-            (tmp_path / "ckpt/step-00000001").iterdir(), key=lambda each: each.stat().st_size
-        )
-        data = bytearray(file.read_bytes())
-        data[len(data) // 2] ^= 1
-        file.write_bytes(data)
-        yield from restored(job)
-
-    restored = StudyJob.restore
-    monkeypatch.setattr(StudyJob, "restore", damaged)
-    line = refused(f"{study} --repeat 1 --changed 10% --writer dcp", code=1)
-    assert "step-00000001" in line
-    assert "corrupt" in line
-
-
 @pytest.mark.parametrize(
     "writer",
     [
@@ -299,7 +275,7 @@ def small(tmp_path: Path) -> str:
     return f"checkpoint resnet50 {place} --scale 1/2048 --repeat 2"
 
 
-@pytest.mark.parametrize("writer", ["stream", "dcp"])
+@pytest.mark.parametrize("writer", ["stream", pytest.param("dcp", marks=pytest.mark.nightly)])
 def test_restores_are_compared_where_that_is_asked_for(
     small: str, writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,25 +338,8 @@ def test_a_rank_that_cannot_restore_keeps_no_other_waiting(
     refused(f"{small} --ranks 2", code=1)
 
 
-@pytest.mark.parametrize(("budget", "made"), [("1ms", 1), ("1h", 2)])
-def test_a_budget_limits_saves_and_restores(small: str, budget: str, made: int) -> None:
-    """A save is always made, and never more than were asked for."""
-    job = document(f"{small} --budget {budget}")["job"]
-    assert (len(job["saves"]), job["spec"]["count"]) == (made, 2)
-    assert len(job["restores"]) == made or (budget == "1ms" and job["no_restores"])
-    assert job["budget_s"] == (0.001 if budget == "1ms" else 3600)
-
-
-def test_a_target_without_a_lock_is_said_in_a_warning_and_in_the_record(
-    tmp_path: Path,
-    rclone_s3: S3Server,
-    s3_environment: Mapping[str, str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    code, out, err = in_process(
-        *("checkpoint", "resnet50", "--to", rclone_s3.url(), "--scale", "1/2048", "-n", "1"),
-        *("--results", tmp_path / "results", "--quiet", "--json"),
-    )
-    assert code == 0, err
-    assert caplog.text.count("not locked") == 1
-    assert "storage.unlocked" in {finding["rule"] for finding in json.loads(out)["findings"]}
+def test_a_budget_limits_saves_and_restores(small: str) -> None:
+    """A save is always made."""
+    job = document(f"{small} --budget 1ms")["job"]
+    assert (len(job["saves"]), job["spec"]["count"], job["budget_s"]) == (1, 2, 0.001)
+    assert len(job["restores"]) == 1 or job["no_restores"]

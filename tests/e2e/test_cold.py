@@ -20,7 +20,15 @@ from iobench.base import pagecache
 from iobench.host.fetched import probe
 from iobench.runner import cache
 from tests.datasets import generated
-from tests.processes import document, in_process, printed, read_by_workers, running, wait_until
+from tests.processes import (
+    document,
+    in_process,
+    mounted,
+    printed,
+    read_by_workers,
+    running,
+    wait_until,
+)
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -63,8 +71,8 @@ def warm(home: Path) -> None:
 
 
 def arguments(*settings: str) -> list[str]:
-    fixed = ["run", "./job.yaml", "--data", "data", "--calibration", "0", "--repeat", "1"]
-    return [*fixed, *(part for each in settings for part in ("--set", each))]
+    words = "run ./job.yaml --data data --calibration 0 --repeat 1 --no-ablations"
+    return [*words.split(), *(part for each in settings for part in ("--set", each))]
 
 
 def run(*settings: str) -> tuple[int, dict[str, Any]]:
@@ -74,6 +82,11 @@ def run(*settings: str) -> tuple[int, dict[str, Any]]:
 
 def rules(doc: dict[str, Any]) -> list[str]:
     return [finding["rule"] for finding in doc["findings"] if finding["level"] == "invalid"]
+
+
+def rules_of(doc: dict[str, Any]) -> set[str]:
+    """Of whatever level."""
+    return {finding["rule"] for finding in doc["findings"]}
 
 
 def from_storage(doc: dict[str, Any]) -> list[float]:
@@ -119,9 +132,8 @@ def test_a_second_reader_during_the_epoch_makes_it_invalid(home: Path, setting: 
     assert code == 3
     assert doc["validity"] == "invalid"
     assert rules(doc) == ["cache.cold-fetch"]
-    assert (
-        doc["job"]["repetitions"][0]["epochs"][0]["residency_before"] == 0
-    )  # as it began, it was cold
+    (epoch,) = doc["job"]["repetitions"][0]["epochs"]
+    assert epoch["residency_before"] == 0  # as it began, it was cold
     assert from_storage(doc)[0] < 0.99
     (result,) = (home / "results").iterdir()
     assert "cold reads" in printed("report", result, code=3)
@@ -182,7 +194,7 @@ def test_a_ceiling_that_a_cache_served_is_told(refill: Refill) -> None:
     """Its reads come first, and only they find the cache full."""
     emptied = refill(1)
     settings = arguments("reader.direct=false", "accelerator.step_time=1ms")
-    code, out, _ = in_process(*settings, "--json", "--calibration", "0.1s", "--no-ablations")
+    code, out, _ = in_process(*settings, "--json", "--calibration", "0.1s")
     doc = json.loads(out)
     assert len(emptied) == 2
     assert code == 3
@@ -225,93 +237,33 @@ loader: {workers: 1}
 
 
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+def image(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """The root of an ext4 file system in a file, and its loop device."""
-    image, mount = tmp_path / "x.img", tmp_path / "mnt"
-    mount.mkdir()
-    with image.open("wb") as file:
-        file.truncate(48 << 20)
+    file = tmp_path / "x.img"
+    file.touch()
+    os.truncate(file, 48 << 20)
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("mkfs.ext4 is missing")
-    for words in (
-        ("mkfs.ext4", "-q", "-F", "-m", "0", image),
-        ("mount", "-o", "loop", image, mount),
-    ):
-        made = subprocess.run(words, capture_output=True, text=True, check=False)
-        if made.returncode:
-            pytest.skip(f"no loop device: {made.stderr.strip()}")
-    named = ("findmnt", "-n", "-o", "SOURCE", mount)
-    device = subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
-    try:
-        yield mount, device
-    finally:
+    subprocess.run(("mkfs.ext4", "-q", "-F", "-m", "0", file), check=True)
+    with mounted("-o", "loop", str(file), on=tmp_path / "mnt") as root:
+        named = ("findmnt", "-n", "-o", "SOURCE", root)
+        yield root, subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
         gc.collect()  # a run in this process may leave cycles of objects with open files
-        wait_until(
-            lambda: not subprocess.run(("umount", mount), capture_output=True, check=False)
-            .returncode,
-            "the file system is in use",
-        )  # fmt: skip
 
 
-def test_an_image_in_the_page_cache_is_not_cold(mounted: tuple[Path, str], tmp_path: Path) -> None:
-    mount, device = mounted
+def test_an_image_in_the_page_cache_is_not_cold(image: tuple[Path, str], tmp_path: Path) -> None:
+    mount, device = image
     (tmp_path / "small.yaml").write_text(WORKLOAD)
-    size = ("--set", "samples=64", "--set", "sample_size.mean=20kB")
-    assert in_process("generate", "demo", "--to", mount / "data", *size, "--quiet")[0] == 0
-    run = ("run", tmp_path / "small.yaml", "--data", mount / "data", "--repeat", 1)
-    run += ("--calibration", "0s", "--no-ablations", "--results", tmp_path / "results", "--json")
+    printed(f"generate demo --to {mount}/data --set samples=64 --set sample_size.mean=20kB")
+    run = f"run {tmp_path}/small.yaml --data {mount}/data --repeat 1 --calibration 0s"
+    run += f" --no-ablations --results {tmp_path}/results"
     for direct in ("true", "false"):
-        code, out, err = in_process(*run, "--set", f"reader.direct={direct}", "--quiet")
-        assert (code, err) == (0, ""), err
-        found = json.loads(out)
+        found = document(f"{run} --set reader.direct={direct}")
         assert found["validity"] == "unknown"
-        assert "cache.loop" in {each["rule"] for each in found["findings"]}
-    code, out, _ = in_process("doctor", mount, "--json")
-    assert code == 0
-    assert "storage.loop" in {each["rule"] for each in json.loads(out)["findings"]}
+        assert "cache.loop" in rules_of(found)
+    assert "storage.loop" in rules_of(document(f"doctor {mount}"))
     changed = subprocess.run(
         ("losetup", "--direct-io=on", device), capture_output=True, check=False
     )
-    if changed.returncode:
-        return  # the file system of the image has no direct IO
-    code, out, err = in_process(*run, "--quiet")
-    assert (code, err) == (0, ""), err
-    found = json.loads(out)
-    assert "cache.loop" not in {each["rule"] for each in found["findings"]}
-
-
-# Rows of tables, and tokens of a map
-
-
-def test_columns_of_rows_are_fetched_alone(tmp_path: Path) -> None:
-    """160 bytes of a row of 761, so raw storage is good for as many more rows."""
-    root = tmp_path / "data"
-    printed(f"generate dlrm --samples 24576 --set samples_per_shard=12288 --to {root}")
-    doc = document(
-        f"run dlrm-b200 --data {root} --repeat 1 --calibration 0.2s --no-ablations "
-        f"--set loader.workers=1 --results {tmp_path}/results"
-    )
-    (repetition,) = doc["job"]["repetitions"]
-    assert repetition["samples"] == 24576
-    assert repetition["sample_bytes"] == pytest.approx(160 * 24576, rel=0.02)
-    assert repetition["read_amplification"] >= 1
-    raw = doc["job"]["ceilings"]["storage_raw"]
-    assert raw["bytes_per_s"] is None or raw["samples_per_s"] > 3 * raw["bytes_per_s"] / 761
-
-
-@pytest.mark.parametrize("workers", [2, pytest.param(0, marks=pytest.mark.nightly)])
-def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, workers: int) -> None:
-    root = tmp_path / "data"
-    printed(f"generate llm-tokens --samples 800 --to {root}")
-    doc = document(
-        f"run llm-pretrain --data {root} --repeat 1 --calibration 0 --no-ablations --set epochs=2 "
-        f"--set max_steps=null --set accelerator.step_time=1ms --set loader.workers={workers} "
-        "--set required_accelerator_utilization=0.01 --accelerators 2 "
-        f"--results {tmp_path}/results"
-    )
-    (repetition,) = doc["job"]["repetitions"]
-    assert doc["validity"] == "valid"
-    assert [epoch["residency_before"] for epoch in repetition["epochs"]] == [0, 0]
-    assert repetition["samples"] == 2 * 800
-    assert (doc["job"]["loader"]["access"], doc["job"]["loader"]["direct"]) == ("random", False)
-    assert repetition["read_amplification"] == 1  # pages are the kernel's
+    if not changed.returncode:  # else the file system of the image has no direct IO
+        assert "cache.loop" not in rules_of(document(run))

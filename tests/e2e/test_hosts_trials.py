@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -103,14 +102,6 @@ def test_a_sweep_whose_host_is_killed_keeps_its_trials_and_is_continued(
     assert all(len(trial.job.hosts) == 2 for trial in trials)
 
 
-def test_a_budget_ends_a_sweep_on_both_hosts(data: Path, tmp_path: Path) -> None:
-    words = ("sweep", "demo", "--data", data, *QUICK, "-n", 1000, "--calibration", "0s")
-    ok(start(tmp_path, *words, "--sweep", "loader.prefetch_factor=1,2", "--budget", "8s"))
-    sweep, trials = swept(the_only(tmp_path, "sweep-demo-*"))
-    assert sweep.status == "out of time"
-    assert trials
-
-
 def test_sides_that_differ_are_measured_in_turns_on_both_hosts(data: Path, tmp_path: Path) -> None:
     words = ("ab", data, "--workload", "demo", "--set-b", "batch_size=8", *QUICK)
     _, second = ok(start(tmp_path, *words, "--max-rounds", 4))
@@ -162,64 +153,3 @@ def test_a_check_generates_once_and_measures_on_both_hosts(tmp_path: Path) -> No
     assert [host.ranks for host in doc.job.hosts] == [1, 1]
     assert doc.job.repetitions
     assert "2 hosts" in " ".join(first.split())
-
-
-@pytest.fixture
-def advised(data: Path, tmp_path: Path) -> Path:
-    """A run of both hosts, with planted ceilings by which more reads in flight are advised.
-
-    It is repeated where other work on this machine was what limited it.
-    """
-    for number in range(4):
-        folder = tmp_path / f"try-{number}"
-        folder.mkdir()
-        directory = _with_planted_ceilings(data, folder)
-        if "--set reader.concurrency" in in_process("report", directory)[1]:
-            return directory
-    pytest.fail("no run was limited by the latency of its reads")
-
-
-def _with_planted_ceilings(data: Path, tmp_path: Path) -> Path:
-    late = f"throttled+{data}?latency=30ms"
-    words = ("run", "demo", "--data", late, *QUICK, "--set", "reader.concurrency=1", "-n", 1)
-    ok(start(tmp_path, *words, "--calibration", "0s", "--no-ablations"))
-    directory = the_only(tmp_path, "demo-*")
-    record = json.loads((directory / "run.json").read_text())
-    rate = record["job"]["repetitions"][0]["samples_per_s"]
-    record["job"]["ceilings"] = {
-        "storage_raw": {"by": "fio", "samples_per_s": rate * 3, "bytes_per_s": rate * 60_000},
-        "fetch": {"by": "reader", "samples_per_s": rate, "bytes_per_s": rate * 20_000},
-        "prep": {"by": "reader", "samples_per_s": rate * 50},
-        "loader": {"by": "loader", "samples_per_s": rate * 90},
-    }
-    (directory / "run.json").write_text(json.dumps(record))
-    return directory
-
-
-def test_the_advice_of_a_run_is_tried_on_both_hosts(advised: Path, tmp_path: Path) -> None:
-    found = ended(start(tmp_path, "advise", advised, "--confirm", "-q"))
-    assert {each.code for each in found} in ({0}, {4}), [each.err for each in found]
-    (folder,) = (each for each in tmp_path.glob("r/demo-*") if each != advised)
-    doc = load_training(folder)
-    assert len(doc.job.hosts) == 2
-    (tried,) = doc.job.confirmations
-    assert tried.id == "concurrency"
-    assert not tried.not_measured
-    assert len(tried.rounds) >= 3
-
-
-def test_hosts_that_were_started_with_other_words_are_refused(data: Path, tmp_path: Path) -> None:
-    words = ("ab", data, "--workload", "demo", *QUICK)
-    of: dict[int, list[object]] = {1: ["--set-b", "batch_size=8"]}
-    found = ended(start(tmp_path, *words, of=of))
-    assert [each.code for each in found] == [2, 2]
-    assert all("host 1 (" in each.err for each in found)
-
-
-def test_a_walk_over_hosts_is_refused_before_anything_is_written(
-    data: Path, tmp_path: Path
-) -> None:
-    found = ended(start(tmp_path, "sweep", "cpu-training", "--data", data, "-q"))
-    assert [each.code for each in found] == [2, 2]
-    assert "iobench ab" in found[0].err
-    assert not list(tmp_path.glob("r/*"))

@@ -122,17 +122,6 @@ def test_a_lost_first_host_leaves_no_manifest_and_no_worker(tmp_path: Path) -> N
     assert not (data / MANIFEST).exists()
 
 
-def test_hosts_that_write_to_other_places_are_refused(tmp_path: Path) -> None:
-    words = ("generate", *SPEC, "--workers", 1, "--quiet")
-    of: dict[int, list[object]] = {0: ["--to", tmp_path / "a"], 1: ["--to", tmp_path / "b"]}
-    found = ended(job(tmp_path, *words, of=of))
-    assert [each.code for each in found] == [2, 2]
-    assert all("host 1 (" in each.err and "writes to" in each.err for each in found)
-    found = ended(job(tmp_path, *words, of={1: ["--seed", 9]}))
-    assert [each.code for each in found] == [2, 2]
-    assert not (tmp_path / "a").exists()
-
-
 def test_two_hosts_verify_each_a_share_and_one_reports(alone: Path, tmp_path: Path) -> None:
     found = ended(job(tmp_path, "verify", alone, "--quiet"))
     assert [each.code for each in found] == [0, 0], found[0].err
@@ -242,11 +231,35 @@ def test_two_hosts_load_a_model_at_one_instant(model: Path, tmp_path: Path) -> N
     assert second.out == ""
 
 
-def test_hosts_that_would_load_otherwise_are_refused_by_name(model: Path, tmp_path: Path) -> None:
-    words = ("load", model, "--loader", "direct", "--quiet", "--results", tmp_path / "r")
-    found = ended(job(tmp_path, *words, of={1: ["--replicas", 2]}))
-    assert [each.code for each in found] == [2, 2]
-    assert all("host 1 (" in each.err for each in found)
-    found = ended(job(tmp_path, *words, "--copy-to", tmp_path / "copy"))
-    assert [each.code for each in found] == [2, 2]
-    assert not (tmp_path / "r").exists()
+SAVES = "--checkpoint llama3-8b --checkpoint-scale 1/8192"
+
+
+@pytest.mark.parametrize(
+    ("words", "of", "said"),
+    [
+        ("generate demo --samples 68", {0: "--to a", 1: "--to b"}, "host 1 ("),
+        ("generate demo --samples 68 --to a", {1: "--seed 9"}, "host 1 ("),
+        ("load {model} --loader direct", {1: "--replicas 2"}, "host 1 ("),
+        ("load {model} --loader direct --copy-to copy", {}, "--copy-to"),
+        ("ab {data} --workload demo", {1: "--set-b batch_size=8"}, "host 1 ("),
+        ("sweep cpu-training --data {data}", {}, "iobench ab"),
+        ("checkpoint llama3-8b --scale 1/8192 --to a", {1: "--set fsync=false"}, "host 1 ("),
+        (
+            f"run demo --data {{data}} {SAVES}",
+            {0: "--checkpoint-to a", 1: "--checkpoint-to b"},
+            "host 1 (",
+        ),
+    ],
+)
+def test_hosts_whose_commands_do_not_fit_are_refused_before_anything_is_written(
+    words: str, of: dict[int, str], said: str, model: Path, make_dataset: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    data = make_dataset(samples=96, format="tar", samples_per_shard=12)[1]
+    command = words.format(data=data, model=model).split()
+    own: dict[int, list[object]] = {host: [*more.split()] for host, more in of.items()}
+    found = ended(job(tmp_path, *command, "--quiet", of=own))
+    assert [each.code for each in found] == [2, 2], [each.err for each in found]
+    assert all(said in each.err for each in found), [each.err for each in found]
+    assert {path.stem for path in tmp_path.iterdir()} == {"host-0", "host-1"}

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from iobench.host.tables import read_requests
-from iobench.record.run import KvCacheRecord, load_run
 from iobench.record.serving import KV_COLUMNS
 from iobench.runner.kv_cache import make_kv_plan
 from iobench.serve.client import issue
@@ -22,7 +21,7 @@ from iobench.settings.kv_cache import load_kv_scenario
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.local.uring import refused as no_ring
 from tests.e2e.test_requests import QUICK, asked, document, scenario
-from tests.processes import in_process, refused
+from tests.processes import refused
 
 __all__ = ["asked", "scenario"]
 
@@ -108,11 +107,6 @@ def test_a_trace(asked: tuple[object, ...], tmp_path: Path) -> None:
     assert found["job"]["rate"] == pytest.approx(100)
     first = found["job"]["trials"][0]
     assert first["memory_tokens"] + first["loaded_tokens"] > 0
-    fast = document(*asked, "--rate", 1000)["job"]
-    assert fast["rate"] == 1000
-    for trial in fast["trials"]:  # the trace is over before the window would be
-        assert trial["seconds"] == pytest.approx(299 / 1000)
-        assert trial["offered_per_s"] == pytest.approx(1000, rel=0.01)
 
 
 def test_a_write_that_fails_is_told_and_so_are_requests_for_it(
@@ -162,8 +156,7 @@ def test_what_is_loaded_lies_in_memory_where_it_is_found_later(
     store.remove()
 
 
-@pytest.mark.parametrize("engine", ["io_uring", "threads"])
-@pytest.mark.parametrize("damage", ["gone", "shorter"])
+@pytest.mark.parametrize(("damage", "engine"), [("gone", "io_uring"), ("shorter", "threads")])
 def test_a_chunk_that_vanished_fails_the_request_that_loads_it(
     scenario: Path, tmp_path: Path, damage: str, engine: str
 ) -> None:
@@ -190,18 +183,6 @@ def test_a_chunk_that_vanished_fails_the_request_that_loads_it(
     assert (issued.failed > 0).tolist() == hit
     assert path.name in str(issued.failure)
     assert not list(place.iterdir())
-
-
-def test_storage_that_fails_always_is_one_line(asked: tuple[object, ...], tmp_path: Path) -> None:
-    place = f"faulty+{tmp_path / 'kv'}?short_every=1"
-    code, _out, err = in_process(*asked, "--to", place, "--set", "dram=0")
-    assert (code in (0, 1, 3), err.count("\n") <= 1) == (True, True), (code, err)
-    (kept,) = (tmp_path / "results").iterdir()
-    doc = load_run(kept)
-    assert isinstance(doc, KvCacheRecord)
-    first = doc.job.trials[0]
-    assert first.failed > 0
-    assert first.chunks_loaded == 0
 
 
 @pytest.mark.parametrize(

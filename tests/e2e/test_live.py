@@ -109,17 +109,6 @@ def test_where_nothing_is_drawn(words: tuple[str, ...], environment: dict[str, s
 
 
 @pytest.mark.nightly
-def test_ascii_where_the_encoding_has_no_blocks() -> None:
-    terminal = shown("phase('measuring'); step(60)", PYTHONIOENCODING="latin-1", NO_COLOR="1")
-    seen = terminal.until(lambda text: "#" in text)
-    assert seen.isascii()
-    assert b"\x1b[" in terminal.data
-    assert b"m" not in {part[-1:] for part in terminal.data.split(b"\x1b[") if part[:1].isdigit()}
-    terminal.process.kill()
-    terminal.end()
-
-
-@pytest.mark.nightly
 def test_lines_of_forked_processes_stay() -> None:
     script = """
 import os

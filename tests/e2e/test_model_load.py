@@ -23,11 +23,7 @@ from tests.processes import (
     running,
     wait_until,
 )
-from tests.servers.faultproxy import FaultProxy
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 from tests.small_models import bytes_to_read, small_weights
-
-__all__ = ["rclone_s3", "s3_environment"]
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +75,8 @@ def test_a_load_holds_together(load: str, tmp_path: Path) -> None:
     assert refused(f"report {run} --format mlperf", code=2)
 
 
-@pytest.mark.parametrize("loader", ["mmap", "direct"])
-def test_a_warm_load_reads_nothing_from_the_storage(load: str, loader: str) -> None:
-    doc = document(f"{load} --loader {loader} --state warm")
+def test_a_warm_load_reads_nothing_from_the_storage(load: str) -> None:
+    doc = document(f"{load} --loader direct --state warm")
     (trial,) = whole(doc)
     assert trial["residency_before"] == 1
     # The kernel may read pages of the program meanwhile: 13 MB where none of them is cached.
@@ -136,13 +131,6 @@ def test_a_copy_is_made_in_each_round_and_removed(load: str, model: Path, tmp_pa
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_budget_ends_it_after_the_first_load(load: str) -> None:
-    doc = document(f"{load} --loader direct,mmap --replicas 1,2 --budget 1ms --repeat 3")
-    assert doc["status"] == "ok"
-    assert [each["left_out"] for each in doc["job"]["trials"]] == [None, "storage"]
-    assert {"load.rounds", "load.left-out"} <= {each["rule"] for each in doc["findings"]}
-
-
 def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(
     load: str, tmp_path: Path, model: Path
 ) -> None:
@@ -178,9 +166,7 @@ def test_wrong_tensors_fail_the_run(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        "--loader mmapp",
         "--loader mmap --concurrency 4",
-        "--block-size 5000",
         "--share sliced --loader eager",
         "--copy-to /",
         "--copy-to copy --state warm",
@@ -194,14 +180,6 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_written(
     (tmp_path / "thesis.txt").write_text("mine")
     refused(f"{load} {more}", cwd=tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_links_of_a_hubs_cache_are_refused_with_what_to_do(tmp_path: Path, model: Path) -> None:
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    for shard in model.glob(f"*{SUFFIX}"):
-        (snapshot / shard.name).symlink_to(shard)
-    assert f"cp -rL {snapshot}" in refused(f"load {snapshot}", code=2)
 
 
 def test_clean_removes_the_weights_that_were_made_and_nothing_else(tmp_path: Path) -> None:
@@ -220,28 +198,3 @@ def test_clean_removes_the_weights_that_were_made_and_nothing_else(tmp_path: Pat
         "others",
         "tokenizer.json",
     ]
-
-
-def test_weights_on_s3(
-    rclone_s3: S3Server, tmp_path: Path, s3_environment: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    url = rclone_s3.url("weights").partition("?")[0]
-    printed(f"generate qwen3-0.6b-weights --to {url} --layers 1 --vocabulary 64")
-    doc = document(f"load {url} --repeat 1 --results {tmp_path}/results --replicas 1,2")
-    assert (doc["status"], doc["validity"]) == ("ok", "valid")
-    assert doc["job"]["spec"]["loaders"] == ["direct", "eager"]
-    assert doc["job"]["retained"] == "nothing local"
-    assert sum(trial["retries"] for trial in doc["job"]["trials"]) == 0
-    with FaultProxy(rclone_s3.port, slow_down_every=4) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        slowed = document(f"load {url}?retries=50 --repeat 1 --results {tmp_path}/results")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
-    again = [trial["retries"] for trial in slowed["job"]["trials"]]
-    assert again == [trial["throttled"] for trial in slowed["job"]["trials"]]
-    assert sum(again) > 0
-    assert "storage.throttled" in [finding["rule"] for finding in slowed["findings"]]
-    assert "page cache" in refused(f"load {url} --state warm", code=2)
-    assert document(f"clean {url}")["files"] == 2
-    assert refused(f"load {url}", code=1)

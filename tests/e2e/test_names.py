@@ -61,16 +61,3 @@ def test_they_are_run(scanned: Path) -> None:
     (directory,) = Path(os.fsdecode(b"results\xff")).iterdir()
     again = json.loads(check(run("report", directory, "--json"), (0,), "report"))
     assert again["command"] == document["command"]
-
-
-def test_a_dataset_below_such_a_name_is_generated_verified_and_cleaned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    place = os.fsdecode(b"d\xff")
-    made = ("generate", "demo", "--to", place, "--samples", "3", "--quiet", "--workers", "1")
-    check(run(*made), (0,), "generate")
-    check(run("verify", place, "--workers", "1"), (0,), "verify")
-    check(run("verify", f"throttled+{place}?bandwidth=1GB", "--workers", "1"), (0,), "throttled")
-    check(run("clean", place), (0,), "clean")
-    assert os.listdir(os.fsencode(tmp_path)) == []

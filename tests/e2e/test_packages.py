@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from tests.environments import empty_environment, run
+from tests.actions import run_action
+from tests.environments import empty_environment, link_dependencies, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,3 +117,12 @@ def test_the_demo_runs_with_the_stated_dependencies_alone(
     assert json.loads(shown)["job"]["repetitions"]
     run(commands / "iobench", "clean", "demo-data", cwd=tmp_path)
     assert not (tmp_path / "demo-data").exists()
+
+
+def test_the_action_installs_it(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    """What it needs is linked afterwards: an installer must never write through a link."""
+    offline = {"GITHUB_ACTION_PATH": str(packages[1]), "PIP_NO_DEPS": "1"}
+    ended = run_action(tmp_path, {"command": "list"}, only="Install iobench", variables=offline)
+    assert ended.code == 0, ended.printed
+    link_dependencies(tmp_path / "iobench")
+    assert "workloads" in run(tmp_path / "iobench/bin/iobench", "list", cwd=tmp_path)

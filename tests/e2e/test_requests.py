@@ -22,10 +22,9 @@ from iobench.storage.local.storage import LocalStorage
 from tests.conftest import MakeDataset
 from tests.processes import in_process, running, wait_until
 from tests.servers.faultproxy import FaultProxy
-from tests.servers.nfs import nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
-__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
+__all__ = ["rclone_s3", "s3_environment"]
 
 QUICK = ("--duration", "500ms", "--repeat", 1, "--quiet")
 
@@ -51,12 +50,6 @@ dram: 500kB
 capacity: 2MB
 limit: 20s
 """
-FEW_CHUNKS = [
-    word
-    for setting in ("capacity=600kB", "dram=150kB", "prompts.max_tokens=500")
-    for word in ("--set", setting)
-]
-"""For a cache whose servers would work for seconds on chunks that a test does not ask for."""
 SCENARIOS = {"serve": SERVE, "kv": KV}
 
 
@@ -104,39 +97,16 @@ def document(*words: object) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("storage", ["s3", "nfs"])
-def test_storages(
-    verb: str, storage: str, asked: tuple[object, ...], data: Path, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue("s3_environment")
-    server = request.getfixturevalue("rclone_s3" if storage == "s3" else "nfs_server")
-    url = server.url(data.name)
-    if verb == "serve":
-        code, out, _ = in_process("generate", "demo", "--to", url, "--samples", 24, "--json")
-        assert code == 0
-        assert in_process("verify", json.loads(out)["path"])[0] == 0  # the place that it told
-    found = document(*asked, *at(verb, url), *(FEW_CHUNKS if verb == "kv" else ()))
-    assert found["storage"]["scheme"] == storage
-    first = found["job"]["trials"][0]
-    assert (first["failed"], first["unserved"]) == (0, 0)
-    assert first["bytes"] > 0
-    if verb == "kv":
-        assert found["job"]["engine"] == {"s3": "event_loop", "nfs": "threads"}[storage]
-    # Of a dataset all is left, and of a cache nothing.
-    assert in_process("clean", url)[0] == (0 if verb == "serve" else 2)
-
-
 @pytest.mark.usefixtures("s3_environment")
+@pytest.mark.parametrize("verb", ["serve"])
 def test_a_server_that_asks_to_slow_down_is_told(
     verb: str, asked: tuple[object, ...], rclone_s3: S3Server
 ) -> None:
     """Each such answer makes a request wait, which would be taken for the storage's latency."""
     url = rclone_s3.url(retries=50)
-    if verb == "serve":
-        assert in_process("generate", "demo", "--to", url, "--samples", 24, "--quiet")[0] == 0
+    assert in_process("generate", "demo", "--to", url, "--samples", 24, "--quiet")[0] == 0
     with FaultProxy(rclone_s3.port, slow_down_every=8) as proxy:
-        url = url.replace(str(rclone_s3.port), str(proxy.port))
-        found = document(*asked, *at(verb, url), *(FEW_CHUNKS if verb == "kv" else ()))
+        found = document(*asked, *at(verb, url.replace(str(rclone_s3.port), str(proxy.port))))
     (trial,) = (trial for trial in found["job"]["trials"] if trial["kind"] == "repetition")
     assert trial["retries"] == trial["throttled"] > 0
     rules = [finding["rule"] for finding in found["findings"]]
@@ -155,7 +125,7 @@ SEARCHED = {
 """So that some tens of requests/s are the most."""
 
 
-@pytest.mark.parametrize("verb", ["serve", pytest.param("kv", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_the_largest_rate_is_searched(verb: str, asked: tuple[object, ...], place: Path) -> None:
     url = f"throttled+{place}?latency=25ms" if verb == "serve" else place
     where = at(verb, url)[:2]
@@ -175,10 +145,7 @@ def test_a_report_computes_the_figures_again(
     again = json.loads(in_process("report", run, "--json")[1])
     assert again["job"] == found["job"]
     assert in_process("report", run, "--details")[0] in (0, 3)
-    for form in ("csv", "markdown", "html", "openmetrics"):
-        assert in_process("report", run, "--format", form)[1]
     assert in_process("report", run, "--format", "trace")[0] == 2
-    assert in_process("compare", run, run)[0] in (0, 2)
     # Whoever changes a figure in the record alone is found.
     record = json.loads((run / RUN_FILE).read_text())
     record["job"]["trials"][0]["latency_p99_s" if verb == "serve" else "loading_s"] /= 2
@@ -188,11 +155,11 @@ def test_a_report_computes_the_figures_again(
     assert changed["job"]["trials"] == found["job"]["trials"]
 
 
+@pytest.mark.parametrize("verb", ["serve"])
 def test_failed_reads_are_failed_requests(
     verb: str, asked: tuple[object, ...], place: Path
 ) -> None:
-    often = 5 if verb == "serve" else 40
-    found = document(*asked, *at(verb, f"faulty+{place}?fail_every={often}", rate=100))
+    found = document(*asked, *at(verb, f"faulty+{place}?fail_every=5", rate=100))
     trial = next(one for one in found["job"]["trials"] if one["kind"] == "repetition")
     assert 0 < trial["failed"] < trial["requests"]
     assert trial["over"] >= trial["failed"] / trial["requests"]

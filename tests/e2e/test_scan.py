@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import resource
@@ -23,26 +22,13 @@ from iobench.data.scan.saving import save
 from iobench.data.scan.scanner import scan
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
+from tests.datasets import tree
 from tests.processes import completed, document, printed, refused
 
 QUICK = (
     "--no-ablations --repeat 1 --calibration 0 --set batch_size=8 --set epochs=1 "
     "--set loader.workers=1 --set accelerator.step_time=1ms"
 )
-
-
-def state(root: Path) -> dict[str, tuple[str, int, int]]:
-    """Contents, times and modes of everything below a folder."""
-    found = {}
-    for path in sorted(root.rglob("*")):
-        status = path.lstat()
-        content = (
-            hashlib.sha256(path.read_bytes()).hexdigest()
-            if path.is_file() and not path.is_symlink()
-            else ""
-        )
-        found[str(path.relative_to(root))] = (content, status.st_mtime_ns, status.st_mode)
-    return found
 
 
 def photo(seed: int, side: int) -> bytes:
@@ -77,11 +63,7 @@ def hdf5(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("images", (40, 40, "files", "jpeg")),
-        ("hdf5", (100, 1, "hdf5", "raw")),
-    ],
+    ("kind", "expected"), [("images", (40, 40, "files", "jpeg")), ("hdf5", (100, 1, "hdf5", "raw"))]
 )
 def test_scanned_run_and_cloned_and_left_as_it_was(
     kind: str,
@@ -92,7 +74,7 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     root: Path = request.getfixturevalue(kind)
-    before = state(root)
+    before = tree(root)
     found = document(f"scan {root} --save mine.yaml --checksums")
     told = tuple(found[key] for key in ("samples", "shards", "format", "content"))
     assert told == expected
@@ -112,7 +94,7 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
     if kind == "hdf5":
         stored = [each.samples["stored"].sum() for each in (clone, theirs)]
         assert stored[0] == pytest.approx(stored[1], rel=0.2)
-    assert state(root) == before
+    assert tree(root) == before
 
 
 def test_verify_finds_a_sample_that_can_not_be_decoded(images: Path, tmp_path: Path) -> None:
@@ -130,17 +112,6 @@ def test_a_file_of_tokens_is_one_sample_and_the_scan_says_so(tmp_path: Path) -> 
     report = scan(LocalStorage(tmp_path))
     assert report.manifest.sample_count == 1
     assert any("not divide it into tokens" in note for note in report.notes)
-
-
-def test_the_clone_has_the_shape(images: Path, tmp_path: Path) -> None:
-    report = scan(LocalStorage(images))
-    sizes = np.sort(report.manifest.samples["stored"])
-    spec = report.manifest.spec
-    from iobench.data.generator.plan import sample_sizes
-
-    cloned = sample_sizes(spec.model_copy(update={"samples": 20_000}))
-    assert (cloned.min(), cloned.max()) == (max(1024, sizes.min()), sizes.max())
-    assert abs(cloned.mean() / np.maximum(sizes, 1024).mean() - 1) < 0.05
 
 
 def test_samples_of_several_members_are_one_range(tmp_path: Path) -> None:
@@ -174,26 +145,17 @@ def test_records_of_another_writer(tmp_path: Path) -> None:
     assert {bytes(sample.numpy())[-1] for sample in samples} == set(range(8))
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "{}",
-        "file://{}",
-        "throttled+{}?latency=1us",
-        "throttled+file://{}?latency=1us",
-        "local://{}",
-    ],
-)
+@pytest.mark.parametrize("url", ["{}", "throttled+file://{}?latency=1us", "local://{}"])
 def test_nothing_is_saved_into_the_data_or_over_anything(
     images: Path, tmp_path: Path, url: str
 ) -> None:
-    before = state(images)
+    before = tree(images)
     report = scan(open_storage(url.format(images)))
     (tmp_path / "mine.yaml").write_text("precious")
     for place in (images / "x.yaml", images / "new" / "x.yaml", tmp_path / "mine.yaml"):
         with pytest.raises(TargetRefusedError):
             save(report, place)
-    assert state(images) == before
+    assert tree(images) == before
     assert (tmp_path / "mine.yaml").read_text() == "precious"
     assert not (tmp_path / "mine.manifest").exists()
     assert "+" not in report.manifest.header.origin  # wrappers are for who runs it
@@ -236,20 +198,20 @@ def test_links_and_texts_beside_the_data_are_named(images: Path, tmp_path: Path)
 
 def tar_header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
     header = bytearray(512)
-    header[: len(name)], header[124:136], header[156:157], header[257:265] = (
-        name,
-        size,
-        kind,
-        b"ustar\x0000",
-    )
+    header[: len(name)], header[124:136], header[156:157] = name, size, kind
+    header[257:265] = b"ustar\x0000"
     header[148:156] = b"%06o\0 " % (sum(header) + 8 * 32)
     return bytes(header)
 
 
+THREE = b"".join(
+    tar_header(b"%d.bin" % number, b"%011o\0" % 512) + b"x" * 512 for number in range(3)
+)
+"""Members of a tar."""
+
+
 @pytest.mark.parametrize(
-    "size",
-    [b"-0000001000\0", b"-0000002000\0", b"\xff" * 10 + b"\xfe\0", b"\xff" * 10 + b"\xfc\0"],
-    ids=["-512", "-1024", "-512 b", "-1024 b"],
+    "size", [b"-0000001000\0", b"\xff" * 10 + b"\xfc\0"], ids=["-512", "-1024 b"]
 )
 def test_a_tar_that_leads_back_to_itself_ends(tmp_path: Path, size: bytes) -> None:
     """A member of a negative size ends where it begins, or before: a walk that believes it has no
@@ -267,8 +229,7 @@ def test_a_tar_whose_later_members_are_lost_is_named(tmp_path: Path, damage: str
     """tarfile takes the first header that it can't read for the end: what follows must not be lost
     without a word.
     """
-    members = [tar_header(b"%d.bin" % number, b"%011o\0" % 512) + b"x" * 512 for number in range(3)]
-    shard = bytearray(b"".join(members) + bytes(1024))
+    shard = bytearray(THREE + bytes(1024))
     if damage == "header":
         shard[1024 + 3] ^= 1
     elif damage == "cut":
@@ -282,8 +243,7 @@ def test_a_tar_whose_later_members_are_lost_is_named(tmp_path: Path, damage: str
 
 def test_a_tar_without_an_end_is_whole_as_far_as_it_goes(tmp_path: Path) -> None:
     """Some writers leave the closing blocks out."""
-    members = [tar_header(b"%d.bin" % number, b"%011o\0" % 512) + b"x" * 512 for number in range(3)]
-    (tmp_path / "a.tar").write_bytes(b"".join(members))
+    (tmp_path / "a.tar").write_bytes(THREE)
     assert scan(LocalStorage(tmp_path)).manifest.sample_count == 3
 
 

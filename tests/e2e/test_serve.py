@@ -16,10 +16,8 @@ from iobench.record.serving import SERVED_COLUMNS
 from tests.conftest import MakeDataset
 from tests.e2e.test_requests import asked, data, document, scenario
 from tests.processes import in_process, refused
-from tests.servers.nfs import nfs_server
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
-__all__ = ["asked", "data", "nfs_server", "rclone_s3", "s3_environment", "scenario"]
+__all__ = ["asked", "data", "scenario"]
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def check_windows(found: dict[str, Any], results: Path) -> None:
         assert trial["bytes"] > 0
 
 
-@pytest.mark.parametrize("form", ["files", "parquet"])
+@pytest.mark.parametrize("form", ["files", pytest.param("parquet", marks=pytest.mark.nightly)])
 def test_requests_are_answered(
     make_dataset: MakeDataset, asked: tuple[object, ...], tmp_path: Path, form: str
 ) -> None:
@@ -75,15 +73,6 @@ def test_every_flag(scenario: Path, data: Path, tmp_path: Path) -> None:
     assert found["job"]["trials"][0]["seed"] == 5
 
 
-def test_without_a_rate_a_trace_has_its_own(
-    asked: tuple[object, ...], data: Path, tmp_path: Path
-) -> None:
-    trace = tmp_path / "trace.csv"
-    trace.write_text("timestamp\n" + "".join(f"{number / 40}\n" for number in range(400)))
-    found = document(*asked, "--data", data, "--trace", trace)
-    assert found["job"]["rate"] == pytest.approx(40)
-
-
 SEARCH = """
 name: search
 dataset: diskann
@@ -94,22 +83,11 @@ walk: {search_list: 10, beam_width: 3}
 """
 
 
-@pytest.mark.parametrize(
-    "where", ["disk", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("s3", "nfs"))]
-)
 def test_searches_in_an_index_are_answered(
-    asked: tuple[object, ...],
-    scenario: Path,
-    tmp_path: Path,
-    where: str,
-    request: pytest.FixtureRequest,
+    asked: tuple[object, ...], scenario: Path, tmp_path: Path
 ) -> None:
     scenario.write_text(SEARCH)
-    url: object = tmp_path / "index"
-    if where != "disk":
-        request.getfixturevalue("s3_environment")
-        server = request.getfixturevalue("rclone_s3" if where == "s3" else "nfs_server")
-        url = server.url(f"{tmp_path.name}/index")
+    url = tmp_path / "index"
     assert in_process("generate", "diskann", "--to", url, "--samples", 2000, "--quiet")[0] == 0
     found = document(*asked, "--data", url, "--rate", 40)
     (trial,) = (one for one in found["job"]["trials"] if one["kind"] == "repetition")
@@ -146,21 +124,6 @@ def test_requests_leave_a_log(asked: tuple[object, ...], data: Path, tmp_path: P
     assert "The log:" in page
 
 
-def test_a_log_has_inputs_and_lies_on_s3(
-    asked: tuple[object, ...], data: Path, rclone_s3: S3Server, s3_environment: None
-) -> None:
-    log = rclone_s3.url()
-    words = ("--data", data, "--rate", 60, "--log", log, "--set", "log.inputs=true")
-    found = document(*asked, *words, "--set", "log.commit=group", "--set", "log.writers=2")
-    trial = found["job"]["trials"][0]
-    assert trial["log_bytes"] > 5 * 1000 * trial["log_records"]  # of samples of 20 kB
-    assert trial["log_objects"] == trial["log_commits"] > 0
-    assert (trial["log_at_risk"] is not None, trial["log_left"]) == (True, 0)
-    assert "serve.log-unproven" not in {finding["rule"] for finding in found["findings"]}
-    listed = rclone_s3.client().list_objects_v2(Bucket="iobench-tests").get("Contents", [])
-    assert not [each["Key"] for each in listed if each["Key"].endswith(".log")]
-
-
 def test_a_log_without_room_is_one_line(
     asked: tuple[object, ...], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,11 +132,3 @@ def test_a_log_without_room_is_one_line(
     words = ("--rate", 3000, "--log", "logs", "--duration", "10min", "--set", "log.record=64MiB")
     assert "the log of a window takes" in refused(*asked, "--data", data, *words)
     assert not (tmp_path / "results").exists()
-
-
-def test_a_condition_that_holds_ends_with_status_4(asked: tuple[object, ...], data: Path) -> None:
-    code, _, err = in_process(
-        *asked, "--data", data, "--rate", 60, "--fail-on", "latency_p50_s>0.000001"
-    )
-    assert code in (3, 4)
-    assert "latency_p50_s" in err

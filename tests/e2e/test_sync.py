@@ -95,7 +95,7 @@ def test_ranks_go_on_together_after_each_step(tmp_path: Path, data: Path) -> Non
     assert len(doc.job.saves.saves) == 6
 
 
-@pytest.mark.parametrize("sync", ["epoch", "none"])
+@pytest.mark.parametrize("sync", [pytest.param("epoch", marks=pytest.mark.nightly), "none"])
 def test_ranks_that_do_not_wait_after_a_step(tmp_path: Path, data: Path, sync: str) -> None:
     doc, events = measured(tmp_path, data, "--set", f"accelerator.sync={sync}")
     check(doc, events)

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -21,53 +22,47 @@ from iobench.settings.workload import Workload
 from tests.nvml import FakeGpu, FakeNvml
 from tests.processes import completed
 
+Asked = Callable[..., Workload]
 
-def asked_of_train(data: Path, *settings: str) -> list[str]:
-    asked = ["train", "tests.networks:Tiny", "--data", str(data), "-q"]
-    return asked + [word for one in settings for word in ("--set", one)]
+
+@pytest.fixture
+def asked(data: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """``asked(settings..., words="")``: the workload that ``train`` would measure."""
+    found: list[Workload] = []
+    monkeypatch.setattr(train, "measure", lambda workload, args: found.append(workload) or 0)
+
+    def call(*settings: str, words: str = "") -> Workload:
+        chosen = " ".join(f"--set {each}" for each in settings)
+        assert main(f"train tests.networks:Tiny --data {data} -q {chosen} {words}".split()) == 0
+        return found[-1]
+
+    return call
 
 
 def test_the_allocator_is_loaded_before_the_model_is_tried(
-    data: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
     monkeypatch.setattr(train, "use_allocator", lambda name, command: order.append(name))
     monkeypatch.setattr(recording, "mean_step", lambda *args, **named: order.append("try") or 1.0)
-    monkeypatch.setattr(train, "measure", lambda workload, args: 0)
-    assert main(asked_of_train(data, "accelerator.allocator=jemalloc")) == 0
+    asked("accelerator.allocator=jemalloc")
     assert order == ["jemalloc", "try"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "tail"),
-    [
-        (["accelerator.compile=true"], "drop"),
-        (["accelerator.compile=true", "reader.tail=keep"], "keep"),
-        ([], "keep"),
-    ],
-)
-def test_a_compiled_model_gets_whole_batches_only(
-    settings: list[str], tail: str, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_model_gets_whole_batches_only(asked: Asked) -> None:
     """A batch of another size would be compiled in the middle of an epoch."""
-    found: list[Workload] = []
-    monkeypatch.setattr(train, "measure", lambda workload, args: found.append(workload) or 0)
-    assert main(asked_of_train(data, "max_steps=5", *settings)) == 0
-    assert found[0].reader.tail == tail
+    compiled = ("max_steps=5", "accelerator.compile=true")
+    assert asked(*compiled).reader.tail == "drop"
+    assert asked(*compiled, "reader.tail=keep").reader.tail == "keep"
+    assert asked("max_steps=5").reader.tail == "keep"
 
 
-@pytest.mark.parametrize(
-    ("settings", "warm_up"),
-    [([], 4.0), (["accelerator.warm_up=9s"], 9.0), (["accelerator.warm_up=0s"], 0.0)],
-)
-def test_a_warm_up_takes_a_part_of_the_budget(
-    settings: list[str], warm_up: float, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warm_up_takes_a_part_of_the_budget(asked: Asked) -> None:
     """Each part that trains begins with one: three of 20 s are a minute."""
-    found: list[Workload] = []
-    monkeypatch.setattr(train, "measure", lambda workload, args: found.append(workload) or 0)
-    assert main([*asked_of_train(data, *settings), "--budget", "60s"]) == 0
-    assert found[0].accelerator.warm_up == warm_up
+    budget = "--budget 60s"
+    assert asked(words=budget).accelerator.warm_up == 4.0
+    assert asked("accelerator.warm_up=9s", words=budget).accelerator.warm_up == 9.0
+    assert asked("accelerator.warm_up=0s", words=budget).accelerator.warm_up == 0.0
 
 
 def generated(place: Path, samples: int) -> Path:
@@ -146,7 +141,11 @@ def test_ranks_train_one_model_together(odd: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"), [("FailsOnRankOne", "planted"), ("DiesOnRankOne", "rank 1 died")]
+    ("model", "said"),
+    [
+        pytest.param("FailsOnRankOne", "planted", marks=pytest.mark.nightly),
+        ("DiesOnRankOne", "rank 1 died"),
+    ],
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_rank_that_fails_ends_those_that_wait_for_its_gradients(
