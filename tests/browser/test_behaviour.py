@@ -15,11 +15,7 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from iobench.judge.figures.events import select
-from iobench.judge.figures.timeline import MAX_BINS
-from iobench.report.page.whole import page as html_of
-from iobench.report.record import sections
-from iobench.report.timeline import MAX_RANKS
-from tests.browser.pages import RUNS, Opened, recorded, run_of, with_steps
+from tests.browser.pages import RUNS, Opened, recorded, with_steps
 from tests.processes import in_process
 
 Open = Callable[..., Opened]
@@ -212,27 +208,3 @@ def test_the_figures_of_a_page_are_those_of_its_record(opened: Open) -> None:
     mine = select(events, "measure", number)
     for track, name in zip(tracks, ("wait_ns", "busy_ns"), strict=False):
         assert sorted(track["low"]) == pytest.approx(sorted(mine[name] / 1e9), abs=1e-6)
-
-
-def test_a_run_of_a_million_steps_is_a_small_page(opened: Open) -> None:
-    """Points stand for the least and the largest value of several steps, and the page says so."""
-    doc, events = run_of(10, 100_000)
-    text = html_of(doc, sections(doc, events))
-    shown = opened(text)
-    shown.unfold()
-    data = shown.data("timeline-data")
-    tracks = data.get("tracks") or data["panes"][0]["tracks"]
-    downloads = "script#json, script[id^=csv]"
-    beside = sum(map(len, shown.page.locator(downloads).all_text_contents()))
-    assert len(text) - beside < 1_000_000
-    assert len(text) < 2_000_000
-    assert 2 <= len(tracks) <= 2 * MAX_RANKS
-    assert all(len(each["at"]) <= MAX_BINS for each in tracks)
-    assert max(max(each["high"]) for each in tracks) == 2.0  # the only such step
-    assert "more steps than points" in shown.page.locator("main").inner_text()
-    before = gray(shown.page, ".timeline canvas")
-    assert (before < 200).sum() > 1000
-    shown.page.locator("button[data-move=in]").press("Enter")
-    shown.settle()
-    assert (before != gray(shown.page, ".timeline canvas")).any()
-    assert shown.printed == []

@@ -69,27 +69,7 @@ def gzip(ratio: float) -> dict[str, Any]:
 VERDICTS: dict[str, dict[str, Any]] = {
     "fed": {},
     "fed, but waiting": {"au": 0.75, "workload": {"required_accelerator_utilization": 0.7}},
-    "one accelerator, fed": {
-        "accelerators": 1,
-        "rates": {"fetch": 1100},
-        "measured": 960,
-        "au": 0.96,
-    },
-    "storage is spent": SPENT,
     "too few reads in flight": FEW_READS,
-    "storage, mildly": {"rates": {"fetch": 1700}, "measured": 1650, "au": 0.85},
-    "storage feeds not even one": {
-        "accelerators": 1,
-        "rates": {"fetch": 500},
-        "measured": 500,
-        "au": 0.5,
-    },
-    "storage feeds one of four": {
-        "accelerators": 4,
-        "rates": {"fetch": 1000},
-        "measured": 1000,
-        "au": 0.5,
-    },
     "a burst, then half": {
         "accelerators": 1,
         "rates": {"fetch": 8000, "storage_raw": 8000},
@@ -125,7 +105,6 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "measured": 590,
         "au": 0.3,
     },
-    "prep": PREP,
     "prep of a library": {
         "rates": {"fetch": 900, "prep": 500, "loader": None},
         "measured": 300,
@@ -173,13 +152,6 @@ VERDICTS: dict[str, dict[str, Any]] = {
         ),
         "ablations": without(storage=(4.8, 5.2)),
     },
-    "not starved, and the storage is the bottleneck": {
-        "rates": {"fetch": 1460, "storage_raw": 1500},
-        "measured": 1440,
-        "au": 0.72,
-        "workload": {"required_accelerator_utilization": 0.7},
-        "ablations": without(storage=(1.34, 1.40), prep=(0.98, 1.01), accelerator=(1.0, 1.02)),
-    },
     "storage and prep can't be told apart": {
         "measured": 1000,
         "au": 0.5,
@@ -224,7 +196,6 @@ VERDICTS: dict[str, dict[str, Any]] = {
         **SPENT,
         "dataset": {"spec": {"content": "raw", "codec": "none", "compress_ratio": 2.0}},
     },
-    "no idle core, and a costly codec": {**PREP, "loader": {"workers": 4}, "dataset": gzip(4.0)},
     "a codec for which storage has room": {**PREP, "dataset": gzip(2.5)},
     "a library whose reads wait": {
         "rates": {"storage_raw": 1500, "fetch": 600, "loader": None},
