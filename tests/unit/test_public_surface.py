@@ -169,3 +169,9 @@ def test_scanned_data_is_opened_where_it_lies(tmp_path: Path) -> None:
     url = f"throttled+{tmp_path / 's.manifest'}?latency=1ms"
     dataset = iobench.open_dataset(url, origin=str(folder))
     assert dataset.place.count("throttled+") == 1
+
+
+def test_a_wrong_argument_is_one_of_the_function() -> None:
+    with pytest.raises(TypeError, match="'time'") as caught:
+        iobench.run("demo", data="nowhere", time=5)  # type: ignore[call-arg]
+    assert str(caught.value).startswith("iobench.run()")

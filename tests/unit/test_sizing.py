@@ -34,7 +34,9 @@ def simulated_hit_rate(
     return hits / reads
 
 
-@pytest.mark.parametrize(("cached", "hosts"), [(0.3, 1), (0.6, 2), (0.9, 2), (0.5, 8)])
+@pytest.mark.parametrize(
+    ("cached", "hosts"), [(0, 1), (0.3, 1), (1, 1), (0.6, 2), (0.9, 2), (0.5, 8)]
+)
 def test_the_cache_of_one_of_several_hosts_agrees_with_simulation(
     cached: float, hosts: int
 ) -> None:

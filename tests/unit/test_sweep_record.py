@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from iobench.ask.tuning.points import payback
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import IobenchError, UsageError
-from iobench.record.sweep import Sweep, SweepPoint, combinations
+from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, save_sweep
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen
 from iobench.report.sweep import sections
@@ -46,6 +46,16 @@ def test_every_point_once(axes: dict[str, list[Any]], data: st.DataObject) -> No
     for point in few:
         assert point in whole
         assert sum(point[key] != base[key] for key in base) == (point != base)
+
+
+def test_a_record_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) -> None:
+    sweep = build_sweep()
+    (tmp_path / SWEEP_FILE).mkdir()
+    with pytest.raises(IobenchError, match=SWEEP_FILE):
+        save_sweep(tmp_path, sweep)
+    assert [path.name for path in tmp_path.iterdir()] == [SWEEP_FILE]
+    with pytest.raises(IobenchError):
+        save_sweep(tmp_path / "nowhere", sweep)
 
 
 def _point(number: int, data: str, dataset_bytes: int = 40) -> SweepPoint:

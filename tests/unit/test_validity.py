@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from iobench.base.errors import UsageError
 from iobench.judge.judged import effective_cores, judge
 from iobench.judge.rebuild import conclude
 from iobench.judge.rules_mlperf import REFERENCES
@@ -759,6 +760,11 @@ def test_findings_of_the_runner_are_kept_and_the_gravest_comes_first() -> None:
     doc = build_run(au=0.5, rules="mlperf", rates={"storage_raw": None})
     order = [finding.level for finding in doc.findings]
     assert order == sorted(order, key=("invalid", "warning", "unknown", "info").index)
+
+
+def test_unknown_rule_set() -> None:
+    with pytest.raises(UsageError):
+        validity([], "strict")
 
 
 # Conditions of --fail-on
