@@ -102,19 +102,6 @@ def test_a_missing_package_is_named(
     assert extra in str(caught.value)
 
 
-def test_a_file_system_that_names_no_package_gives_its_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(scheme: str) -> None:
-        raise ImportError("libtoy.so is missing")
-
-    monkeypatch.setattr(fsspec, "get_filesystem_class", refuse)
-    with pytest.raises(UsageError) as caught:
-        open_storage("gs://bucket/x")
-    assert "libtoy.so is missing" in str(caught.value)
-    assert "pip install" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("scheme", "near"), [("memry", "memory"), ("gss", "gs"), ("nfss", "nfs"), ("qqqqq", "file")]
 )

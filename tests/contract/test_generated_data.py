@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import zstandard
@@ -128,23 +127,3 @@ def test_columns_have_the_ratio_that_was_asked_for(tmp_path: Path, wanted: int) 
     assert ratio(read) == pytest.approx(wanted, rel=0.1)
     for chunk in read:
         assert ratio([chunk]) == pytest.approx(wanted, rel=0.15)
-
-
-def made_for_columns(size: int, **more: Any) -> bytes:
-    out = memoryview(bytearray(size))
-    payload.fill_for_columns(out, **{"seed": 7, "index": 3, **more})
-    return bytes(out)
-
-
-@pytest.mark.parametrize("size", [1, 7, 8, 761, 4096, 262_144, 262_145, 700_001])
-def test_each_place_has_bytes_of_its_own(size: int) -> None:
-    one = made_for_columns(size)
-    assert one == made_for_columns(size)
-    longer = made_for_columns(size + 1000)
-    assert longer[:size] == one  # words do not depend on how many there are
-    for other in ({"index": 4}, {"seed": 8}):
-        if size > 100:
-            same = np.frombuffer(one, np.uint8) == np.frombuffer(
-                made_for_columns(size, **other), np.uint8
-            )
-            assert same.mean() < 0.05

@@ -35,7 +35,7 @@ from iobench.storage.locks.lock import exclusive, shared
 from iobench.storage.locks.objects import LOCK, is_lock_name, read_holder, reader_key
 from iobench.storage.simulated.memory import MemoryStorage
 from tests.processes import check_ended, descriptors, family, wait_until
-from tests.servers.nfs import NfsServer, nfs_server
+from tests.servers.nfs import nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment, swift_s3
 
 __all__ = ["nfs_server", "rclone_s3", "s3_environment", "swift_s3"]
@@ -59,7 +59,7 @@ def no_flock(fd: int, operation: int) -> None:
 SWIFT = pytest.param("swift", marks=pytest.mark.nightly)
 KINDS = ["local", "local without flock", "files by fsspec", SWIFT]
 OBJECTS = KINDS[1:]
-UNLOCKED = ["memory", "rclone", "nfs"]
+UNLOCKED = ["memory", "rclone"]
 """Their servers create an object twice."""
 
 
@@ -77,9 +77,6 @@ def storage(
     if kind in ("rclone", "swift"):
         server: S3Server = request.getfixturevalue(f"{kind}_s3")
         url = server.url()
-    elif kind == "nfs":
-        export: NfsServer = request.getfixturevalue("nfs_server")
-        url = export.url(f"lock{next(_numbers)}")
     else:
         url = {
             "memory": f"memory://bucket/lock{next(_numbers)}",

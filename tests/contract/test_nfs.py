@@ -18,11 +18,9 @@ import torch
 from iobench.base.errors import StorageError, TargetRefusedError, UsageError
 from iobench.base.safety import check_target
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.data.generator.cleaner import clean, discard
-from iobench.serve.weights import WEIGHTS
+from iobench.data.generator.cleaner import clean
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
-from iobench.storage.locks.held import Held
 from iobench.storage.nfs import context
 from iobench.storage.nfs import write as nfs_write
 from iobench.storage.nfs.storage import NfsStorage
@@ -127,14 +125,6 @@ def test_what_the_server_refuses_is_one_line_with_the_key(nfs: Any) -> None:
     assert nfs.retried().retries == 0  # an answer is not asked for again until the time-out
 
 
-def test_a_replaced_file_is_read_anew(nfs: Any) -> None:
-    put(nfs, "x", b"old contents")
-    assert read(nfs, "x", 0, 100) == b"old contents"  # a handle is open now
-    nfs.delete("x")
-    put(nfs, "x", b"new")
-    assert read(nfs, "x", 0, 100) == b"new"
-
-
 def test_connections_are_bounded_and_closed(nfs: Any) -> None:
     put(nfs, "x", content(100_000))
     nfs.close()
@@ -154,14 +144,6 @@ def test_connections_are_bounded_and_closed(nfs: Any) -> None:
     assert 1 <= len(descriptors() - before) <= 8
     nfs.close()
     assert descriptors() <= before
-
-
-def test_more_files_than_handles(nfs: Any) -> None:
-    for number in range(100):
-        put(nfs, f"k{number}", str(number).encode())
-    for _ in range(2):
-        for number in range(100):
-            assert read(nfs, f"k{number}", 0, 9) == str(number).encode()
 
 
 def test_the_root_of_a_server_is_no_target(nfs_server: NfsServer, nfs: Any) -> None:
@@ -242,43 +224,6 @@ def test_a_root_that_was_there_stays(nfs: Any, nfs_server: NfsServer, root: Path
     nfs.delete("x")
     generated(nfs)
     assert not clean(nfs_server.url(root.name)).root_removed
-    assert names(root) == []
-
-
-@pytest.mark.parametrize("cleaned", [True, False])
-def test_generated_weights_go_with_their_root(
-    nfs: Any, nfs_server: NfsServer, root: Path, cleaned: bool
-) -> None:
-    """By ``clean``, and where a command removes them itself at its end."""
-    with WEIGHTS.held(nfs, "load") as lease:
-        put(nfs, "model-00001-of-00001.safetensors")
-        if not cleaned:
-            WEIGHTS.clean(nfs, held=Held(lease))
-    assert root.exists() == cleaned
-    if cleaned:
-        assert WEIGHTS.clean_alone(open_storage(nfs_server.url(root.name)), WEIGHTS.clean)
-    assert not root.exists()
-
-
-@pytest.mark.parametrize("folder", ["", "checks/"])
-def test_a_dataset_of_a_check_goes_with_its_own_folder(nfs_server: NfsServer, folder: str) -> None:
-    name = f"{folder}iobench-check-{next(_numbers)}"
-    url = nfs_server.url(name)
-    generated(open_storage(url), samples=3, sample_size={"mean": 600})
-    assert (nfs_server.root / name).is_dir()
-    discard("throttled+" + url)
-    assert not (nfs_server.root / name).exists()
-    assert (nfs_server.root / folder).is_dir()
-
-
-def test_a_clean_that_was_interrupted_can_be_repeated(
-    nfs: Any, nfs_server: NfsServer, root: Path
-) -> None:
-    generated(nfs)
-    for entry in list(nfs.list("data")):
-        nfs.delete(entry.key)
-    assert (root / "data").is_dir()
-    clean(nfs_server.url(root.name))
     assert names(root) == []
 
 

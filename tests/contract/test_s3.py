@@ -283,15 +283,6 @@ def test_a_bucket_root_is_no_target(rclone_s3: S3Server) -> None:
     assert list(below.list()) == []
 
 
-def test_a_bucket_root_can_be_read(rclone_s3: S3Server) -> None:
-    below: Any = open_storage(rclone_s3.url("rooted"))
-    put(below, "x", b"here")
-    root: Any = open_storage(f"s3://{BUCKET}/?endpoint={rclone_s3.endpoint}")
-    assert root.url == f"s3://{BUCKET}"
-    assert read(root, "rooted/x", 0, 9) == b"here"
-    assert "rooted/x" in [entry.key for entry in root.list()]
-
-
 def test_a_missing_object_is_told_from_a_missing_bucket(pair: tuple[S3Server, str]) -> None:
     server, client = pair
     here: Any = open_storage(server.url(client=client))
@@ -311,19 +302,6 @@ def test_a_missing_object_is_told_from_a_missing_bucket(pair: tuple[S3Server, st
             call(nowhere)
     here.close()
     nowhere.close()
-
-
-def test_the_environment_names_the_endpoint(
-    rclone_s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")
-    for client in ("obstore", "s3fs", "boto3"):
-        storage: Any = open_storage(f"s3://{BUCKET}/env-{client}?client={client}")
-        put(storage, "x")
-        facts = storage.facts()
-        assert (facts["endpoint"], facts["region"]) == (rclone_s3.endpoint, "eu-central-1")
-        storage.close()
 
 
 def test_a_profile_of_the_shared_files_is_found(

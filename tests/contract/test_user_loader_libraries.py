@@ -60,22 +60,19 @@ def _needs(kind: str) -> None:
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["hf_datasets", "hf_streaming", "lightning", "webdataset"])
-def test_slow_libraries(
-    kind: str, make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _check(kind, make_dataset, tmp_path, monkeypatch)
+SLOW = ("hf_datasets", "hf_streaming", "lightning", "webdataset")
 
 
-@pytest.mark.parametrize("kind", ["torch_map", "torch_iterable", "spdl", "grain"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("torch_map", "torch_iterable", "spdl", "grain"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW),
+    ],
+)
 def test_libraries(
     kind: str, make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _check(kind, make_dataset, tmp_path, monkeypatch)
-
-
-def _check(kind: str, make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _needs(kind)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     root = _data(kind, make_dataset)

@@ -274,17 +274,6 @@ def test_a_pickle_bomb_is_never_executed(tmp_path: Path, kind: str) -> None:
     assert not canary.exists()
 
 
-def test_a_bomb_in_the_metadata_of_dcp_is_never_executed(tmp_path: Path) -> None:
-    root, state, canary = claimed(tmp_path / "c"), make_state(large=100), tmp_path / "canary"
-    target = save("dcp", root, 1, state)
-    plant(target, ".metadata", pickle.dumps(Bomb(canary)))
-    with pytest.raises(
-        CorruptCheckpointError, match=r"\.metadata is corrupt: .*nothing was executed"
-    ):
-        restore("dcp", target, blank(state))
-    assert not canary.exists()
-
-
 def test_a_bomb_among_the_values_of_dcp_is_never_executed(tmp_path: Path) -> None:
     root, state, canary = claimed(tmp_path / "c"), make_state(large=100), tmp_path / "canary"
     target = save("dcp", root, 1, state)

@@ -202,14 +202,6 @@ class TestRestores:
             plant(target, "rank-0000.pt", archived(other))
             assert "corrupt" in read_back("torch", target, self.STATE)
 
-    def test_torch_of_the_old_kinds(self, tmp_path: Path) -> None:
-        target = save("torch", claimed(tmp_path / "c"), 1, self.STATE)
-        old = io.BytesIO()
-        torch.save(self.STATE, old, _use_new_zipfile_serialization=False)
-        for data in (old.getvalue(), pickle.dumps(self.STATE)):
-            plant(target, "rank-0000.pt", data)
-            assert "torch.save" in read_back("torch", target, self.STATE)
-
     def test_torch_of_less_than_it_says(self, tmp_path: Path) -> None:
         target = save("torch", claimed(tmp_path / "c"), 1, self.STATE)
         good = (folder_of(target) / "rank-0000.pt").read_bytes()

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from itertools import cycle, product
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import pytest
 
 from iobench.record.run import load_training
 from iobench.record.sweep import SweepPoint, load_sweep, save_sweep
-from tests.pairs import one_of, pairs
 from tests.processes import in_process
 from tests.unit.conftest import build_sweep
 
@@ -110,7 +109,7 @@ def refused(*words: object) -> None:
     assert any(key in err for key in ("loader.factory", "loader.args", "accelerator.model"))
 
 
-@pytest.mark.parametrize(("kind", "side"), one_of(4, product(CODE, ["A", "B", "its workload"])))
+@pytest.mark.parametrize(("kind", "side"), zip(CODE, ["A", "B", "its workload"], strict=True))
 def test_ab(kind: str, side: str, made: Path, home: Path) -> None:
     run = planted(home, CODE[kind](home))
     [clean] = (made / "runs").iterdir()
@@ -193,10 +192,7 @@ def named_file(home: Path, code: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "where", "word"),
-    [
-        pytest.param(*case, marks=() if number % 5 in (0, 2) else pytest.mark.slow)
-        for number, case in enumerate(pairs(list(CODE), list(SWEPT), ["--resume", "--confirm"]))
-    ],
+    list(zip(cycle(CODE), SWEPT, cycle(["--resume", "--confirm"]), strict=False)),
 )
 def test_sweep(kind: str, where: str, word: str, made: Path, home: Path) -> None:
     folder = swept(home, made / "data", **SWEPT[where](home, CODE[kind](home)))

@@ -7,11 +7,9 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +18,20 @@ import pytest
 
 from iobench.base.errors import IobenchError
 from iobench.cli.main import main
-from iobench.data.generator.engine import generate
+from iobench.data.dataset import load_manifest
 from iobench.data.scan.saving import save
 from iobench.data.scan.scanner import scan
 from iobench.data.verify import MAX_UNREADABLE, verify
 from iobench.load.choose import make_reader
-from iobench.record.manifest import Manifest
 from iobench.runner.plan import check_shards
 from iobench.settings.workload import ReaderSpec
 from iobench.storage import open_storage
-from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
-from tests.processes import PATIENCE_S
+from tests.children import in_child
 from tests.servers.listener import Listener, listener
 from tests.servers.nfs import nfs_server
-from tests.servers.process import missing
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+from tests.servers.s3 import rclone_s3, s3_environment
 
 __all__ = ["listener", "nfs_server", "rclone_s3", "s3_environment"]
 
@@ -109,17 +104,17 @@ def test_a_read_that_ends_early_is_damage_only_if_the_file_does(make_dataset: An
 
 
 @pytest.mark.parametrize(
-    ("call", "code"),
+    ("call", "code", "workers"),
     [
-        ("open", errno.EMFILE),
-        ("open", errno.EACCES),
-        ("preadv", errno.EIO),
-        ("preadv", errno.ESTALE),
-        ("stat", errno.ENFILE),
+        ("open", errno.EMFILE, 0),
+        ("open", errno.EACCES, 0),
+        ("preadv", errno.EIO, 2),
+        ("preadv", errno.ESTALE, 0),
+        ("stat", errno.ENFILE, 0),
     ],
 )
 def test_what_the_kernel_refuses(
-    call: str, code: int, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+    call: str, code: int, workers: int, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file for which the kernel has no answer, every time that it is asked."""
     manifest, root = make_dataset()
@@ -132,79 +127,21 @@ def test_what_the_kernel_refuses(
         return real(what, *arguments, **more)
 
     monkeypatch.setattr(os, call, refuse)
-    report = verify(LocalStorage(root), manifest, workers=0)
+    report = verify(LocalStorage(root), manifest, workers=workers)
     assert [unread.shard for unread in report.unreadable] == [victim]
     assert (report.damages, report.samples) == ((), 59)
 
 
-PRELOADED = """
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/uio.h>
-#include <unistd.h>
-#include <sys/syscall.h>
-static int refused(int fd) {
-  char link[64], path[4096];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  ssize_t size = readlink(link, path, sizeof path - 1);
-  if (size < 0) return 0;
-  path[size] = 0;
-  return strstr(path, "000000007.bin") != 0;
-}
-ssize_t preadv2(int fd, const struct iovec *v, int n, off_t at, int flags) {
-  if (refused(fd)) { errno = EIO; return -1; }
-  return syscall(SYS_preadv2, fd, v, n, at, 0, flags);
-}
-ssize_t preadv64v2(int fd, const struct iovec *v, int n, off_t at, int flags) {
-  return preadv2(fd, v, n, at, flags);
-}
-ssize_t preadv(int fd, const struct iovec *v, int n, off_t at) { return preadv2(fd, v, n, at, 0); }
-ssize_t preadv64(int fd, const struct iovec *v, int n, off_t at) {
-  return preadv2(fd, v, n, at, 0);
-}
-"""
+def test_few_descriptors_are_enough(make_dataset: Any) -> None:
+    """Two thousand files, and forty descriptors that are not taken already."""
+    manifest, root = make_dataset(samples=2000, sample_size={"mean": 2000})
 
+    def limited() -> bool:
+        most = max(map(int, os.listdir("/proc/self/fd"))) + 40
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        return verify(LocalStorage(root), manifest, workers=0).ok
 
-def test_a_failing_device(data: Path, tmp_path: Path) -> None:
-    """EIO out of the C library, in the workers that verify starts."""
-    compiler = shutil.which("cc") or missing("a C compiler")
-    source, library = tmp_path / "eio.c", tmp_path / "eio.so"
-    source.write_text(PRELOADED)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    command = [sys.executable, "-m", "iobench", "verify", str(data)]
-    environment = {**os.environ, "LD_PRELOAD": str(library)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == UNREADABLE
-    assert "000000007.bin: not read" in done.stdout
-    assert "clean" not in done.stdout
-
-
-def with_few_descriptors(words: str) -> subprocess.CompletedProcess[str]:
-    """``iobench WORDS`` in a process that has none of the tests' descriptors."""
-    return subprocess.run(
-        [sys.executable, "-m", "iobench", *words.split()],
-        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (64, 64)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-
-
-@pytest.mark.slow
-def test_few_descriptors_are_enough(make_dataset: Any, tmp_path: Path) -> None:
-    """2,000 files at a limit of 64 are whole; 200 can be run, calibration included."""
-    _, root = make_dataset(samples=2000, sample_size={"mean": 2000})
-    ended = with_few_descriptors(f"verify {root}")
-    assert (ended.returncode, ended.stdout[:2]) == (0, "ok"), ended
-    _, root = make_dataset(samples=200, sample_size={"mean": 8000})
-    words = f"run demo --data {root} --results {tmp_path}/results --repeat 1 --calibration 0.1s"
-    for setting in ("epochs=1", "reader.decode=false", "loader.workers=1", "accelerator.kind=null"):
-        words += f" --set {setting}"
-    ended = with_few_descriptors(words)
-    assert ended.returncode == 0, ended
+    assert in_child(limited).value
 
 
 @pytest.fixture
@@ -263,42 +200,26 @@ def test_a_dataset_without_its_table_is_none(data: Path, told: Say) -> None:
 
 
 @pytest.mark.usefixtures("s3_environment")
+@pytest.mark.parametrize("answer", ["404 Not Found", "403 Forbidden", "503 Slow Down", "nobody"])
 def test_a_server_that_knows_nothing(
-    data: Path, tmp_path: Path, listener: Listener, told: Say
+    answer: str, data: Path, tmp_path: Path, listener: Listener, told: Say
 ) -> None:
     mine = others(data, tmp_path)
-    for origin in (
-        f"s3://bucket/x?endpoint={listener.url}&retries=0",
-        f"s3://bucket/x?endpoint={listener.url}&retries=0&client=boto3",
-        f"{listener.url}/x",
-        str(tmp_path / "nowhere"),
-        "memory://nowhere/x",
-    ):
+    s3 = f"s3://bucket/x?endpoint={listener.url}&retries=0"
+    origins = [s3]
+    if answer == "nobody":
+        listener.close()
+        assert told(s3)[0] == UNREADABLE  # not even the manifest
+    elif answer == "404 Not Found":
+        nowhere = (str(tmp_path / "nowhere"), "memory://nowhere/x")
+        origins += [f"{s3}&client=boto3", f"{listener.url}/x", *nowhere]
+    else:
+        listener.answer = f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode()
+    for origin in origins:
         code, text = told(mine, "--origin", origin, "--workers", 1)
         assert code == UNREADABLE, (origin, text)
         assert "clean" not in text
-    assert listener.requests
-
-
-@pytest.mark.usefixtures("s3_environment")
-@pytest.mark.parametrize("status", ["403 Forbidden", "503 Slow Down"])
-def test_a_server_that_refuses(
-    status: str, data: Path, tmp_path: Path, listener: Listener, told: Say
-) -> None:
-    listener.answer = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()
-    origin = f"s3://bucket/x?endpoint={listener.url}&retries=0"
-    code, text = told(others(data, tmp_path), "--origin", origin, "--workers", 1)
-    assert code == UNREADABLE, text
-
-
-@pytest.mark.usefixtures("s3_environment")
-def test_a_server_that_is_not_there(
-    data: Path, tmp_path: Path, listener: Listener, told: Say
-) -> None:
-    listener.close()
-    origin = f"s3://bucket/x?endpoint={listener.url}&retries=0"
-    assert told(others(data, tmp_path), "--origin", origin, "--workers", 1)[0] == UNREADABLE
-    assert told(origin)[0] == UNREADABLE  # not even the manifest
+    assert bool(listener.requests) == (answer != "nobody")
 
 
 def test_data_of_others_is_theirs(data: Path, tmp_path: Path, told: Say) -> None:
@@ -311,74 +232,28 @@ def test_data_of_others_is_theirs(data: Path, tmp_path: Path, told: Say) -> None
     assert str(data / "data") in text
 
 
-# A shard that is missing, shorter or longer, wherever it lies
-
-
-@pytest.fixture
-def lies(request: pytest.FixtureRequest, tmp_path: Path, make_dataset: Any) -> tuple[Any, Manifest]:
-    """A storage with a dataset of 20 shards, and its manifest."""
-    manifest, root = make_dataset(samples=20)
-    if request.param in ("local", "direct"):
-        target = shutil.copytree(root, tmp_path / "d")
-        return LocalStorage(target, direct=request.param == "direct"), manifest
-    url = {
-        "fsspec": lambda: f"local://{tmp_path}/d",
-        "s3": lambda: _s3(request).url(tmp_path.name),
-        "nfs": lambda: request.getfixturevalue("nfs_server").url(tmp_path.name),
-    }[request.param]()
-    storage = open_storage(url)
-    generate(manifest.spec, storage, workers=0)
-    return storage, manifest
-
-
-def _s3(request: pytest.FixtureRequest) -> S3Server:
-    request.getfixturevalue("s3_environment")
-    server: S3Server = request.getfixturevalue("rclone_s3")
-    return server
-
-
-def rewrite(storage: Storage, key: str, change: int | None) -> None:
-    """An object without its last bytes, with more of them, or (None) away."""
-    content = bytearray(storage.size(key))
-    with memoryview(content) as view:
-        _read_all(storage, key, view)
-    storage.delete(key)
-    if change is not None:
-        with storage.create(key) as sink:
-            sink.write(bytes(content[:change]) if change < 0 else bytes(content) + bytes(change))
-
-
-def _read_all(storage: Storage, key: str, view: memoryview) -> None:
-    plain = LocalStorage(storage.url) if storage.alignment > 1 else storage
-    assert plain.read_into(key, 0, view) == len(view)
+# A shard that is missing, shorter or longer
 
 
 @pytest.mark.parametrize(
-    ("lies", "change"),
-    [
-        *(("local", None), ("local", -100), ("local", 100), ("direct", -100)),
-        ("fsspec", None),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("s3", -100), ("nfs", -100), ("nfs", 100))
-        ),
-    ],
-    indirect=["lies"],
+    ("url", "change"), [("{}", None), ("{}", -100), ("{}", 100), ("local://{}", None)]
 )
-def test_a_shard_of_another_size_is_named(change: int | None, lies: tuple[Any, Manifest]) -> None:
+def test_a_shard_of_another_size_is_named(url: str, change: int | None, data: Path) -> None:
     """When a run starts, when it is verified, and when it is read."""
-    storage, manifest = lies
-    key = manifest.key(13)
-    rewrite(storage, key, change)
-    storage.close()
+    manifest, file = load_manifest(data), shard(data, 13)
+    whole, key = file.read_bytes(), str(file.relative_to(data))
+    file.unlink()
+    if change is not None:
+        file.write_bytes(whole[:change] if change < 0 else whole + bytes(change))
+    storage = open_storage(url.format(data))
     with pytest.raises(IobenchError, match=key):
         check_shards(manifest, storage)
     report = verify(storage, manifest, workers=0)
     assert {damage.shard for damage in report.damages} == {key}
     assert report.unreadable == ()
-    reader = make_reader(manifest, storage, ReaderSpec(decode=False))
     if change is not None and change > 0:
         return  # what follows a sample is none of the reader's business
+    reader = make_reader(manifest, storage, ReaderSpec(decode=False))
     with pytest.raises(IobenchError, match=key):
         reader.read(np.array([13]), None)
     reader.close()
