@@ -108,7 +108,10 @@ TOUCHED = {
     "iobench/data/generator": (f"{_LOOP}[generate]",),
     "iobench/judge/rebuild.py": (_KEYS,),
     "iobench/load/engines": (f"{_SCRIPT}[io_uring]",),
-    "iobench/load/libraries": ("security/test_own_network.py::test_litdata_does_not_ask_for_news",),
+    "iobench/load/libraries": (
+        "contract/test_loader_libraries.py::TestLibraries",
+        "security/test_own_network.py::test_litdata_does_not_ask_for_news",
+    ),
     "iobench/load/loader.py": (f"{_SCRIPT}[by-threads]",),
     "iobench/judge/statistics.py": (_RUNS,),
     "iobench/record": (_KEYS,),

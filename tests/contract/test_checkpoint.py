@@ -78,7 +78,7 @@ def embedding_of(state: dict[str, Any]) -> dict[str, Any]:
     return {"model": {"embedding": state["model"]["embedding"]}, "optimizer": {}, "step": 0}
 
 
-@pytest.mark.parametrize("writer", EACH_WRITER)
+@pytest.mark.parametrize("writer", ["torch", "safetensors-async", "dcp-async", "stream-async"])
 def test_what_changed_is_restored_over_the_whole_state(tmp_path: Path, writer: str) -> None:
     """One tensor changes, and is saved alone, twice; an asynchronous writer keeps its memory."""
     root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state()
@@ -108,7 +108,7 @@ def test_what_changed_is_restored_over_the_whole_state(tmp_path: Path, writer: s
     assert same(again, state)
 
 
-@pytest.mark.parametrize("writer", EACH_WRITER)
+@pytest.mark.parametrize("writer", ["torch-async", "safetensors", "dcp", "dcp-async", "stream"])
 def test_two_ranks(tmp_path: Path, writer: str, ranks: Ranks) -> None:
     place = str(tmp_path / "c")
     root = CheckpointRoot.open(place)

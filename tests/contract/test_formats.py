@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import tarfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -258,19 +257,3 @@ class TestTFRecord:
             assert shard[position + 12 + length :][:4] == masked(data)
             position += 12 + length + 4
         assert position == len(shard)
-
-    def test_the_crc_of_the_standard(self) -> None:
-        assert bitwise_crc32c(b"123456789") == 0xE3069283  # RFC 3720, B.4
-
-    @pytest.mark.parametrize("size", [1, 127, 128, 16_384, 300_000])
-    def test_a_third_party_reader_reads_it(self, tmp_path: Path, size: int) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from tfrecord.reader import tfrecord_loader
-
-            samples = [bytes([i]) * size for i in range(5)]
-            (tmp_path / "x").write_bytes(packed(self.form, samples, first=300)[0])
-            kinds = {"data": "byte", "index": "int"}
-            found = list(tfrecord_loader(str(tmp_path / "x"), None, kinds))
-        assert [bytes(record["data"]) for record in found] == samples
-        assert [int(record["index"][0]) for record in found] == [300, 301, 302, 303, 304]

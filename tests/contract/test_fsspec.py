@@ -22,7 +22,6 @@ from iobench.base.errors import (
     MissingObjectError,
     StorageError,
     TargetRefusedError,
-    UnknownNameError,
     UsageError,
 )
 from iobench.storage import open_storage
@@ -100,16 +99,6 @@ def test_a_missing_package_is_named(
     with pytest.raises(UsageError, match=package) as caught:
         open_storage(url)
     assert extra in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "near"), [("memry", "memory"), ("gss", "gs"), ("nfss", "nfs"), ("qqqqq", "file")]
-)
-def test_an_unknown_scheme_names_the_nearest(scheme: str, near: str) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        open_storage(f"{scheme}://place/x")
-    assert near in str(caught.value)
-    assert len(str(caught.value)) < 200
 
 
 class Leaky(MemoryFileSystem):

@@ -13,7 +13,6 @@ import simplejpeg
 from iobench.base.errors import SpecError
 from iobench.data.generator.target import Owned
 from iobench.data.verify import verify
-from iobench.record.packing import Keys, Packing
 from iobench.storage.local.storage import LocalStorage
 from tests.conftest import MakeDataset
 from tests.datasets import generated
@@ -55,23 +54,6 @@ def test_each_class_of_files_has_a_folder(make_dataset: MakeDataset) -> None:
         assert owned.folder(name) if below.is_dir() else owned.file(name)
     for name in ("data/class-3", "data/class-01", "data/class-0/000001", "data/000000", "data/x-0"):
         assert not owned.folder(name)
-
-
-@pytest.mark.parametrize("labels", [2, 7, 1000, 2500])
-def test_the_first_file_of_a_class_folder_is_known(labels: int) -> None:
-    keys = Keys(
-        Packing(
-            name="d", single=True, suffix=".jpg", blocks=False, plain=True, class_folders=labels
-        )
-    )
-    first: dict[str, int] = {}
-    for shard in range(2 * labels + 3000):
-        key = keys(shard)
-        assert keys.number(key) == shard
-        folder = key.rpartition("/")[0]
-        first.setdefault(folder, shard)
-        first.setdefault(folder.rpartition("/")[0], shard)
-    assert {folder: keys.folder(folder) for folder in first} == first
 
 
 def test_the_mean_colour_tells_the_class_also_of_a_crop(make_dataset: MakeDataset) -> None:

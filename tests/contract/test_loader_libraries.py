@@ -49,6 +49,11 @@ KINDS = sorted({*LOADERS.entries()} - {OWN_LOADER, USER_LOADER} - ({MOSAIC} if N
 OPENS_PATHS = sorted({"hf-datasets", "litdata", MOSAIC} & {*KINDS})
 """As their classes say. Only a process that runs a test of them imports the libraries."""
 
+LATER = ("grain", "spdl", "torch-iterable", "torchdata")
+"""They read single files as torch-map does, or tar shards as webdataset does: their contract waits
+for the night, or for a change of iobench/load/libraries.
+"""
+
 FORMAT = {"webdataset": "tar", "hf-datasets": "parquet", "torch-iterable": "tar", MOSAIC: "mds"}
 SIZES = {"distribution": "normal", "mean": 20_000, "stdev": 3_000}
 THREADS = ("torchdata", "spdl", "grain")
@@ -83,7 +88,9 @@ def test_every_kind_goes_through_this_suite() -> None:
 
 
 class TestLibraries(LoaderContract):
-    @pytest.fixture(params=KINDS)
+    @pytest.fixture(
+        params=[pytest.param(kind, marks=[pytest.mark.nightly] * (kind in LATER)) for kind in KINDS]
+    )
     def kind(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 

@@ -46,10 +46,10 @@ _numbers = itertools.count()
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_lock, "YIELD_S", 0.5)
-    monkeypatch.setattr(object_lock, "WATCH_S", 0.3)
-    monkeypatch.setattr(object_lock, "SETTLE_S", 0.2)
-    monkeypatch.setattr(flocks, "WAIT_S", 0.5)
+    monkeypatch.setattr(object_lock, "YIELD_S", 0.25)
+    monkeypatch.setattr(object_lock, "WATCH_S", 0.15)
+    monkeypatch.setattr(object_lock, "SETTLE_S", 0.1)
+    monkeypatch.setattr(flocks, "WAIT_S", 0.25)
 
 
 def no_flock(fd: int, operation: int) -> None:

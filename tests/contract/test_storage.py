@@ -149,23 +149,6 @@ def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
         assert (local.root / f"k{number}").read_bytes() == bytes([number]) * len(DATA)
 
 
-@pytest.mark.parametrize("hint", [0, BLOCK])
-@pytest.mark.parametrize("written", [0, 10, 2 * BLOCK + 5])
-def test_a_failed_write_leaves_neither_file_nor_descriptor(
-    local: LocalStorage, hint: int, written: int
-) -> None:
-    before = descriptors()
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt), local.create("a/x", size_hint=hint) as sink:  # noqa: PT012
-            sink.write(DATA[:written])
-            raise KeyboardInterrupt
-    assert files(local) == []
-    assert descriptors() <= before
-    with local.create("a/x", size_hint=hint) as sink:  # nor does it stand in the way
-        sink.write(b"done")
-    assert (local.root / "a/x").read_bytes() == b"done"
-
-
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that were flushed to disk, by the real call."""
@@ -227,27 +210,6 @@ def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(
     ):
         sink.write(b"data")
     assert (tmp_path / "mine").read_bytes() == b"precious"
-
-
-@pytest.mark.parametrize("hint", [0, BLOCK])
-def test_two_writers_never_mix(local: LocalStorage, hint: int) -> None:
-    """Of two writers of one key at a time, one publishes what it wrote, and the other gets an
-    error.
-    """
-    outcomes = []
-    first, second = local.create("x", size_hint=hint), local.create("x", size_hint=hint)
-    first.__enter__().write(b"first writer")
-    try:
-        second.__enter__().write(b"second")
-        outcomes.append("opened")
-    except StorageError:
-        outcomes.append("refused")
-    first.__exit__(None, None, None)
-    assert (local.root / "x").read_bytes() == b"first writer"
-    if outcomes == ["opened"]:
-        with pytest.raises(StorageError):
-            second.__exit__(None, None, None)
-    assert (local.root / "x").read_bytes() == b"first writer"
 
 
 @pytest.mark.parametrize("once", [True, False])

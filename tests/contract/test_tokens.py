@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from iobench.base.errors import StorageError, UsageError
+from iobench.base.errors import StorageError
 from iobench.load.build import make_loader
 from iobench.load.choose import is_sequential, make_reader, use_direct
 from iobench.settings.workload import ReaderSpec
@@ -42,20 +41,6 @@ def test_auto_means_random_and_a_map_means_buffered(make_dataset: MakeDataset) -
 
 
 class TestMap:
-    def test_a_map_and_direct_io_exclude_each_other(self, make_dataset: MakeDataset) -> None:
-        manifest, path = make_dataset(**TOKENS)
-        with pytest.raises(ValidationError, match=r"reader\.direct"):
-            ReaderSpec(mmap=True, direct=True)
-        with pytest.raises(UsageError, match=r"reader\.mmap=false"):
-            make_reader(manifest, LocalStorage(path, direct=True), ReaderSpec(mmap=True))
-
-    def test_what_is_no_local_directory_is_refused(self, make_dataset: MakeDataset) -> None:
-        manifest, path = make_dataset(**TOKENS)
-        with pytest.raises(UsageError, match=r"throttled\+"):
-            make_reader(
-                manifest, open_storage(f"throttled+{path}?latency=1ms"), ReaderSpec(mmap=True)
-            )
-
     def test_auto_maps_local_files_and_reads_what_has_no_map(
         self, make_dataset: MakeDataset
     ) -> None:

@@ -188,11 +188,6 @@ class TestToys:
         assert (job["loader"]["kind"], job["loader"]["delivery"]["missing"]) == ("onebyone", 0)
         assert job["workload"]["accelerator"]["kind"] == "counting"
 
-    def test_a_study_with_a_writer_of_others(self, tmp_path: Path) -> None:
-        study = f"checkpoint llama3-8b --to {tmp_path}/c --results {tmp_path}/r --repeat 1"
-        job = document(f"{study} --scale 1/500000 --writer saving")["job"]
-        assert (job["writer"], [each["verified"] for each in job["restores"]]) == ("saving", [True])
-
     def test_advice_knows_what_it_costs_to_undo(self, tmp_path: Path) -> None:
         root = made(tmp_path, format="lengths", content="raw", codec="zstd", samples_per_shard=5)
         assert cheaper_codecs(open_dataset(root)) == ["lz4", "quick", "none"]

@@ -23,15 +23,13 @@ from iobench.base.errors import (
     CorruptCheckpointError,
     IobenchError,
     StorageError,
-    TargetRefusedError,
 )
 from iobench.checkpoint import make_writer
 from iobench.checkpoint import place as place_module
 from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
-from iobench.checkpoint.place import CHECKPOINTS
-from tests.checkpoints import EACH_WRITER, blank, make_state, plant, restore, same, save
+from tests.checkpoints import blank, make_state, plant, restore, same, save
 from tests.children import in_child
 from tests.processes import PATIENCE_S, tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
@@ -75,10 +73,8 @@ def test_each_write_can_fail(tmp_path: Path, writer: str) -> None:
     writes = counted.storage._writes.next() - 2  # without the claim's own, and this one  # type: ignore[attr-defined]
     plain = claimed(tmp_path / "c")
     save(writer, plain, 1, state)
-    for number in sorted(
-        {*range(1, 8), *range(8, writes, max(1, writes // 12)), writes - 2, writes - 1, writes}
-        & set(range(1, writes + 1))
-    ):
+    middle = range(3, writes, max(1, writes // 5))
+    for number in sorted({1, 2, *middle, writes - 2, writes - 1, writes} & {*range(1, writes + 1)}):
         failure = attempt(
             save,
             writer,
@@ -116,7 +112,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield mount
 
 
-@pytest.mark.parametrize("writer", EACH_WRITER)
+@pytest.mark.parametrize("writer", [*ALONE, "torch-async", "dcp-async"])
 def test_the_disk_is_full_in_the_middle(small_disk: Path, writer: str) -> None:
     small, large = make_state(large=100_001), make_state(large=7_000_001)
     root = claimed(small_disk / "c")
@@ -124,15 +120,12 @@ def test_the_disk_is_full_in_the_middle(small_disk: Path, writer: str) -> None:
     with pytest.raises(StorageError, match=r"No space left|MiB are free"):
         save(writer, root, 2, large)
     assert root.latest() == root.step(1)
-    if (
-        writer.removesuffix("-async") in FILE_WRITERS
-    ):  # dcp writes many files, of which some are whole
-        assert list((small_disk / "c" / "step-00000002").iterdir()) == []
+    step = small_disk / "c" / "step-00000002"
+    if not writer.startswith("dcp"):  # which writes many files, of which some are whole
+        assert list(step.iterdir()) == []
     for target in root.partial():
         root.remove(target)
-    assert not (small_disk / "c" / "step-00000002").exists() or not list(
-        (small_disk / "c" / "step-00000002").iterdir()
-    )
+    assert list(step.glob("*")) == []
     again = blank(small)
     restore(writer, root.step(1), again)
     assert same(again, small)
@@ -188,9 +181,9 @@ def test_a_changed_byte_is_found_or_changes_nothing(tmp_path: Path, writer: str)
     for path in data_files(target):
         whole = path.read_bytes()
         places = {
-            *range(0, 60, 7),
-            *range(len(whole) - 300, len(whole), 29),
-            *(generator.randrange(len(whole)) for _ in range(12)),
+            *range(0, 60, 13),
+            *range(len(whole) - 300, len(whole), 59),
+            *(generator.randrange(len(whole)) for _ in range(8)),
         }
         for place in sorted(places):
             damaged = bytearray(whole)
@@ -209,23 +202,6 @@ def test_a_changed_byte_is_found_or_changes_nothing(tmp_path: Path, writer: str)
     again = blank(state)
     restore(writer, target, again)
     assert same(again, state)
-
-
-@pytest.mark.parametrize("writer", EACH_WRITER)
-def test_a_damaged_tensor_is_named_with_its_file(tmp_path: Path, writer: str) -> None:
-    root, state = claimed(tmp_path / "c"), make_state()
-    target = save(writer, root, 1, state)
-    path = max(data_files(target), key=lambda path: path.stat().st_size)
-    whole = bytearray(path.read_bytes())
-    place = bytes(whole).index(
-        state["model"]["embedding"].view(torch.uint8).numpy().tobytes()[5000:5100]
-    )
-    whole[place] ^= 1
-    path.write_bytes(whole)
-    with pytest.raises(
-        CorruptCheckpointError, match=f"{path.name} is corrupt: 'model/embedding' differs"
-    ):
-        restore(writer, target, blank(state))
 
 
 @pytest.mark.parametrize("writer", ALONE)
@@ -393,28 +369,6 @@ def test_a_base_that_is_missing_or_another_one_is_told_in_one_line(tmp_path: Pat
     with pytest.raises(CorruptCheckpointError, match="step-00000004, which is missing"):
         root.step(6).sources()
     assert root.step(3).sources() == [root.step(1), root.step(3)]
-
-
-def test_foreign_files_are_refused_and_never_removed(tmp_path: Path) -> None:
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "thesis.txt").write_text("the only copy")
-    with pytest.raises(TargetRefusedError, match=r"is not empty \(it holds 'thesis.txt'\)"):
-        claimed(tmp_path / "c")
-    with pytest.raises(TargetRefusedError, match=f"no {CHECKPOINTS.marker}"):
-        CheckpointRoot.open(str(tmp_path / "c")).clean()
-    root = claimed(tmp_path / "d")
-    target = save("torch", root, 1, {"x": torch.ones(3)})
-    (tmp_path / "d" / "step-00000001" / "thesis.txt").write_text("the only copy")
-    assert root.remove(target).foreign == ["thesis.txt"]
-    root.clean()
-    assert [path.name for path in (tmp_path / "d").rglob("*") if path.is_file()] == ["thesis.txt"]
-    emptied = claimed(tmp_path / "e")
-    (tmp_path / "e" / "mine").mkdir()
-    assert emptied.clean().root_removed is False
-    assert (tmp_path / "e" / "mine").is_dir()
-    for place in ("/", "/etc", str(Path.home())):
-        with pytest.raises(TargetRefusedError):
-            CheckpointRoot.open(place).claim()
 
 
 @pytest.mark.parametrize("writer", ALONE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from iobench.storage import open_storage
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
 from tests.datasets import generated
-from tests.faults.test_s3 import certificates
+from tests.faults.test_s3 import certificate_of_its_own
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
 from tests.servers.scripted import ScriptedServer, answer
@@ -210,47 +210,16 @@ def test_a_connection_that_the_server_closed_is_made_again_and_is_no_retry(
     assert reading.storage.retried() == Retries(0, 0)
 
 
-def test_an_answer_that_breaks_off_on_a_kept_connection_is_a_retry(
-    engine: Callable[..., Any],
-) -> None:
-    def resets_once(*_: object) -> int:
-        del reading.reader._receive
-        raise ConnectionResetError
-
-    with ScriptedServer(lambda asked: answer(206, b"abcd", "Content-Range: bytes 1-4/9")) as server:
-        endpoint = f"http://127.0.0.1:{server.port}"
-        reading = engine(OwnConnections, "s3://bucket/p", endpoint=endpoint)
-        assert read(reading, "x", 1, 4) == b"abcd"
-        reading.reader._receive = resets_once
-        assert read(reading, "x", 1, 4) == b"abcd"
-    assert reading.storage.retried() == Retries(1, 0)
-
-
-def test_a_reset_before_the_first_byte_on_a_kept_connection_is_a_retry(
-    engine: Callable[..., Any],
-) -> None:
-    def script(asked: object) -> Iterable[bytes]:
-        good = answer(206, b"abcd", "Content-Range: bytes 1-4/9")
-        return [b""] if len(server.asked) == 2 else [good]
-
-    with ScriptedServer(script) as server:
-        endpoint = f"http://127.0.0.1:{server.port}"
-        reading = engine(OwnConnections, "s3://bucket/p", endpoint=endpoint, concurrency=1)
-        assert read(reading, "x", 1, 4) + read(reading, "x", 1, 4) == b"abcdabcd"
-    assert len(server.asked) == 3
-    assert reading.storage.retried() == Retries(1, 0)
-
-
 def test_tls_is_verified(
     tmp_path: Path, engine: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    authority, certificate, key = certificates(tmp_path)
+    certificate, key = certificate_of_its_own(tmp_path)
     with rclone_server(
         tmp_path / "server", "--cert", str(certificate), "--key", str(key)
     ) as server:
         (tmp_path / "server" / "data" / BUCKET / "x").write_bytes(DATA)
         endpoint = server.endpoint.replace("http:", "https:")
-        for kind, verify in itertools.product(OURS, (str(authority), "false")):
+        for kind, verify in itertools.product(OURS, (str(certificate), "false")):
             reading = engine(
                 kind,
                 f"s3://{BUCKET}",

@@ -82,15 +82,6 @@ def test_a_command_that_only_writes_the_manifest_has_done_something(
     assert in_process(*words)[1].startswith("nothing to do")
 
 
-def test_a_check_of_a_dataset_advises_no_check_of_it(tmp_path: Path) -> None:
-    root = tmp_path / "d"
-    generate(SPEC, LocalStorage(root), workers=0)
-    (root / "data" / "t-000003.tar").unlink()
-    code, out, _ = in_process("verify", root)
-    assert (code, "t-000003.tar: cannot stat" in out, "iobench verify" in out) == (1, True, False)
-    assert "iobench clean" in out
-
-
 class Remote(LocalStorage):
     """No page cache of this host has its files. The first shards wait until four are being written;
     the one that ends with ``bad`` fails.

@@ -60,20 +60,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
-    """Every verb that reads a run, in every form that it prints."""
-    forms = [("--format", form) for form in ("text", "json", "csv", "markdown", "github", "html")]
-    verbs: list[tuple[str, ...]] = [("report", run_directory, *form) for form in forms]
-    verbs += [("report", run_directory, "--format", "openmetrics")]
-    verbs += [("report", run_directory, "plain", *form) for form in forms]
-    verbs += [("compare", "plain", run_directory, *form) for form in forms]
-    verbs += [("compare", run_directory, "plain", "--by", "host.node")]
-    verbs += [("cost", run_directory, "--host-price-per-hour", "1", *form) for form in forms]
-    verbs += [("compare", ".", "--over-time", workload, *form) for form in forms]
-    changed = ("whatif", run_directory, "--storage-bandwidth", "2x")
-    verbs += [(*changed, *form) for form in forms]
-    size = ("size", "demo", "--accelerators", "2", "--from", run_directory)
-    verbs += [(*size, *form) for form in forms if "csv" not in form]
-    return verbs + [("advise", ".", *form) for form in forms]
+    """Every verb that reads a run as a text and in another form, and a report in every form."""
+    forms = ("text", "json", "csv", "markdown", "github", "html")
+    verbs: list[tuple[str, ...]] = [
+        ("report", run_directory, "--format", form) for form in (*forms, "openmetrics")
+    ]
+    others = {
+        ("report", run_directory, "plain"): "html",
+        ("compare", "plain", run_directory): "html",
+        ("compare", run_directory, "plain", "--by", "host.node"): "csv",
+        ("cost", run_directory, "--host-price-per-hour", "1"): "csv",
+        ("compare", ".", "--over-time", workload): "html",
+        ("whatif", run_directory, "--storage-bandwidth", "2x"): "markdown",
+        ("size", "demo", "--accelerators", "2", "--from", run_directory): "json",
+        ("advise", "."): "github",
+    }
+    return verbs + [
+        (*verb, "--format", form) for verb, other in others.items() for form in ("text", other)
+    ]
 
 
 MORE = ("beside-saves", "calibrated", "library") if os.environ.get("IOBENCH_LOOPS") == "all" else ()

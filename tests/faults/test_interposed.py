@@ -54,7 +54,7 @@ def test_what_was_never_synced_or_evicted_is_invalid(make_dataset: Any, tmp_path
     (tmp_path / "lying.c").write_text(LYING)
     library = str(tmp_path / "lying.so")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "lying.c"], check=True)
-    told = python(BOTH, f"{save}/lied --repeat 5", run, env={**os.environ, "LD_PRELOAD": library})
+    told = python(BOTH, f"{save}/lied --repeat 3", run, env={**os.environ, "LD_PRELOAD": library})
     assert told.endswith("[3, 3]\n")
     for folder, rule in (("lied", "checkpoint.unwritten"), ("run", "cache.cold-residency")):
         levels = found(tmp_path / folder)

@@ -88,40 +88,26 @@ def whole(place: str) -> None:
     assert not any(map(is_lock_name, names(place)))
 
 
-@pytest.mark.parametrize("other", ["generate", "clean"])
-def test_while_a_dataset_is_generated(
-    place: str, tmp_path: Path, nothing_left: set[int], other: str
-) -> None:
+def test_while_a_dataset_is_generated(place: str, tmp_path: Path, nothing_left: set[int]) -> None:
     with paused(WRITING, *generate(place), folder=tmp_path) as first:
-        refused(in_process(*(generate(place) if other == "generate" else ("clean", place))))
+        refused(in_process(*generate(place)))
+        refused(in_process("clean", place))
         code, _, err = first.end()
         assert code == 0, err
     whole(place)
 
 
-@pytest.mark.parametrize("other", ["generate", "clean", "load"])
-def test_while_weights_are_generated(
-    place: str, tmp_path: Path, nothing_left: set[int], other: str
-) -> None:
+def test_while_weights_are_generated(place: str, tmp_path: Path, nothing_left: set[int]) -> None:
     words = ("generate", "qwen3-0.6b-weights", "--layers", 1, "--vocabulary", 64, "--quiet", "--to")
-    others = {"generate": (*words, place), "clean": ("clean", place), "load": ("load", place)}
     assert in_process(*words, place)[0] == 0
     with paused("iobench.serve.generate:_require_same", *words, place, folder=tmp_path) as first:
-        refused(in_process(*others[other]))
+        for other in ((*words, place), ("clean", place), ("load", place)):
+            refused(in_process(*other))
         code, _, err = first.end()
         assert code == 0, err
     code, _, err = in_process("clean", place)
     assert (code, err) == (0, "")
     assert names(place) == []
-
-
-def test_a_dataset_that_is_being_generated_is_not_read(place: str, tmp_path: Path) -> None:
-    with paused(WRITING, *generate(place), folder=tmp_path) as first:
-        for words in (("run", "demo", "--data", place, *QUICK), ("verify", place)):
-            code, out, err = in_process(*words)
-            assert (code, out, err.count("\n")) == (1, "", 1), err  # it has no manifest yet
-        assert first.end()[0] == 0
-    whole(place)
 
 
 def test_while_a_dataset_is_read(place: str, tmp_path: Path, nothing_left: set[int]) -> None:
@@ -164,17 +150,6 @@ def test_while_a_dataset_is_removed(place: str, tmp_path: Path) -> None:
         refused(in_process("verify", place))
         refused(in_process("run", "demo", "--data", place, *QUICK, "--results", tmp_path / "r"))
         assert first.end()[0] == 0
-    assert names(place) == []
-
-
-def test_while_checkpoints_are_saved(place: str, tmp_path: Path, nothing_left: set[int]) -> None:
-    study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/512", "--repeat", 2, "--quiet",
-             "--results", tmp_path / "r", "--json")  # fmt: skip
-    with paused(SAVING, *study, folder=tmp_path) as first:
-        refused(in_process(*study))
-        refused(in_process("clean", place))
-        code, _, err = first.end()
-        assert code == 0, err
     assert names(place) == []
 
 

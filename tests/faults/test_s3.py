@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -340,46 +339,20 @@ def test_denied_says_which_right_is_missing(
     one_line(lambda: OPERATIONS[operation](storage), f"access denied.*{right}")
 
 
-def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """An authority's certificate, and a server's with its key."""
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError:
-        missing("cryptography (pip install cryptography)")
-    now = datetime.now(UTC)
-    names = {
-        name: x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        for name in ("authority", "server")
-    }
-    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in names}
-    for name in names:
-        builder = x509.CertificateBuilder(
-            names["authority"], names[name], keys[name].public_key(), x509.random_serial_number()
-        )
-        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(
-            now + timedelta(days=1)
-        )
-        builder = builder.add_extension(
-            x509.BasicConstraints(ca=name == "authority", path_length=None), critical=True
-        )
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        certificate = builder.sign(keys["authority"], hashes.SHA256())
-        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    pem = (
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    (folder / "server.key").write_bytes(keys["server"].private_bytes(*pem))
-    return folder / "authority.pem", folder / "server.pem", folder / "server.key"
+def certificate_of_its_own(folder: Path) -> tuple[Path, Path]:
+    """The certificate of a server, which nobody else vouches for, and its key."""
+    if shutil.which("openssl") is None:
+        missing("openssl (apt-get install openssl)")
+    certificate, key = folder / "server.pem", folder / "server.key"
+    words = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=server -config /dev/null"
+    words += " -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE"
+    made = ["openssl", *words.split(), "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(made, check=True, capture_output=True)
+    return certificate, key
 
 
 def test_an_untrusted_certificate(tmp_path: Path, client: str) -> None:
-    authority, certificate, key = certificates(tmp_path)
+    certificate, key = certificate_of_its_own(tmp_path)
     with rclone_server(
         tmp_path / "server", "--cert", str(certificate), "--key", str(key)
     ) as server:
@@ -387,7 +360,7 @@ def test_an_untrusted_certificate(tmp_path: Path, client: str) -> None:
         untrusting: Any = open_storage(url)
         assert "tls_verify" in one_line(lambda: list(untrusting.list()), "TLS failed")
         assert untrusting.retried() == Retries(0, 0)
-        for number, verify in enumerate((authority, "false")):
+        for number, verify in enumerate((certificate, "false")):
             storage: Any = open_storage(url, options={"tls_verify": str(verify)})
             put(storage, f"x{number}")
             assert read(storage, f"x{number}", 0, 9) == b"data"

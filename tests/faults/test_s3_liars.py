@@ -152,7 +152,7 @@ def test_another_range_than_was_asked_for_is_never_believed(
 
     with ScriptedServer(lie) as server:
         try:
-            got = read(server.url, "x", 1000, 50_000, retries=1, timeout="2s", deadline="4s")
+            got = read(server.url, "x", 1000, 50_000, retries=1, timeout="500ms", deadline="1s")
         except StorageError:
             return
         assert got == DATA[1000:51_000]  # from the whole object, which it asked for then
@@ -180,7 +180,7 @@ def test_a_number_without_an_end_is_one_line(
         )
 
     with ScriptedServer(lie) as server:
-        options = {"retries": 0, "timeout": "2s", "deadline": "4s"}
+        options = {"retries": 0, "timeout": "500ms", "deadline": "1s"}
         if where == "size":  # nothing depends on it where all was sent that was asked for
             with suppress(StorageError):
                 assert read(server.url, "x", 0, 50_000, **options) == DATA[:50_000]
@@ -208,7 +208,7 @@ def test_a_size_that_is_no_number_is_one_line(client: str, number: str) -> None:
     with ScriptedServer(lie) as server:
         storage: Any = open_storage(
             f"s3://bucket/prefix?endpoint={server.url}&client={client}&retries=0"
-            "&timeout=2s&deadline=4s"
+            "&timeout=500ms&deadline=1s"
         )
         refused(lambda: storage.size("x"))
         refused(lambda: list(storage.list()))
@@ -230,13 +230,17 @@ def test_a_server_that_drips_is_not_waited_for(read: Callable[..., bytes], where
         def drip() -> Iterator[bytes]:
             nonlocal to_the_end
             yield whole[:at_once]
-            for number in range(at_once, at_once + 200):  # a minute
-                if server.ended.wait(0.3):
+            for number in range(at_once, at_once + 200):  # half a minute
+                if server.ended.wait(0.15):
                     return
                 yield whole[number : number + 1]
             to_the_end = True
 
-        refused(lambda: read(server.url, "x", 0, 50_000, timeout="1s", deadline="3s", retries=999))
+        refused(
+            lambda: read(
+                server.url, "x", 0, 50_000, timeout="500ms", deadline="1500ms", retries=999
+            )
+        )
         assert not to_the_end
 
 
@@ -246,11 +250,11 @@ def test_slow_is_not_stuck(read: Callable[..., bytes]) -> None:
 
     def slow(asked: Asked) -> Iterator[bytes]:
         for start in range(0, len(whole), 5000):
-            time.sleep(0.15)
+            time.sleep(0.08)
             yield whole[start : start + 5000]
 
     with ScriptedServer(slow) as server:
-        assert read(server.url, "x", 0, 50_000, timeout="1s", deadline="30s") == DATA[:50_000]
+        assert read(server.url, "x", 0, 50_000, timeout="500ms", deadline="30s") == DATA[:50_000]
 
 
 # Deletions

@@ -158,8 +158,6 @@ def test_the_line_names_the_file_and_the_key(
     Path("run/run.json").write_text(json.dumps(replaced(document, path, value)))
     for verb, code in (
         (("report", "run"), 1),
-        (("whatif", "run", "--workers", "3"), 1),
-        (("size", "demo", "--accelerators", "8", "--from", "run"), 1),
         (("cost", "run", "--host-price-per-hour", "1"), 2),
         (("compare", ".", "--over-time", "smallrun"), 2),
     ):
