@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import tarfile
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from iobench.base import buffers
 from iobench.base.errors import DatasetError, IobenchError, NoMemoryError
@@ -87,6 +89,30 @@ def test_headers_of_arrays(given: tuple[Any, ...]) -> None:
 
 
 # Codecs
+
+
+@pytest.mark.parametrize(
+    ("name", "compress"),
+    [
+        ("gzip", lambda data: gzip.compress(data, 6)),
+        ("zstd", lambda data: zstandard.compress(data, 9)),
+        ("zstd", lambda data: zstandard.ZstdCompressor(write_content_size=False).compress(data)),
+        ("lz4", lambda data: lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX4MB)),
+    ],
+)
+def test_codecs_take_no_more_than_they_may_return(
+    name: str, compress: Callable[[bytes], bytes]
+) -> None:
+    stored = memoryview(compress(bytes(100 << 20)))
+    codec = CODECS.open(name)
+    for room in (1000, 20 << 20):
+        out = memoryview(bytearray(room))
+
+        def work(out: memoryview = out) -> None:
+            with pytest.raises(ValueError, match="holds more than"):
+                codec.decompress(stored, out)
+
+        assert in_child(work).extra_bytes < 2 * room + (24 << 20)
 
 
 def test_lz4_takes_memory_for_what_comes_and_not_for_all_of_it() -> None:

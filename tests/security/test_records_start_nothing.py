@@ -109,7 +109,7 @@ def refused(*words: object) -> None:
     assert any(key in err for key in ("loader.factory", "loader.args", "accelerator.model"))
 
 
-@pytest.mark.parametrize(("kind", "side"), zip(CODE, ["A", "B", "its workload"], strict=True))
+@pytest.mark.parametrize(("kind", "side"), list(zip(CODE, ["A", "B", "its workload"], strict=True)))
 def test_ab(kind: str, side: str, made: Path, home: Path) -> None:
     run = planted(home, CODE[kind](home))
     [clean] = (made / "runs").iterdir()
