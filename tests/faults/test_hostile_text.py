@@ -20,9 +20,10 @@ import pytest
 import xxhash
 import yaml
 
-from iobench.base.errors import CorruptCheckpointError
+from iobench.base.errors import CorruptCheckpointError, IobenchError
 from iobench.checkpoint.manifest import parse_manifest, parse_part
 from iobench.cli.failure import report_error
+from iobench.record.run import load_run
 from tests.datasets import generated
 from tests.hostile import BYTES, HOSTILE, NAME, check, replaced, run, strings
 from tests.unit.test_sections import assert_only_own_elements
@@ -80,27 +81,39 @@ def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     ]
 
 
+def is_read(folder: Path) -> bool:
+    try:
+        load_run(folder)
+    except IobenchError:
+        return False
+    return True
+
+
 MORE = ("beside-saves", "calibrated", "library") if os.environ.get("IOBENCH_LOOPS") == "all" else ()
 """Runs of other kinds, whose reports have the same tables and charts."""
 
 
 @pytest.mark.parametrize("name", ["checkpoint-dcp-async", *MORE])
 def test_each_text_of_a_run(here: Path, name: str) -> None:
-    """One at a time in a report; then all that a run may hold at once, by every verb."""
+    """A few at a time in a report; then all that a run may hold at once, by every verb."""
     shutil.copytree(GOLDEN / "runs" / name, here / "run")
     shutil.copytree(GOLDEN / "runs" / name, here / "plain")
     document = dict(load(here / "run/run.json"))
-    accepted = document
-    paths = list(strings(document))
-    assert len(paths) > 50
-    for path in paths:
+    texts = []
+    for path in strings(document):
         save(here / "run/run.json", replaced(document, path, HOSTILE))
-        told = run("report", "run", "--format", "markdown")
-        out = check(told, ANSWERS, path)
-        assert "<" not in OWN_MARKUP.sub("", out), path
-        if told[0] in (0, 3):
+        if path != ("rules",) and is_read(here / "run"):  # a report needs rules that it knows
+            texts.append(path)
+        else:
+            check(run("report", "run"), (1, 2), path)
+    assert len(texts) > 50
+    for some in (*(texts[start::12] for start in range(12)), texts):
+        accepted = document
+        for path in some:
             accepted = replaced(accepted, path, HOSTILE)
-    save(here / "run/run.json", accepted)
+        save(here / "run/run.json", accepted)
+        out = check(run("report", "run", "--format", "markdown"), (0, 3), some)
+        assert "<" not in OWN_MARKUP.sub("", out), some
     job = document["job"]
     workload = job["model"] if job["kind"] == "checkpoint" else job["workload"]["name"]
     for verb in readers("run", workload):
