@@ -246,7 +246,7 @@ def test_the_copy_to_a_device_is_the_batch(make_dataset: MakeDataset, load: Load
     feed.close()
 
 
-@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_a_manifest_and_a_storage_of_ones_own(
     make_dataset: MakeDataset, load: Load, start_method: str
 ) -> None:

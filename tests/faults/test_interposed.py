@@ -14,7 +14,7 @@ import pytest
 from iobench.base.pagecache import unwritten_bytes
 from iobench.judge.checkpoint import proven
 from iobench.record.run import load_run
-from tests.processes import completed, python
+from tests.processes import in_process, python
 from tests.servers.process import missing
 
 LYING = """
@@ -42,7 +42,7 @@ def test_what_was_never_synced_or_evicted_is_invalid(make_dataset: Any, tmp_path
     if unwritten_bytes([__file__]) is None:
         pytest.skip("this kernel, or this file system, does not say which pages are written")
     save = f"{SAVE} --to {tmp_path}/saved --results {tmp_path}"
-    assert completed(*f"{save}/honest --repeat 1".split()).returncode == 0
+    assert in_process(*f"{save}/honest --repeat 1".split())[0] == 0
     assert (
         found(tmp_path / "honest")
         .keys()
@@ -68,7 +68,7 @@ def test_a_file_system_in_memory_proves_nothing() -> None:
     folder.mkdir()
     try:
         words = f"{SAVE} --repeat 1 --to {folder}/saved --results {folder}/results"
-        completed(*words.split())
+        in_process(*words.split())
         (record,) = (folder / "results").glob("*/run.json")
         assert proven(load_run(record)) is not None
         assert found(folder / "results")["checkpoint.unproven"] == "info"

@@ -35,7 +35,7 @@ from tests.pairs import pairs
 from tests.phases import phase
 from tests.processes import check_ended
 
-TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2), ("null", 2)]
+TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2)]
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -343,6 +343,7 @@ def test_a_parent_that_is_dead_already_is_noticed() -> None:
     os.close(readable)
 
 
+@pytest.mark.nightly  # its server imports torch again
 def test_workers_of_a_server_of_forks_live(
     make_dataset: Any, loader_over: Callable[..., BatchLoader]
 ) -> None:

@@ -103,7 +103,7 @@ def test_nothing_of_a_local_story_connects_or_writes_elsewhere(
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     data, results = str(tmp_path / "d"), str(tmp_path / "results")
-    quick = "--repeat 1 --calibration 0.2s --set loader.workers=1 --set batch_size=8"
+    quick = "--repeat 1 --calibration 0.05s --set loader.workers=1 --set batch_size=8"
     made = f"generate demo --to {data} --samples 40 --set sample_size.mean=2000"
     told = f"run demo --data {data} --results {results} {quick} ; verify {data}"
     story = f"{made} ; {told} ; report {results} ; clean {data}"
