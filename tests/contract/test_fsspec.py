@@ -22,6 +22,7 @@ from iobench.base.errors import (
     MissingObjectError,
     StorageError,
     TargetRefusedError,
+    UnknownNameError,
     UsageError,
 )
 from iobench.storage import open_storage
@@ -99,6 +100,29 @@ def test_a_missing_package_is_named(
     with pytest.raises(UsageError, match=package) as caught:
         open_storage(url)
     assert extra in str(caught.value)
+
+
+def test_a_file_system_that_names_no_package_gives_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(scheme: str) -> None:
+        raise ImportError("libtoy.so is missing")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", refuse)
+    with pytest.raises(UsageError) as caught:
+        open_storage("gs://bucket/x")
+    assert "libtoy.so is missing" in str(caught.value)
+    assert "pip install" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "near"), [("memry", "memory"), ("gss", "gs"), ("nfss", "nfs"), ("qqqqq", "file")]
+)
+def test_an_unknown_scheme_names_the_nearest(scheme: str, near: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        open_storage(f"{scheme}://place/x")
+    assert near in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
 class Leaky(MemoryFileSystem):

@@ -363,6 +363,21 @@ def test_weights_that_do_not_fit_into_memory_are_refused(
         prepared(make(name), str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"block_size": "3000"}, "multiple of 4096"),
+        ({"block_size": "2GiB"}, "multiple of 4096"),
+        ({"concurrency": 0}, "1 to 256"),
+        ({"concurrency": "many"}, "1 to 256"),
+        ({"depth": 1}, "no option 'depth'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        make_model_loader("direct", options)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_a_device_that_is_not_there_is_refused(
     tmp_path: Path, make: Callable[..., ModelLoader]

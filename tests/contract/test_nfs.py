@@ -146,6 +146,14 @@ def test_connections_are_bounded_and_closed(nfs: Any) -> None:
     assert descriptors() <= before
 
 
+def test_more_files_than_handles(nfs: Any) -> None:
+    for number in range(100):
+        put(nfs, f"k{number}", str(number).encode())
+    for _ in range(2):
+        for number in range(100):
+            assert read(nfs, f"k{number}", 0, 9) == str(number).encode()
+
+
 def test_the_root_of_a_server_is_no_target(nfs_server: NfsServer, nfs: Any) -> None:
     nfs.check_target()
     with pytest.raises(TargetRefusedError, match="root of the server"):

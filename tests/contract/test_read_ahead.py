@@ -141,6 +141,23 @@ def test_batches_of_one_request_have_as_many_in_flight_as_allowed(
     assert storage.peak >= 16
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "concurrency", "asked", "ahead"),
+    [
+        (4, 4, "auto", 0),  # a batch offers enough
+        (1, 16, "auto", 16),
+        (1, 16, False, 0),
+        (60, 256, "auto", 0),  # there is no later batch
+    ],
+)
+def test_how_far_is_read_ahead(
+    make_dataset: MakeDataset, load: Load, batch_size: int, concurrency: int, asked: Any, ahead: int
+) -> None:
+    _, path = make_dataset(format="files")
+    reading = {"concurrency": concurrency, "read_ahead": asked}
+    assert load(path, ("ring", 2), batch_size=batch_size, reader=reading).ahead == ahead
+
+
 def test_row_groups_are_not_read_ahead(make_dataset: MakeDataset, load: Load) -> None:
     _, path = make_dataset(format="parquet", samples_per_shard=20)
     loader = load(path, batch_size=1, reader={"concurrency": 16})

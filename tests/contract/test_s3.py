@@ -304,6 +304,19 @@ def test_a_missing_object_is_told_from_a_missing_bucket(pair: tuple[S3Server, st
     nowhere.close()
 
 
+def test_the_environment_names_the_endpoint(
+    rclone_s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    for client in ("obstore", "s3fs", "boto3"):
+        storage: Any = open_storage(f"s3://{BUCKET}/env-{client}?client={client}")
+        put(storage, "x")
+        facts = storage.facts()
+        assert (facts["endpoint"], facts["region"]) == (rclone_s3.endpoint, "eu-central-1")
+        storage.close()
+
+
 def test_a_profile_of_the_shared_files_is_found(
     rclone_s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,23 @@ def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
         assert (local.root / f"k{number}").read_bytes() == bytes([number]) * len(DATA)
 
 
+@pytest.mark.parametrize("hint", [0, BLOCK])
+@pytest.mark.parametrize("written", [0, 10, 2 * BLOCK + 5])
+def test_a_failed_write_leaves_neither_file_nor_descriptor(
+    local: LocalStorage, hint: int, written: int
+) -> None:
+    before = descriptors()
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt), local.create("a/x", size_hint=hint) as sink:  # noqa: PT012
+            sink.write(DATA[:written])
+            raise KeyboardInterrupt
+    assert files(local) == []
+    assert descriptors() <= before
+    with local.create("a/x", size_hint=hint) as sink:  # nor does it stand in the way
+        sink.write(b"done")
+    assert (local.root / "a/x").read_bytes() == b"done"
+
+
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that were flushed to disk, by the real call."""
