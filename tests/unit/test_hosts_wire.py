@@ -20,14 +20,14 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 
-from iobench.base.errors import HostLostError, WorkerError
+from iobench.base.errors import HostLostError, UsageError, WorkerError
 from iobench.host.timeline import Array
 from iobench.judge.figures.ranktime import slow_hosts
 from iobench.record.typed import ArrayText, to_text
 from iobench.runner.barrier import HostsBarrier, HostsSteps, lead_steps
 from iobench.runner.hosts import wire
 from iobench.runner.hosts.control import Control, Peer
-from iobench.runner.hosts.launch import Launch
+from iobench.runner.hosts.launch import Launch, share_of
 from iobench.runner.hosts.meeting import Joined
 from iobench.runner.hosts.member import FromRank, Member
 from iobench.runner.hosts.serving import arguments_of, result_of
@@ -348,6 +348,13 @@ def test_a_host_that_leaves_at_once_after_goodbye_is_not_called_lost(
     Control(met).say_bye(0, "")
     second.close()
     assert "leaving" not in caplog.text  # where hosts of earlier tests may be lost meanwhile
+
+
+def test_ranks_are_shared_evenly_or_not_at_all() -> None:
+    assert (share_of(8, 4), share_of(2, 2)) == (2, 1)
+    for accelerators, hosts in ((3, 2), (1, 2), (0, 2)):
+        with pytest.raises(UsageError):
+            share_of(accelerators, hosts)
 
 
 def rounds(ratios: list[float], *, count: int, noise: float, seed: int) -> list[list[float]]:
