@@ -99,6 +99,7 @@ TOUCHED = {
     ),
     "iobench/checkpoint": (
         "faults/test_checkpoint.py::test_a_rank_that_dies_ends_the_others_save",
+        "faults/test_interposed.py::test_what_was_never_synced_or_evicted_is_invalid",
         f"{_LOOP}[checkpoint-stream]",
     ),
     "iobench/cli": (

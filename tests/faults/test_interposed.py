@@ -34,6 +34,7 @@ def found(results: Path) -> dict[str, str]:
     return {each["rule"]: each["level"] for each in json.loads(record.read_text())["findings"]}
 
 
+@pytest.mark.nightly
 def test_what_was_never_synced_or_evicted_is_invalid(make_dataset: Any, tmp_path: Path) -> None:
     """dcp writes through the page cache, and its fsync does nothing; nor does any advice.
 
