@@ -18,7 +18,7 @@ import torch
 from iobench.base.errors import StorageError, TargetRefusedError, UsageError
 from iobench.base.safety import check_target
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.data.generator.cleaner import clean
+from iobench.data.generator.cleaner import clean, discard
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.nfs import context
@@ -233,6 +233,16 @@ def test_a_root_that_was_there_stays(nfs: Any, nfs_server: NfsServer, root: Path
     generated(nfs)
     assert not clean(nfs_server.url(root.name)).root_removed
     assert names(root) == []
+
+
+def test_a_dataset_of_a_check_goes_with_its_own_folder(nfs_server: NfsServer) -> None:
+    name = f"checks/iobench-check-{next(_numbers)}"
+    url = nfs_server.url(name)
+    generated(open_storage(url), samples=3, sample_size={"mean": 600})
+    assert (nfs_server.root / name).is_dir()
+    discard("throttled+" + url)
+    assert not (nfs_server.root / name).exists()
+    assert (nfs_server.root / "checks").is_dir()
 
 
 def test_checkpoints_go_with_their_folders(nfs: Any, root: Path) -> None:

@@ -229,6 +229,27 @@ def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(
     assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
+@pytest.mark.parametrize("hint", [0, BLOCK])
+def test_two_writers_never_mix(local: LocalStorage, hint: int) -> None:
+    """Of two writers of one key at a time, one publishes what it wrote, and the other gets an
+    error.
+    """
+    outcomes = []
+    first, second = local.create("x", size_hint=hint), local.create("x", size_hint=hint)
+    first.__enter__().write(b"first writer")
+    try:
+        second.__enter__().write(b"second")
+        outcomes.append("opened")
+    except StorageError:
+        outcomes.append("refused")
+    first.__exit__(None, None, None)
+    assert (local.root / "x").read_bytes() == b"first writer"
+    if outcomes == ["opened"]:
+        with pytest.raises(StorageError):
+            second.__exit__(None, None, None)
+    assert (local.root / "x").read_bytes() == b"first writer"
+
+
 @pytest.mark.parametrize("once", [True, False])
 def test_threads_that_begin_together_open_nothing_twice(
     local: LocalStorage, monkeypatch: pytest.MonkeyPatch, once: bool

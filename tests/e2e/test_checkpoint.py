@@ -22,6 +22,8 @@ from iobench.checkpoint.manifest import corrupt
 from iobench.checkpoint.stream import Stream
 from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.runner.checkpoint_plan import make_study_plan
+from iobench.runner.conductor import Script
+from iobench.runner.study import StudyJob
 from iobench.runner.tasks import checkpoint
 from iobench.settings.base import build
 from tests import checkpoints
@@ -29,11 +31,15 @@ from tests.processes import (
     PATIENCE_S,
     completed,
     document,
+    in_process,
     printed,
     refused,
     running,
     wait_until,
 )
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["rclone_s3", "s3_environment"]
 
 
 @pytest.fixture
@@ -343,3 +349,39 @@ def test_a_budget_limits_saves_and_restores(small: str) -> None:
     job = document(f"{small} --budget 1ms")["job"]
     assert (len(job["saves"]), job["spec"]["count"], job["budget_s"]) == (1, 2, 0.001)
     assert len(job["restores"]) == 1 or job["no_restores"]
+
+
+def test_a_target_without_a_lock_is_said_in_a_warning_and_in_the_record(
+    tmp_path: Path,
+    rclone_s3: S3Server,
+    s3_environment: Mapping[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    code, out, err = in_process(
+        *("checkpoint", "resnet50", "--to", rclone_s3.url(), "--scale", "1/2048", "-n", "1"),
+        *("--results", tmp_path / "results", "--quiet", "--json"),
+    )
+    assert code == 0, err
+    assert caplog.text.count("not locked") == 1
+    assert "storage.unlocked" in {finding["rule"] for finding in json.loads(out)["findings"]}
+
+
+def test_a_base_that_was_damaged_is_named(
+    study: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Somebody else changes a byte of it between the saves and the restores."""
+
+    def damaged(job: StudyJob) -> Script:
+        file = max(
+            (tmp_path / "ckpt/step-00000001").iterdir(), key=lambda each: each.stat().st_size
+        )
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        yield from restored(job)
+
+    restored = StudyJob.restore
+    monkeypatch.setattr(StudyJob, "restore", damaged)
+    line = refused(f"{study} --repeat 1 --changed 10% --writer dcp", code=1)
+    assert "step-00000001" in line
+    assert "corrupt" in line

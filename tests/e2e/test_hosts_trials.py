@@ -102,6 +102,14 @@ def test_a_sweep_whose_host_is_killed_keeps_its_trials_and_is_continued(
     assert all(len(trial.job.hosts) == 2 for trial in trials)
 
 
+def test_a_budget_ends_a_sweep_on_both_hosts(data: Path, tmp_path: Path) -> None:
+    words = ("sweep", "demo", "--data", data, *QUICK, "-n", 1000, "--calibration", "0s")
+    ok(start(tmp_path, *words, "--sweep", "loader.prefetch_factor=1,2", "--budget", "8s"))
+    sweep, trials = swept(the_only(tmp_path, "sweep-demo-*"))
+    assert sweep.status == "out of time"
+    assert trials
+
+
 def test_sides_that_differ_are_measured_in_turns_on_both_hosts(data: Path, tmp_path: Path) -> None:
     words = ("ab", data, "--workload", "demo", "--set-b", "batch_size=8", *QUICK)
     _, second = ok(start(tmp_path, *words, "--max-rounds", 4))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,31 @@ def test_a_proof_of_a_part_does_not_tell_what_is_missing(
     assert proof.pop("missing_not_measured")
     faults = {"missing": None, "repeated": 2 * wrong, "unknown": 2 * wrong}
     assert proof == {"delivered": 32, "of": 64, "whole_epoch": False, **faults}
+
+
+def test_a_library_that_does_not_import_says_why(
+    run: str, make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """mosaicml-streaming needs a torchvision that was built with the torch, and more: where that is
+    not so, it is there and of no use.
+    """
+
+    def loaded() -> list[str]:
+        own = ("streaming", "streaming.", "iobench.load.libraries.mosaic")
+        return [name for name in sys.modules if name == own[0] or name.startswith(own[1:])]
+
+    for name in loaded():
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "path/streaming").mkdir(parents=True)
+    program = "raise RuntimeError('another torch\\nmore')\n"
+    (tmp_path / "path/streaming/__init__.py").write_text(program)
+    monkeypatch.syspath_prepend(tmp_path / "path")
+    _, root = make_dataset(format="mds", samples_per_shard=10)
+    err = refused(f"{run} --data {root} --set loader.kind=mosaicml-streaming")
+    for name in loaded():
+        del sys.modules[name]  # monkeypatch puts back what was there
+    assert "streaming is installed, but cannot be imported: RuntimeError: another torch. " in err
+    assert "[mosaicml-streaming]" in err
 
 
 def test_no_library_is_imported_unless_it_is_asked_for() -> None:

@@ -23,7 +23,11 @@ from tests.processes import (
     running,
     wait_until,
 )
+from tests.servers.faultproxy import FaultProxy
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 from tests.small_models import bytes_to_read, small_weights
+
+__all__ = ["rclone_s3", "s3_environment"]
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +184,30 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_written(
     (tmp_path / "thesis.txt").write_text("mine")
     refused(f"{load} {more}", cwd=tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_links_of_a_hubs_cache_are_refused_with_what_to_do(tmp_path: Path, model: Path) -> None:
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for shard in model.glob(f"*{SUFFIX}"):
+        (snapshot / shard.name).symlink_to(shard)
+    assert f"cp -rL {snapshot}" in refused(f"load {snapshot}", code=2)
+
+
+def test_weights_of_a_server_that_asks_to_slow_down(
+    rclone_s3: S3Server, tmp_path: Path, s3_environment: Any
+) -> None:
+    """What was asked for again is told; and nothing of a bucket is warm."""
+    url = rclone_s3.url("weights", retries=50)
+    printed(f"generate qwen3-0.6b-weights --to {url} --layers 1 --vocabulary 64")
+    with FaultProxy(rclone_s3.port, slow_down_every=4) as proxy:
+        slow = url.replace(str(rclone_s3.port), str(proxy.port))
+        doc = document(f"load {slow} --repeat 1 --results {tmp_path}/results")
+    again = [trial["retries"] for trial in doc["job"]["trials"]]
+    assert again == [trial["throttled"] for trial in doc["job"]["trials"]]
+    assert sum(again) > 0
+    assert "storage.throttled" in [finding["rule"] for finding in doc["findings"]]
+    assert "page cache" in refused(f"load {url} --state warm", code=2)
 
 
 def test_clean_removes_the_weights_that_were_made_and_nothing_else(tmp_path: Path) -> None:

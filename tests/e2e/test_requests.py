@@ -22,9 +22,10 @@ from iobench.storage.local.storage import LocalStorage
 from tests.conftest import MakeDataset
 from tests.processes import in_process, running, wait_until
 from tests.servers.faultproxy import FaultProxy
+from tests.servers.nfs import nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
-__all__ = ["rclone_s3", "s3_environment"]
+__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
 
 QUICK = ("--duration", "500ms", "--repeat", 1, "--quiet")
 
@@ -95,6 +96,27 @@ def document(*words: object) -> dict[str, Any]:
     KINDS[found["job"]["kind"]].model_validate(found)
     assert isinstance(found, dict)
     return found
+
+
+@pytest.mark.usefixtures("s3_environment")
+@pytest.mark.parametrize("verb", ["kv"])
+@pytest.mark.parametrize(
+    ("server", "engine"),
+    [
+        ("rclone_s3", "event_loop"),
+        pytest.param("nfs_server", "threads", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_cache_on_a_server(
+    verb: str, server: str, engine: str, asked: tuple[object, ...], request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(server).url("kv")
+    few = ("--set", "capacity=600kB", "--set", "dram=150kB", "--set", "prompts.max_tokens=500")
+    found = document(*asked, *at(verb, url), *few)
+    first = found["job"]["trials"][0]
+    assert (found["job"]["engine"], first["failed"], first["unserved"]) == (engine, 0, 0)
+    assert first["bytes"] > 0
+    assert in_process("clean", url)[0] == 2  # nothing is left
 
 
 @pytest.mark.usefixtures("s3_environment")

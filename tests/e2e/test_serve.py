@@ -124,6 +124,12 @@ def test_requests_leave_a_log(asked: tuple[object, ...], data: Path, tmp_path: P
     assert "The log:" in page
 
 
+def test_a_log_has_inputs(asked: tuple[object, ...], data: Path, tmp_path: Path) -> None:
+    words = ("--data", data, "--rate", 60, "--log", tmp_path / "logs")
+    trial = document(*asked, *words, "--set", "log.inputs=true")["job"]["trials"][0]
+    assert trial["log_bytes"] > 5 * 1000 * trial["log_records"] > 0  # of samples of 20 kB
+
+
 def test_a_log_without_room_is_one_line(
     asked: tuple[object, ...], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

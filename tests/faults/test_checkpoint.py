@@ -23,12 +23,14 @@ from iobench.base.errors import (
     CorruptCheckpointError,
     IobenchError,
     StorageError,
+    TargetRefusedError,
 )
 from iobench.checkpoint import make_writer
 from iobench.checkpoint import place as place_module
 from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
+from iobench.checkpoint.place import CHECKPOINTS
 from tests.checkpoints import blank, make_state, plant, restore, same, save
 from tests.children import in_child
 from tests.processes import PATIENCE_S, tmpfs, wait_until
@@ -369,6 +371,21 @@ def test_a_base_that_is_missing_or_another_one_is_told_in_one_line(tmp_path: Pat
     with pytest.raises(CorruptCheckpointError, match="step-00000004, which is missing"):
         root.step(6).sources()
     assert root.step(3).sources() == [root.step(1), root.step(3)]
+
+
+def test_foreign_files_are_refused_and_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "thesis.txt").write_text("the only copy")
+    with pytest.raises(TargetRefusedError, match="is not empty"):
+        claimed(tmp_path / "c")
+    with pytest.raises(TargetRefusedError, match=f"no {CHECKPOINTS.marker}"):
+        CheckpointRoot.open(str(tmp_path / "c")).clean()
+    root = claimed(tmp_path / "d")
+    target = save("torch", root, 1, {"x": torch.ones(3)})
+    (tmp_path / "d" / "step-00000001" / "thesis.txt").write_text("the only copy")
+    assert root.remove(target).foreign == ["thesis.txt"]
+    root.clean()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["thesis.txt"] * 2
 
 
 @pytest.mark.parametrize("writer", ALONE)

@@ -153,6 +153,17 @@ def test_while_a_dataset_is_removed(place: str, tmp_path: Path) -> None:
     assert names(place) == []
 
 
+def test_while_checkpoints_are_saved(place: str, tmp_path: Path, nothing_left: set[int]) -> None:
+    study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/512", "--repeat", 2, "--quiet",
+             "--results", tmp_path / "r", "--json")  # fmt: skip
+    with paused(SAVING, *study, folder=tmp_path) as first:
+        refused(in_process(*study))
+        refused(in_process("clean", place))
+        code, _, err = first.end()
+        assert code == 0, err
+    assert names(place) == []
+
+
 def sweep(root: Path, results: Path) -> tuple[object, ...]:
     return ("sweep", "demo", "--to", root, "--samples", 12, "--sweep", "batch_size=4",
             "--set", "dataset.samples_per_shard=2", "--set", "dataset.sample_size.mean=3kB",

@@ -146,3 +146,22 @@ def test_a_save_that_takes_longer_than_the_budget_is_refused_before_it(memory: P
     assert least >= 0.8 * 26
     saved = json.loads(next((memory / "results").glob("*/run.json")).read_text())
     assert saved["job"]["saves"] == []
+
+
+@pytest.mark.nightly
+def test_restores_that_the_budget_has_no_time_for_are_left_out_with_the_reason(
+    memory: Path,
+) -> None:
+    """The planted reads take 100 times as long as the writes."""
+    found = study(
+        memory,
+        budget=Budget(seconds=20.0),
+        scale="1/512",
+        count=2,
+        restores=2,
+        read=BANDWIDTH / 4,
+        write=100 * BANDWIDTH,
+    )
+    assert found.saves
+    assert found.restores == []
+    assert "no time" in found.not_measured["restore_bytes_per_s"]

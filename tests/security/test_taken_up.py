@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from iobench.ask.tuning.sweepfolder import _builtin
 from iobench.base.errors import DatasetError, IobenchError, StorageError, UsageError
 from iobench.cli.main import main
 from iobench.load.layouts import layout_keys, made_layout, make_layout, read_layout
 from iobench.load.libraries.base import Source
+from iobench.record.job import WorkloadFacts
+from iobench.record.run import TrainingRecord
 from iobench.record.sweep import SweepPoint, save_sweep
+from iobench.record.training import TrainingRun
 from iobench.runner.sweeping.confirm import GivenAgain, take_up
-from iobench.settings.workload import LoaderSpec, ReaderSpec
+from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.servers.listener import Listener, listener
 from tests.unit.conftest import build_sweep
@@ -117,6 +122,19 @@ def test_a_secret_in_a_data_root_is_not_written_down(tmp_path: Path) -> None:
     root = "https://canary@127.0.0.1:9/x"
     assert main(["sweep", "demo", "--to", root, *words]) == 2
     assert not (tmp_path / "results").exists()
+
+
+def test_a_record_names_no_workload_file(tmp_path: Path) -> None:
+    """A run's record is looked up among the workloads by name, not opened as a path."""
+    os.mkfifo(tmp_path / "pipe.yaml")
+    document = TrainingRecord.model_construct(
+        job=TrainingRun(
+            workload=WorkloadFacts(
+                name=str(tmp_path / "pipe.yaml"), accelerator=AcceleratorSpec(kind="null")
+            )
+        )
+    )
+    assert _builtin(document, ["loader.workers"]) == {}
 
 
 # Layouts

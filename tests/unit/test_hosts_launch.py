@@ -263,3 +263,13 @@ def test_the_objects_for_kubernetes_hold_what_was_asked_for(
 def test_names_of_hosts_that_are_none(text: str) -> None:
     with pytest.raises(UsageError):
         parse_hosts(text)
+
+
+def test_the_lines_that_start_a_run_on_other_hosts() -> None:
+    words = ("run", "demo", "--data", "/mnt/d", "--accelerators-per-host", "8")
+    code, out, _ = in_process(*words, "--hosts", "h1,h2", "--print")
+    assert code == 0
+    assert out.count(" ".join(words)) == 4
+    assert "--hosts" not in out
+    assert in_process(*words, "--hosts", "h1,h2")[0] == 2
+    assert in_process(*words, "--accelerators", "3")[0] == 2
