@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from iobench.ask.compare.sequential import claims_of, measured, primary, verdict
-from iobench.base.errors import IobenchError
+from iobench.base.errors import IobenchError, UsageError
 from iobench.cli.ab import gated
 from iobench.cli.main import main
 from iobench.cli.verbs import AbRequest
-from iobench.record.ab import AbRecord, AbRound, AbTrial, AbVariant, load_ab, save_ab
+from iobench.record.ab import AbRecord, AbRound, AbTrial, AbVariant, Name, load_ab, save_ab
 from iobench.report.ab import answer, sections
 from iobench.report.sections import FirstScreen
+from iobench.runner.ab import _Comparison
+from iobench.runner.budget import Budget
+from iobench.runner.options import AbOptions, Observer
 from tests.processes import document
 
 IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}
@@ -162,3 +167,44 @@ def test_a_record_of_somebody_else_is_checked(key: str, value: object, tmp_path:
     with pytest.raises(IobenchError, match=key):
         load_ab(tmp_path)
     assert main(["report", str(tmp_path)]) == 1
+
+
+class PlantedSide:
+    """A variant whose warm-up takes 10 s and whose repetitions take 20 s, on a planted clock."""
+
+    seed = 42
+    run = None  # no training whose steps are fitted
+    began = "2026-11-22T10:00:00+00:00"
+
+    def __init__(self, name: Name, now: list[float]) -> None:
+        self.name, self._now = name, now
+        self.record = AbVariant(name=name, run=name.lower(), data="/d", workload="demo")
+
+    def warm_up(self) -> None:
+        self._now[0] += 10.0
+        self.record.warm_up_s = 10.0
+
+    def measure(self, number: int) -> None:
+        self._now[0] += 20.0
+
+    def measured(self, metric: str) -> AbTrial:
+        return AbTrial(seconds=20.0, figures={metric: 100.0})
+
+    def finish(self, **_: bool) -> None:
+        return
+
+
+def test_a_budget_without_a_turn_is_refused_with_the_least_that_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        _compared(30.0, tmp_path, monkeypatch)
+    assert "at least 42s" in caught.value.remedy  # 20 s are over, a round takes 20 s, and the end
+
+
+def _compared(seconds: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AbRecord:
+    now = [100.0]
+    monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
+    variants: Any = (PlantedSide("A", now), PlantedSide("B", now))
+    options = AbOptions(results=tmp_path, max_rounds=4, budget=Budget(seconds=seconds))
+    return _Comparison(variants, tmp_path, options, Observer()).run()

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from iobench.record.run import TrainingRecord
-from iobench.report.glance import quoted
+from iobench.report.glance import again_sections, quoted
+from iobench.report.sections import SourceLines
+from iobench.settings.base import build
+from iobench.settings.workload import Workload, load_workload
 from tests.processes import in_process
 from tests.unit.conftest import build_run
 
@@ -74,6 +78,20 @@ def test_a_budget_grows(given: list[str], before_s: float) -> None:
         assert not any(text.startswith("max_steps") for text in pairs(words, "--set"))
 
 
+def test_a_run_that_began_in_another_way() -> None:
+    """A sweep's, or one of Python: the line is put together from the record."""
+    workload = {"name": "demo", "batch_size": 100, "reader": {"concurrency": 3}}
+    dataset = {"location": "/mnt/my data.manifest", "origin": "/mnt/my data"}
+    for command in ([], ["iobench.run"], ["iobench", "sweep", "demo", "--data", "x"]):
+        doc = build_run(command=command, workload=workload, dataset=dataset, **SHORT)
+        words = advised(doc)
+        assert words[:3] == ["iobench", "run", "demo"]
+        assert pairs(words, "--data") == ["/mnt/my data.manifest"]
+        assert pairs(words, "--origin") == ["/mnt/my data"]
+        assert pairs(words, "--accelerators") == ["2"]
+        assert {"batch_size=100", "reader.concurrency=3"} <= {*pairs(words, "--set")}
+
+
 def test_a_record_names_no_file_to_read(tmp_path: Any) -> None:
     secret = tmp_path / "secret.yaml"
     secret.write_text("batch_size: 5\n")
@@ -82,3 +100,22 @@ def test_a_record_names_no_file_to_read(tmp_path: Any) -> None:
     assert words[:3] == ["iobench", "run", "demo"]  # what is given by settings alone
     assert not any(str(secret) in word for word in words)
     assert "batch_size=5" not in words
+
+
+def sources(doc: TrainingRecord) -> dict[str, tuple[str, ...]]:
+    return {each.id: each.lines for each in again_sections(doc) if isinstance(each, SourceLines)}
+
+
+def test_a_workload_can_be_taken_from_a_page() -> None:
+    asked = load_workload("resnet50-h100", ["loader.workers=3", "reader.concurrency=9"])
+    doc = TrainingRecord.model_validate(
+        {
+            **build_run().model_dump(mode="json"),
+            "job": {
+                **build_run().job.model_dump(mode="json"),
+                "workload": asked.model_dump(mode="json"),
+            },
+        }
+    )
+    told = yaml.safe_load("\n".join(sources(doc)["workload-yaml"]))
+    assert build(Workload, told, where="page") == asked

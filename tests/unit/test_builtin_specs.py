@@ -83,3 +83,11 @@ def test_a_first_run_takes_minutes(name: str) -> None:
         assert plan.busy_s is None
         return
     assert 0 < plan.busy_s <= MAX_FIRST_RUN_S
+
+
+def test_a_specs_identity_leaves_the_prose_out() -> None:
+    assert (
+        load_dataset_spec("demo", ["description=other"]).identity()
+        == load_dataset_spec("demo").identity()
+    )
+    assert load_dataset_spec("demo", ["seed=2"]).identity() != load_dataset_spec("demo").identity()

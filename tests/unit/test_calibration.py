@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from iobench.base.units import format_bytes
+from iobench.judge.figures.in_flight import job_reads_in_flight
 from iobench.load.engines.base import ReadEngine
 from iobench.load.engines.threads import ThreadEngine
 from iobench.load.engines.uring import UringEngine
@@ -131,6 +132,29 @@ def test_where_io_uring_is_refused_threads_are_taken(
     plan = planned()
     assert plan.workload.reader.engine == "threads"
     assert plan.engine_choice == "auto took threads: the kernel refuses io_uring"
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "workers", "ranks", "offered", "ahead", "reads"),
+    [
+        (4, 2, 2, None, False, 16),  # not known: as the settings say
+        (4, 0, 2, 100, False, 8),  # the ranks read themselves
+        (16, 4, 1, 1, False, 4),  # one request in a batch
+        (16, 4, 1, 1, True, 64),
+        (16, 4, 1, 0, False, 4),  # a batch from a kept row group; the next one reads
+    ],
+)
+def test_what_settings_allow_and_batches_offer(
+    concurrency: int, workers: int, ranks: int, offered: float | None, ahead: bool, reads: int
+) -> None:
+    found = job_reads_in_flight(
+        concurrency=concurrency,
+        workers=workers,
+        ranks=ranks,
+        requests_per_batch=offered,
+        reads_ahead=ahead,
+    )
+    assert found == reads
 
 
 # Reads in flight of a job

@@ -526,6 +526,22 @@ def test_a_run_that_is_too_short_says_so(changes: dict[str, Any]) -> None:
     assert (found.bottleneck, advice.id) == ("undecided", "longer-run")
 
 
+def test_ceilings_that_cannot_be_told_apart_name_no_single_stage() -> None:
+    """A tenth between prep and fetch, and windows that scatter by as much."""
+    doc = build_run(
+        rates={"storage_raw": 3000, "fetch": 1100, "prep": 1000},
+        measured=950,
+        au=0.48,
+        concluded=False,
+    )
+    for name, value in (("fetch", 1100.0), ("prep", 1000.0)):
+        doc.job.ceilings[name].windows = Estimate(
+            value=value, low=0.85 * value, high=1.15 * value, n=4
+        )
+    found = verdict(judge(doc))
+    assert found.bottleneck == "undecided" or {found.bottleneck, *found.also} >= {"storage", "prep"}
+
+
 @pytest.mark.parametrize(
     ("storage", "bottleneck"),
     [({"scheme": "file"}, "undecided"), ({"bandwidth_bytes_per_s": 5e7}, "storage")],

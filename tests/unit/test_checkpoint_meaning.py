@@ -25,6 +25,7 @@ from iobench.judge.checkpoint_meaning import (
     young_s,
 )
 from iobench.record.checkpoint import Meaning, Restore, Save, Study, Training
+from iobench.record.host import JobHost
 
 
 @pytest.mark.parametrize(("mtbf_min", "printed"), [(24 * 60, "117"), (6 * 60, "57"), (15, "9.1")])
@@ -186,6 +187,14 @@ def test_one_machine_does_not_stand_for_1024_accelerators() -> None:
     assert many.within_budget
     assert many.job_write_bytes_per_s == pytest.approx(128 * 2.3 * GIB)
     assert one.condition != many.condition
+
+
+def test_hosts_that_saved_together_need_not_get_what_one_got() -> None:
+    two = ONE_VM.model_copy(update={"hosts": [JobHost(name="h0"), JobHost(name="h1")]})
+    found = told(two)
+    assert "2 hosts got together" in found.condition
+    assert found.job_write_bytes_per_s == told(ONE_VM).job_write_bytes_per_s
+    assert "each of 8 hosts" in told(two, hosts_writing=8).condition
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,41 @@ def test_bytes_are_those_of_mlperf_storage(
     )
     if name == "llama3-1t":
         assert sum(sizes) * GIB < 0.93 * 18e12
+
+
+def dlio_rank_bytes(dimensions: Mapping[str, int], cut: Parallelism, rank: int) -> tuple[int, int]:
+    """(model, optimizer) bytes of a rank, by the formulas of DLIO's base_checkpointing.py, written
+    down anew.
+    """
+    h, ffn, layers, vocabulary = (
+        dimensions[key] for key in ("hidden", "ffn", "layers", "vocabulary")
+    )
+    kv = h // dimensions["heads"] * dimensions["kv_heads"]
+    count = 2 * vocabulary * h + layers * (2 * h + h * (h + 2 * kv) + h * h + 3 * ffn * h) + h
+    parts = cut.data if cut.zero == 3 else 1
+    stage, data = rank // cut.tensor % cut.pipeline, rank // (cut.tensor * cut.pipeline)
+    mine = layers // cut.pipeline + (stage < layers % cut.pipeline)
+    matrices = (h * (h + 2 * kv), h * h, 2 * ffn * h, ffn * h)
+    elements = mine * (2 * (h // parts) + sum(size // cut.tensor // parts for size in matrices))
+    elements += ((stage == 0) + (stage == cut.pipeline - 1)) * (
+        h * vocabulary // cut.tensor // parts
+    )
+    elements += (stage == cut.pipeline - 1) * (h // parts)
+    return (2 * elements if cut.zero == 3 or data == 0 else 0), 4 * 3 * (count // cut.ranks + 5 * h)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t"])
+def test_every_rank_saves_what_dlio_says(name: str) -> None:
+    """Rank by rank, but for two things: DLIO saves norms once for each tensor rank, and on each
+    rank 3 x 5 x hidden numbers more.
+    """
+    model = find_model(name)
+    h, layers = model.dimensions["hidden"], model.dimensions["layers"]
+    norms = 2 * h * (2 * layers + 1)
+    for rank, part in enumerate(shares(model, model.layout)):
+        theirs = dlio_rank_bytes(model.dimensions, model.layout, rank)
+        assert 0 <= theirs[0] - sum(spec.nbytes for spec in part.model) <= norms
+        assert abs(theirs[1] - 60 * h - sum(spec.nbytes for spec in part.optimizer)) <= 12
 
 
 @given(

@@ -286,6 +286,30 @@ def test_runs_of_the_same_identity_are_one_option() -> None:
     assert found.options[1].differs == ("storage.url: /b -> /data",)
 
 
+def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
+    machine = ((1, Instance(type="m", usd_per_hour=1.0)),)
+    given = [(run_of(BASE), machine), (run_of(FAST, storage__url="/b"), machine)]
+    (found,) = rankings(given, Terms())
+    against = found.options[1].against
+    assert (against.answer, against.low) == ("inconclusive", None)
+    assert against.ratio == pytest.approx(1.2, rel=0.01)
+    earlier = [
+        run_of([100.0 * (1 + 0.02 * (-1) ** day)] * 3, run_id=f"{day}{url[1]}", storage__url=url)
+        for url in ("/data", "/b")
+        for day in range(8)
+    ]
+    (found,) = rankings(given, Terms(), earlier=earlier)
+    against = found.options[1].against
+    assert against.answer == "different"
+    assert [option.slowest.pace.basis for option in found.options] == ["drift", "drift"]
+    half_known = [doc for doc in earlier if doc.storage.url == "/b"]
+    (found,) = rankings(given, Terms(), earlier=half_known)
+    against = found.options[1].against
+    assert against.answer == "inconclusive"
+    low = found.options[0].figures.samples_per_usd_low
+    assert low < 0.97 * found.options[0].figures.samples_per_usd
+
+
 def test_the_efficiency_at_which_hosts_are_as_cheap_as_another_machine() -> None:
     """4 hosts on demand against one with as many accelerators, each as fast: 0.855."""
     one, four = (

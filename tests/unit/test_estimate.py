@@ -15,10 +15,10 @@ from iobench.accelerate import recording
 from iobench.base.errors import UsageError
 from iobench.record.plan import PartTime
 from iobench.runner import estimate as estimating
-from iobench.runner.budget import Budget
+from iobench.runner.budget import Budget, Given
 from iobench.runner.estimate import START_S, TimeLeft, Work, estimate, shorter
 from iobench.runner.experiment import Options
-from iobench.runner.fit import Pilot, check_budget, choose
+from iobench.runner.fit import Pilot, check_budget, choose, too_short
 from iobench.runner.plan import Plan, make_plan
 from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset
@@ -101,6 +101,24 @@ def test_a_run_is_not_made_so_short_that_it_tells_nothing(make: Any) -> None:
     longer = make(step_time=2.5, loader={"workers": 1})
     [steps, *_] = shorter(longer, estimate(longer, options()))
     assert int(steps.removeprefix("--set max_steps=")) > 1
+
+
+def test_what_is_given_stays(make: Any) -> None:
+    plan = make(epochs=100_000, max_steps=7, repetitions=2)
+    asked = options(calibration_s=0.4, ablations=True, ablations_s=5.0)
+    given = frozenset[Given](("repetitions", "steps", "calibration", "ablations"))
+    fitted = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given)
+    assert (fitted.plan, fitted.calibration_s, fitted.ablations_s) == (plan, 0.4, 5.0)
+    more = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given - {"steps"})
+    assert more.plan.repetitions == 2
+    assert fitted.least_s > 0.8 * (5.0 + 2 * 7 * BATCH / 50.0)
+
+
+def test_a_budget_that_is_too_short_names_the_flags_that_were_given() -> None:
+    for given, told in ((["repetitions"], "leave --repeat to it"), ([], "at least")):
+        error = too_short(Budget(seconds=5.0, given=frozenset(given)), 60.0)
+        assert told in error.remedy
+        assert "--ablations" not in error.remedy
 
 
 def test_a_budget_that_is_over_at_the_start_names_what_the_start_took(make: Any) -> None:

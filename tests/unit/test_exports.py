@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
@@ -22,6 +24,7 @@ from iobench.report.export_mlperf import mlperf
 from iobench.report.export_openmetrics import family_name, openmetrics
 from iobench.report.media import MEDIA, RECORDS, refusal
 from iobench.report.record import sections
+from iobench.report.render_csv import render_csv
 from iobench.report.render_markdown import render_github
 from tests.hostile import HOSTILE, RAW
 from tests.processes import document, in_process, printed, refused
@@ -73,6 +76,30 @@ def test_the_demand_is_that_of_the_step_time_as_in_the_report() -> None:
     found = samples(openmetrics(build_run(rates={"accelerator": 2951.0})))
     assert found["iobench_ceiling_samples_per_second", "stage=accelerator"] == 2000
     assert found["iobench_ceiling_samples_per_second", "stage=fetch"] == 4000
+
+
+def test_a_run_that_was_interrupted_is_told_from_a_complete_one() -> None:
+    doc = build_run(status="interrupted")
+    found = samples(openmetrics(doc))
+    assert found["iobench_run_status", "iobench_run_status=interrupted"] == 1
+    assert found["iobench_run_status", "iobench_run_status=ok"] == 0
+    rows = [*csv.DictReader(io.StringIO(render_csv(sections(doc))))]
+    assert {(row["status"], row["validity"]) for row in rows} == {("interrupted", doc.validity)}
+
+
+def test_labels_of_openmetrics_are_escaped() -> None:
+    """The quote comes first: a long text is cut."""
+    doc = build_run().model_copy(update={"run_id": '",evil="\\' + HOSTILE})
+    text = openmetrics(doc)
+    assert not RAW.search(text)
+    labels = [
+        sample.labels
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert not any("evil" in each for each in labels)
+    (run,) = {each["run"] for each in labels}
+    assert run.startswith('",evil="')
 
 
 # MLPerf

@@ -166,3 +166,9 @@ def test_who_can_not_be_seen_is_said() -> None:
     (finding,) = Others(lease).findings()
     assert (finding.rule, finding.level) == ("storage.unlocked", "info")
     assert "access denied" in finding.evidence
+
+
+def test_a_dataset_that_is_taken_away_ends_the_run() -> None:
+    others = Others(SharedLease([]))
+    with pytest.raises(TargetLostError):
+        others.look()

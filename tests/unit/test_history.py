@@ -63,6 +63,14 @@ def test_planted_changes_are_found_where_they_are() -> None:
     assert (one.answer, one.possible) == ("changed", None)
 
 
+def test_the_spread_of_equal_runs_is_told_without_a_planted_change() -> None:
+    one = found(runs([1.0] * 8 + [0.5] * 8))
+    assert one.within < 0.05 < one.drift.sd
+    told = sections([one], [])[0].sentences
+    assert "between the changes" in told[0]
+    assert "with them it is" in told[1]
+
+
 def test_repetitions_of_a_run_are_one_value() -> None:
     """A run that is far off, with a hundred repetitions, is one odd run and no change."""
     documents = runs([1.0] * 10 + [0.5] + [1.0] * 9)

@@ -93,7 +93,9 @@ def test_a_process_that_was_started_alone(env: dict[str, str]) -> None:
     "env",
     [
         TORCHRUN | {"LOCAL_RANK": "1"},
+        TORCHRUN | {"RANK": "4"},
         TORCHRUN | {"WORLD_SIZE": "many"},
+        TORCHRUN | {"WORLD_SIZE": "100000"},
         TORCHRUN | {"MASTER_PORT": "70000"},
         {**OPEN_MPI, "MASTER_ADDR": ""},
         {**SLURM, "SLURM_STEP_NODELIST": "[]"},

@@ -305,6 +305,8 @@ def test_recorded_runs_as_a_user_calls_it(runs: list[str]) -> None:
     [
         ({"workload": {"name": "other"}}, "workload"),
         ({"storage": {"scheme": "file", "url": "/other"}}, "storage"),
+        ({"workload": {"batch_size": 50}}, "batch size"),
+        ({"status": "failed"}, "failed"),
         ({"status": "interrupted"}, "interrupted"),
         ({"workload": {"accelerator": {"kind": "null", "name": "null"}}}, "step time"),
         ({"hosts": [{}, {}, {}]}, "3 hosts"),

@@ -30,6 +30,7 @@ from iobench.judge.promise import shown
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Estimate, Verdict
+from iobench.report.answer import answer
 from iobench.report.render_text import render_text
 from iobench.report.run import sections
 from iobench.report.sections import FirstScreen
@@ -652,3 +653,12 @@ def test_a_cut_run_without_ceilings_does_not_count_the_batches_of_the_fill(
     doc = cut(busy=busy, steps=steps, rates=unknown)
     assert judge(doc).evidence.measured == pytest.approx(lasts, rel=0.01)
     assert ("after the first batch" in doc.job.verdict.sentence) == (lasts > 450 * busy)
+
+
+def test_a_utilization_that_is_not_known_after_the_first_batch_says_so(cut: Cut) -> None:
+    """It is far below what is required, beside a sentence that says that no change is needed."""
+    doc = cut(busy=0.98, steps=16, rates={"prep": 1200})
+    screen = answer(doc)
+    assert doc.job.verdict.bottleneck == "accelerator"
+    told = "44.1 % [44.1 %, 44.1 %] with the first batch, not known after it; 90 % required"
+    assert screen.gauges[0].text == told

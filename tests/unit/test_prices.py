@@ -97,6 +97,7 @@ def test_other_formats(suffix: str, tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("type,usd_per_hour\nx,1,2\n", "line 2 has more cells"),
+        ("type,usd_per_hour,cores\nx,1,inf\n", "line 2"),
         ("a,b\n1,2\n", "columns"),
         ("type,usd_per_hour\nx,-3\n", "line 2"),
         ("type,eur_per_hour\nx,1\n", "eur_per_hour"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -18,13 +19,15 @@ import pytest
 
 from iobench.ask.compare.comparison import Comparison, compare
 from iobench.ask.compare.runs import Group
-from iobench.ask.tuning.points import SweptPoint
+from iobench.ask.tuning.points import SweptPoint, pareto
 from iobench.ask.tuning.reasons import judge_codec
 from iobench.ask.tuning.recommend import Recommendation, TuningTarget, recommend, sweep_confirmation
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.base.errors import UsageError
 from iobench.record.run import TrainingRecord
 from iobench.record.sweep import SweepPoint, save_sweep
+from iobench.report import advise
+from iobench.report.sections import FirstScreen
 from iobench.runner.sweeping.confirm import _trials
 from tests.unit.conftest import build_run, build_sweep
 from tests.unit.test_compare import BASE, FAST, document
@@ -357,6 +360,19 @@ def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
     )
 
 
+def test_the_pareto_front(planted: Build) -> None:
+    fast = SweptPoint({"a": "fast"}, planted(workers=8, cpu_s=40))
+    frugal = SweptPoint({"a": "frugal"}, planted(workers=4, cpu_s=10))
+    beaten = SweptPoint({"a": "beaten"}, planted(workers=2, cpu_s=20))
+    small = SweptPoint({"a": "small"}, planted(workers=1, cpu_s=90, codec="zstd:1"))
+    assert [point.settings["a"] for point in pareto([beaten, small, frugal, fast])] == [
+        "fast",
+        "frugal",
+        "small",
+    ]
+    assert fast.cpu_s_per_gb == pytest.approx(40 / (SAMPLES * SAMPLE / 1e9))
+
+
 # A folder of runs
 
 
@@ -387,6 +403,28 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     assert found.changes == {"loader.workers": "4"}
     assert found.confidence == "low"
     assert any("too few" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "state"),
+    [
+        (1.09, 0.99, "perhaps b=2, whose gain is"),
+        (1.09, 1.02, "take b"),
+        (0.99, 0.95, "today's, or b=2, which is about as fast"),
+    ],
+)
+def test_a_gain_that_may_be_none_is_no_advice_to_take_the_settings(
+    gain: float, low: float, state: str
+) -> None:
+    found = replace(
+        recommend(read_sweep(Path(__file__).parents[1] / "golden/0.1.0/sweep")),
+        changes={"b": "2"},
+        gain=gain,
+        gain_low=low,
+        gain_high=1.18,
+    )
+    (first,) = (each for each in advise.sections(found) if isinstance(each, FirstScreen))
+    assert first.state.startswith(state)
 
 
 def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path) -> None:

@@ -119,6 +119,20 @@ def test_the_time_that_a_full_storage_takes_for_a_read_is_not_its_latency(
     assert need.reads_in_flight is not None
 
 
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ({"residency": 0.5}, "INVALID (cache.cold-residency)"),
+        ({"workload": {"cache": "warm"}, "residency": 1.0}, "'warm'"),
+        ({"rates": {"prep": 600}, "measured": 590, "au": 0.3}, "prep"),
+    ],
+)
+def test_figures_that_may_not_carry_over_say_so(run: dict[str, Any], says: str) -> None:
+    notes = size("unet3d-b200", Demand(accelerators=1), build_run(**run)).measured.notes
+    assert [note for note in notes if "another size" in note or "content" in note] == [*notes[:2]]
+    assert says in notes[2]
+
+
 def test_a_run_without_ceilings_is_refused() -> None:
     nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
     with pytest.raises(UsageError, match="--calibration"):

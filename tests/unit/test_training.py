@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ from iobench.accelerate.exchange import GradientExchange
 from iobench.accelerate.model import ModelAccelerator, change_point, open_model, settled
 from iobench.accelerate.models import NETWORKS
 from iobench.accelerate.recording import _where as recorded_where
-from iobench.accelerate.recording import block_steps, lag_correlation, record
+from iobench.accelerate.recording import block_steps, lag_correlation, mean_step, record
 from iobench.base.errors import IobenchError, NoMemoryError, UnknownNameError, UsageError
 from iobench.cli.main import main
 from iobench.host.nvml import GpuWatch
@@ -396,6 +398,16 @@ def test_the_size_of_a_models_samples_starts_no_thread() -> None:
         "print(sample_bytes_of('vit-s16'), len(os.listdir('/proc/self/task')) - before)"
     )
     assert python(code).split() == ["150528", "0"]
+
+
+def test_an_interrupted_trial_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Connection) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mean_step(spec(), 4, seconds=1e6)
+    assert multiprocessing.active_children() == []
 
 
 # Verbs

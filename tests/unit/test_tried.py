@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from iobench.base.errors import IobenchError
+from iobench.base.errors import InterruptedRun, IobenchError
 from iobench.judge.promise import answer, gain_of, told_again, with_found
 from iobench.record.run import TrainingRecord, load_training
 from iobench.record.training import Epoch, Repetition
@@ -155,6 +155,21 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException)
         return original(self, phase, **more)
 
     monkeypatch.setattr(confirm.Bench, "run", run)
+
+
+@pytest.mark.slow
+def test_complete_turns_count_after_an_interrupt(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupting(monkeypatch, 6, KeyboardInterrupt())
+    with pytest.raises(InterruptedRun):
+        experiment.run(plan_for(data), options(tmp_path, *ADVICE))
+    [directory] = tmp_path.iterdir()
+    doc = load_training(directory)
+    assert doc.status == "interrupted"
+    [found] = doc.job.confirmations
+    assert len(found.rounds) == 2
+    assert found.found.n == 2
 
 
 def test_a_change_that_fails_is_left_out(
