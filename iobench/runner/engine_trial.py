@@ -103,13 +103,13 @@ class EngineTrial:
 
         def measure(name: str, number: int) -> None:
             nonlocal over
-            began, cpu, samples = time.monotonic(), _cpu_s(), 0
-            while (took := time.monotonic() - began) < TRIAL_S:
+            began, cpu, samples, took = time.monotonic(), _cpu_s(), 0, 0.0
+            while not samples or took < TRIAL_S:
                 if (batch := next(batches, None)) is None:
                     over = True
                     return
                 readers[name].read(batch, None)
-                samples += len(batch)
+                samples, took = samples + len(batch), time.monotonic() - began
             seen[name].rates.append(samples / took)
             seen[name].cpu_s.append((_cpu_s() - cpu) / samples)
 

@@ -112,6 +112,14 @@ def slowed(engine: type[ReadEngine], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_io_uring
+def test_a_process_that_stood_still_for_its_turn_reads_a_batch_yet(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_trial, "TRIAL_S", 0.0)
+    assert planned().engine_choice.startswith("auto took ")
+
+
+@needs_io_uring
 @pytest.mark.parametrize(("slow", "taken"), [(UringEngine, "threads"), (ThreadEngine, "io_uring")])
 def test_the_faster_engine_is_taken(
     planned: Planned, monkeypatch: pytest.MonkeyPatch, slow: type[ReadEngine], taken: str
