@@ -45,7 +45,8 @@ MOST_OF_START = 0.5
 """Share of what an epoch takes before its first read, above which the start of workers is it."""
 
 MIN_EPOCHS, SLOWER = 4, 1.5
-"""Waits that grow over so many epochs, after the first, by this factor: both are a choice."""
+"""Epochs after the first, in each of which steps wait longer, and by this factor in the last: both
+are a choice."""
 
 MIN_COPIED = 64 << 20
 """Bytes of its own by which each worker may grow."""
@@ -90,7 +91,7 @@ def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
         yield Finding(
             rule="user.slower_epochs",
             level="warning",
-            evidence=f"{waits_grow(slower)}, and from epoch to epoch",
+            evidence=waits_grow(slower),
             remedy=LOOK_AT_GROWTH,
         )
     if facts.busiest is not None:
@@ -147,7 +148,7 @@ LOOK_AT_GROWTH = (
 
 
 def slower_epochs(done: Repetition) -> tuple[float, float] | None:
-    """Seconds for which a step of the second and of the last epoch waits, if they ever grow."""
+    """Seconds for which a step of the second and of the last epoch waits, if each waits longer."""
     waits = [each.wait_s / each.steps for each in done.epochs if each.wait_s and each.steps]
     later = waits[1:]
     if len(later) < MIN_EPOCHS or len(waits) < len(done.epochs):
@@ -157,9 +158,9 @@ def slower_epochs(done: Repetition) -> tuple[float, float] | None:
 
 
 def waits_grow(slower: tuple[float, float]) -> str:
-    """``a step of the second epoch waits for 10.0 ms, of the last one for 42.0 ms``."""
+    """``steps wait longer in each epoch: 10.0 ms in the second, 42.0 ms in the last``."""
     second, last = map(format_duration, slower)
-    return f"a step of the second epoch waits for {second}, of the last one for {last}"
+    return f"steps wait longer in each epoch: {second} in the second, {last} in the last"
 
 
 EVEN_SHARES = (

@@ -292,7 +292,7 @@ def _changes(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> list[
         return [(WAITS_ONCE, "")]
     slower, own = slower_epochs(evidence.job.repetitions[-1]), evidence.own
     if slower is not None:
-        return [(f"{LOOK_AT_GROWTH}: {waits_grow(slower)}", "")]
+        return [(f"{LOOK_AT_GROWTH} ({waits_grow(slower)})", "")]
     collates = seen.collate is not None and seen.collate >= MOST_OF_MAKING
     changes = []
     if decision.bottleneck not in ("fill", "loader") and could_have_workers(

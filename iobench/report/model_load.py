@@ -264,7 +264,8 @@ def _reads(job: ModelLoadRun, best: LoadFigures) -> Iterator[Item]:
     number, share = max(of) if more else min(of), storage_share(best)
     reach = rates[more] / max(read_rate(job, best), 1e-9)
     if reach > SAME:
-        least_s = 0.0 if share is None else 1 - share.value  # of a load of one second
+        known = None if share is None else share.value if share.high is None else share.high
+        least_s = 0.0 if known is None else 1 - known  # of a load of one second
         lead = f"at most {1 / max(least_s, 1 / reach):.2f} x"
         ranks = best.replicas * job.spec.tensor_parallel * max(1, len(job.hosts))
         how = f"--concurrency {number // ranks}" if more else "--concurrency"

@@ -229,7 +229,7 @@ class LoadsBegun:
         for count in counts:
             measure = partial(self._read_plainly, count)
             found.append(LoadVariant(name=f"plain reads, {count} x", measure=measure))
-        if spec.state == "cold":
+        if spec.state == "cold" and self._can_read_more(counts[0]):
             measure = partial(self._read_plainly, counts[0], more=MORE)
             found.append(LoadVariant(name=f"plain reads, {MORE} x in flight", measure=measure))
         if self.copy is not None:
@@ -360,6 +360,14 @@ class LoadsBegun:
         """Copy the files, and load from there."""
         took = copy.make()
         self._trial(self.plan.spec.loaders[0], least(self.job), number, copied=(place, took))
+
+    def _can_read_more(self, count: int) -> bool:
+        """Whether plain reads can have more in flight than so many replicas on each host have."""
+        of_all = count * self.hosts.count
+        (_, usual), (_, most) = (
+            self.plan.plain_reads(of_all, seed=0, more=more) for more in (1, MORE)
+        )
+        return most > usual
 
     def _read_plainly(self, count: int, number: int, *, more: int = 1) -> None:
         """Read the files with as many reads in flight as so many replicas on each host have.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import iobench
 from iobench.cli.main import main
 from iobench.record.run import load_training
+from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -121,8 +125,12 @@ with iobench.watch(loader, results=sys.argv[1]) as batches:
 def test_workers_whose_torch_has_several_threads_do_not_hang(tmp_path: Path) -> None:
     """They do if torch has had several threads in this process before they were forked."""
     words = [sys.executable, "-c", THREADS, str(tmp_path)]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=90, check=True)
-    assert found.stdout == "8\n"
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.communicate(timeout=PATIENCE_S)[0] == "8\n"
+    finally:
+        with suppress(ProcessLookupError):  # its worker, if that hangs
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.nightly

@@ -279,7 +279,7 @@ def test_epochs_that_wait_longer_and_longer_are_named(
             epochs.append(number)
     doc = leaves_record(watch.directory)
     assert ("user.slower_epochs" in {each.rule for each in doc.findings}) == slower
-    told = "waits for 40.0 ms, of the last one for 70.0 ms"
+    told = "40.0 ms in the second, 70.0 ms in the last"
     assert (told in doc.job.verdict.advice[0].change) == slower
 
 
