@@ -252,9 +252,14 @@ SAVES = "--checkpoint llama3-8b --checkpoint-scale 1/8192"
     ],
 )
 def test_hosts_whose_commands_do_not_fit_are_refused_before_anything_is_written(
-    words: str, of: dict[int, str], said: str, model: Path, make_dataset: Any, tmp_path: Path,
+    words: str,
+    of: dict[int, str],
+    said: str,
+    model: Path,
+    make_dataset: Any,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     data = make_dataset(samples=96, format="tar", samples_per_shard=12)[1]
     command = words.format(data=data, model=model).split()

@@ -102,8 +102,14 @@ def test_a_number_that_failed_twice_is_too_many_although_the_time_was_used_up(
 ) -> None:
     passed = [tried(5, trial, 0.95) for trial in range(2)]
     tries = [*passed, *(tried(6, trial, 0.7) for trial in range(failed))]
-    search = FindMax(required_accelerator_utilization=0.9, accelerators=5, low=5, high=5,
-                     points=tries, bound="the budget had no time for another try")  # fmt: skip
+    search = FindMax(
+        required_accelerator_utilization=0.9,
+        accelerators=5,
+        low=5,
+        high=5,
+        points=tries,
+        bound="the budget had no time for another try",
+    )
     found = fed(build_run(find_max=search))
     assert (found.low, found.accelerators, found.high) == (5, 5, high)
 

@@ -225,9 +225,13 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
         )
 
     bench: Any = SimpleNamespace(
-        plan=plan, ceilings={}, run=run, keep=lambda *given: None,
-        observer=Observer(), loader=LoaderFacts(),
-    )  # fmt: skip
+        plan=plan,
+        ceilings={},
+        run=run,
+        keep=lambda *given: None,
+        observer=Observer(),
+        loader=LoaderFacts(),
+    )
     found = begin_search(bench)
     find_max(bench, found, Budget())
     assert {phase.accelerators for phase in tried} == {1, 2}
