@@ -27,9 +27,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
-from ..base.errors import BusError, IobenchError, WorkerError
+from ..base.errors import BusError, IobenchError, NoMemoryError, WorkerError
 from ..base.interrupts import defer_interrupts
 from ..base.processes import die_with_parent, set_rank
+from ..base.units import counted
 from ..load.loader import single_threaded, worker_death
 from ..storage.scratch import scratch
 from .counters import Pauses
@@ -78,7 +79,7 @@ def watch_over(ranks: Sequence[int]) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         while os.getppid() == parent:
             signal.sigwait({signal.SIGTERM})
-        end_groups(list(ranks))
+        end_groups([rank for rank in ranks if rank])  # 0: it has not begun yet
     finally:
         os._exit(0)
 
@@ -161,7 +162,7 @@ class ForkedCrew:
         self._groups: MutableSequence[int] = fork.RawArray(ctypes.c_int, led)  # type: ignore[assignment]
         # Not daemonic, because a rank starts the workers of its loader.
         self.processes = [
-            fork.Process(target=_rank, args=(task, link, self._groups), daemon=False)
+            fork.Process(target=_rank, args=(task, link, self._groups, self._pipes), daemon=False)
             for link in links
         ]
         self._pauses: Pauses | None = getattr(task, "pauses", None)
@@ -174,7 +175,14 @@ class ForkedCrew:
                 self._held.callback(dismiss, watch_over(self._groups))
             for process, (_, ours) in zip(self.processes, self._pipes, strict=True):
                 _keep_sockets_in(sockets, process)
-                process.start()
+                try:
+                    process.start()
+                except OSError as error:
+                    raise NoMemoryError(
+                        f"this host did not start {counted(len(self.ranks), 'rank')}: "
+                        f"{error.strerror}",
+                        remedy="use fewer ranks, or allow more processes (ulimit -u, pids.max)",
+                    ) from error
                 ours.close()
         log.debug("%d ranks were forked", len(self.processes))
 
@@ -227,15 +235,15 @@ class ForkedCrew:
                 continue
             try:
                 answer: Answer | Failed = pipe.recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # also in the middle of a message
                 raise _died(rank, self._process(rank)) from None
             if isinstance(answer, Failed):
                 raise answer.error
             heard.add(rank)
             yield rank, answer
         for rank in set(awaited) - heard:
-            # A rank that was forked later holds the other end of this pipe, too, so an open pipe
-            # does not prove that the rank lives.
+            # What a rank has started holds the other end of its pipe, too, so an open one does not
+            # prove that the rank lives.
             process = self._process(rank)
             if process.exitcode is not None and not pipes[rank].poll():
                 raise _died(rank, process)
@@ -324,7 +332,16 @@ def _why_died(code: int | None) -> str:
 # In the rank's own process
 
 
-def _rank(task: Task, link: Link, groups: MutableSequence[int]) -> None:
+def _rank(
+    task: Task,
+    link: Link,
+    groups: MutableSequence[int],
+    pipes: Sequence[tuple[Connection, Connection]],
+) -> None:
+    for place, (theirs, ours) in enumerate(pipes):
+        theirs.close()
+        if place != link.local:  # else the parent would wait for the rest of what that rank says
+            ours.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Ctrl-C signals the whole process group; the parent says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -209,9 +209,8 @@ class _KvRun(RequestsRun[KvCacheRecord]):
     def write(self, ending: Ending) -> KvCacheRecord:
         try:
             KV_CHUNKS.clean(self.storage, held=self.held)
-        except IobenchError:
-            if ending.failure is None:
-                raise
+        except IobenchError as error:
+            ending.failure = ending.failure or error
         return super().write(ending)
 
     def _plan_of(self, rate: float, seed: int) -> WindowPlan:

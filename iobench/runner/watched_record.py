@@ -49,7 +49,6 @@ from .agent import CacheState, HostAgent, Used
 from .results import (
     dataset_facts,
     make_directory,
-    new_directory,
     new_record,
     storage_facts,
     with_figures,
@@ -228,8 +227,8 @@ def shared_directory(results: Path, name: str, rank: int, count: int) -> Path:
     token = hashlib.sha256("\0".join(map(str, words)).encode()).hexdigest()[:8]
     stamp = datetime.fromtimestamp(began, UTC).strftime("%Y%m%d-%H%M%S")
     directory = results / f"{name}-{stamp}-{token}"
-    if (directory / RANKS / f"rank-{rank}.json").exists():
-        return new_directory(results, name)  # the parent is no launcher: a second job of it
+    if (directory / RANKS / f"rank-{rank}.json").exists():  # a second job of this parent
+        return shared_directory(results, name, rank, count + 1)
     remedy = "choose another with watch(results=...)"
     make_directory(directory / RANKS, fresh=False, remedy=remedy)
     return directory

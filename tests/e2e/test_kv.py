@@ -6,20 +6,26 @@ The limit is long, so that a busy machine does not break it.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from iobench.base.errors import StorageError
+from iobench.base.safety import Removal
 from iobench.host.tables import read_requests
+from iobench.record.run import load_run
 from iobench.record.serving import KV_COLUMNS
-from iobench.runner.kv_cache import make_kv_plan
+from iobench.runner.kv_cache import make_kv_plan, run_kv
+from iobench.runner.options import VerbOptions
 from iobench.serve.client import issue
 from iobench.serve.kv.store import ChunkStore
 from iobench.settings.kv_cache import load_kv_scenario
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.local.uring import refused as no_ring
+from iobench.storage.markers import Marked
 from tests.e2e.test_requests import QUICK, asked, document, scenario
 from tests.processes import refused
 
@@ -201,3 +207,17 @@ def test_what_a_place_does_not_have_is_one_line(
     monkeypatch.chdir(tmp_path)
     refused("kv", scenario, "--to", place, *QUICK, *words)
     assert not (tmp_path / "kv").exists()
+
+
+def test_windows_are_kept_where_the_chunks_can_not_be_removed(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*asked: object, **how: object) -> Removal:
+        raise StorageError("the server is gone")
+
+    monkeypatch.setattr(Marked, "clean", fails)
+    plan = make_kv_plan(load_kv_scenario(str(scenario), ["duration=200ms"]), str(tmp_path / "kv"))
+    with pytest.raises(StorageError, match=r"the server is gone\. What was measured"):
+        run_kv(replace(plan, repetitions=1), VerbOptions(results=tmp_path / "r"))
+    (directory,) = (tmp_path / "r").iterdir()
+    assert len(load_run(directory).job.trials) == len(WINDOWS)  # type: ignore[union-attr]

@@ -4,6 +4,7 @@ end.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from iobench.base.errors import NoMemoryError, WorkerError
 from iobench.runner import conductor
 from iobench.runner.conductor import Handler, conduct
 from iobench.runner.crew import ForkedCrew
@@ -116,6 +118,37 @@ def test_ctrl_c_while_all_wait_keeps_what_each_has_done() -> None:
     with pytest.raises(KeyboardInterrupt):
         conduct(ForkedCrew(WORLD, Count()), handler)
     assert handler.found == dict.fromkeys(range(WORLD), Counted(5, "Stop"))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("dies", range(WORLD))
+def test_a_rank_that_dies_within_a_message_is_named(dies: int) -> None:
+    """Nobody waits for the rest of it, also where the other ranks go on for a while."""
+
+    def step(link: Link) -> None:
+        if link.rank == dies:
+            os.write(link._pipe.fileno(), (1 << 20).to_bytes(4, "big") + b"the beginning")
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.02)
+
+    with pytest.raises(WorkerError, match=f"rank {dies} died"):
+        conduct(ForkedCrew(WORLD, Count(step)), Counting(200))
+
+
+def test_a_host_that_starts_no_more_processes_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork, started = os.fork, []
+
+    def limited() -> int:
+        if len(started) == 2:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        started.append(0)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    with pytest.raises(NoMemoryError, match="did not start 3 ranks: Resource temporarily"):
+        conduct(ForkedCrew(WORLD, Count()), Counting(5))
 
 
 def hangs_for_good(link: Link) -> None:

@@ -214,6 +214,9 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
 
     def run(phase: Phase, *, stored: bool) -> Outcome:
         tried.append(phase)
+        assert phase.limit_s is not None
+        assert phase.limit_s <= budget.left_s + 1  # whatever the tries before have taken
+        budget.began_s -= 10 if budget.limited else 0
         recorder = Recorder()
         for step in range(60 // phase.accelerators):
             recorder.record(
@@ -232,11 +235,15 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
         observer=Observer(),
         loader=LoaderFacts(),
     )
-    found = begin_search(bench)
-    find_max(bench, found, Budget())
+    found, budget = begin_search(bench), Budget()
+    find_max(bench, found, budget)
     assert {phase.accelerators for phase in tried} == {1, 2}
     assert (found.accelerators, bool(found.bound)) == (2, True)
     assert all((point.steps or 0) >= 20 for point in found.points if point.accelerators < 2)
+    tried.clear()
+    budget = Budget(seconds=40.0, end_s=0.0)
+    find_max(bench, begin_search(bench), budget)
+    assert len(tried) > 2
 
 
 # The largest rate of requests

@@ -18,6 +18,7 @@ import pytest
 from iobench.base import processes
 from iobench.base.errors import WorkerError
 from iobench.base.interrupts import defer_interrupts
+from iobench.runner import crew
 from iobench.runner.conductor import last_messages
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.messages import Ended, Link
@@ -177,3 +178,23 @@ def test_it_ends_as_well_if_the_parent_is_killed(tmp_path: Path) -> None:
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     wait_until(lambda: gone(note), "the process goes on")
+
+
+def test_before_a_rank_leads_a_group_nothing_is_ended_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kernel threads, and processes that another namespace has started, have group 0."""
+    ranks, asked = crew.fork.RawArray("i", [0, 7, 0]), crew.fork.RawArray("i", 4)
+
+    def note(groups: list[int]) -> None:
+        asked[1 : 1 + len(groups)] = groups
+        asked[0] = len(groups)
+
+    monkeypatch.setattr(crew, "end_groups", note)
+    parent = os.fork()
+    if not parent:
+        crew.watch_over(ranks)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(parent, 0)
+    wait_until(lambda: asked[0] > 0, "the guard does nothing")
+    assert asked[1 : 1 + asked[0]] == [7]

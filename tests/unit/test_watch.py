@@ -409,6 +409,22 @@ def test_everything_else_is_the_loaders(tmp_path: Path) -> None:
             len(numbers)
 
 
+def test_a_second_job_of_the_same_shell_leaves_a_record_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its ranks in one directory, beside that of the first job."""
+    found = []
+    for _ in range(2):
+        for rank in range(2):
+            monkeypatch.setattr(watching, "_counts", Counter())  # a process of its own
+            watch = iobench.watch([torch.ones(2)] * 3, results=tmp_path, rank=rank, world=2)
+            with watch as batches:
+                list(batches)
+            found.append(leaves_record(watch.directory))
+    assert [len(doc.job.watched.ranks) for doc in found if doc.job.watched] == [1, 2, 1, 2]
+    assert len({doc.run_id for doc in found}) == 2
+
+
 def test_nested_iterations_are_steps_of_the_outer_one(clock: Clock, tmp_path: Path) -> None:
     with (watch := iobench.watch(Planted(lambda: clock.sleep(10), 3), results=tmp_path)) as batches:
         for _ in batches:

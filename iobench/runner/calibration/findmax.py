@@ -107,7 +107,6 @@ def find_max(bench: Bench, found: FindMax, budget: Budget) -> None:
     if budget.limited and step_s:
         fitting = int(budget.left_s / USUAL_TRIES / step_s)
         steps = min(steps, max(fitting, least_steps(workload)))
-    limit_s = min(most_s(workload), budget.left_s)
 
     def attempt(number: int, trial: int) -> FindMaxPoint:
         each_s = max(steps * step_s, budget.longest_s(_PART))
@@ -117,6 +116,7 @@ def find_max(bench: Bench, found: FindMax, budget: Budget) -> None:
         bench.observer.phase(f"trying {counted(number, 'accelerator')}{again}")
         required = found.required_accelerator_utilization
         with budget.trial(_PART):
+            limit_s = min(most_s(workload), budget.left_s)
             return _try(bench, number, trial, required, steps=steps, limit_s=limit_s)
 
     most, why = _most(bench.plan)
