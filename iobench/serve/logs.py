@@ -48,6 +48,9 @@ LOOKS = 20
 
 _NAP_S = 0.05
 
+_CONTENT = 4 << 20
+"""Random bytes of which records are made: more than what file systems compress together."""
+
 _KEPT = 1000
 """Times of requests whose step has begun that are kept before they are removed together."""
 
@@ -103,7 +106,8 @@ class Log:
         self.logged = np.full(len(sizes), -1, np.int64)
         self.failure: Exception | None = None
         self._steps, self._begin_ns = steps, 0
-        self._content = memoryview(os.urandom(2 * max(sizes, default=1)))
+        self._step = max(sizes, default=1)
+        self._content = memoryview(os.urandom(max(_CONTENT, 2 * self._step)))
         self._ready: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         self._answered: SimpleQueue[int | None] = SimpleQueue()
         self.counting = threading.Lock()  # of records that are written or committed
@@ -193,9 +197,9 @@ class Log:
         return time.monotonic_ns() - self._begin_ns
 
     def record(self, request: int) -> memoryview:
-        """The bytes of a record, which no storage can compress or find twice in a row."""
+        """The bytes of a record, which no storage can compress: they are repeated after 4 MiB."""
         size = self.sizes[request]
-        at = 61 * request % (len(self._content) - size + 1)
+        at = self._step * request % (len(self._content) - size + 1)
         return self._content[at : at + size]
 
     def next_answer(self, until_ns: float) -> int | None:

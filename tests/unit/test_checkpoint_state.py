@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from iobench.base.errors import StorageError, UsageError
 from iobench.checkpoint import make_writer, stream
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
-from iobench.checkpoint.leaves import build_state
+from iobench.checkpoint.leaves import build_state, raw
 from iobench.checkpoint.models import MODELS, Parallelism, find_model, scale
 from iobench.checkpoint.sharding import Share, changing, layout, shares
+from iobench.runner.tasks.checkpoint import advance
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
 from tests.contract.test_checkpoint import blank, make_state, same
@@ -333,3 +335,18 @@ def test_a_read_that_fails_ends_all_threads(
     with pytest.raises(StorageError, match="planted"):
         writer.restore(blank(state), target)
     writer.close()
+
+
+def test_no_two_saves_have_a_block_in_common() -> None:
+    """Else a storage that keeps equal blocks once would write the first save alone."""
+    (share,) = small_shares(1)
+    state, seen = build_state(share, seed=1, rank=0), set[bytes]()
+    for step in (1, 2, 258):
+        advance(state, step)
+        found = {
+            block.tobytes()
+            for tensor in tensors(state).values()
+            for block in np.array_split(raw(tensor), range(4096, tensor.nbytes, 4096))
+        }
+        assert seen.isdisjoint(found)
+        seen |= found

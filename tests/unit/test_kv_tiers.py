@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,6 +142,18 @@ def test_no_two_chunks_of_a_file_share_an_extent(uses: list[int]) -> None:
             assert file.stat().st_size <= most * 2 * 8192
         layout.remove()
         assert not list(Path(place).iterdir())
+
+
+def test_no_storage_can_compress_the_extents_of_small_chunks(tmp_path: Path) -> None:
+    known = spec(chunk_tokens=1, layers=1, layout="extents")
+    assert known.piece_bytes == 4096
+    layout = layout_of(known, LocalStorage(tmp_path), 0, lambda: None)
+    layout.reserve(256)
+    for chunk in range(256):
+        layout.put(chunk)
+    (file,) = tmp_path.iterdir()
+    assert len(zstandard.ZstdCompressor(level=3).compress(file.read_bytes())) > 0.95 * 256 * 4096
+    layout.remove()
 
 
 @st.composite

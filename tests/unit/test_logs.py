@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from iobench.base.errors import StorageError
 from iobench.judge.figures.requests import Accelerators, joined_log
@@ -271,3 +272,16 @@ def test_whether_a_log_keeps_up(
     last = found.model_copy(update={"left": left, "grows": grows})
     assert joined_log([[first], [last]], asked).keeps_up is keeps_up
     assert joined_log([[first, last]], asked).keeps_up is keeps_up
+
+
+@pytest.mark.parametrize("size", [200, 100_000])
+def test_no_storage_can_compress_the_records(tmp_path: Path, size: int) -> None:
+    log = Log(
+        LogSpec(record=size),
+        LocalStorage(tmp_path),
+        window=1,
+        sizes=[size] * 10_000,
+        seconds=1,
+    )
+    records = b"".join(bytes(log.record(number)) for number in range(2_000_000 // size))
+    assert len(zstandard.ZstdCompressor(level=3).compress(records[:2_000_000])) > 1_900_000

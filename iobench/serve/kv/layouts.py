@@ -21,6 +21,9 @@ from ...storage.base import Storage, exists
 from ...storage.local.storage import ALIGNMENT, LocalStorage
 from ...storage.locks.held import delete
 
+_CONTENT = 4 << 20
+"""Random bytes of which extents are made, at least: more than file systems compress together."""
+
 
 class ChunkLayout(ABC):
     """The chunks of one window. Any thread may call it."""
@@ -132,8 +135,9 @@ class ChunkExtents(ChunkLayout):
         super().__init__(spec, storage, window, held)
         self.key = f"{self.window}.extents"
         self._room = -(-spec.piece_bytes // ALIGNMENT) * ALIGNMENT
-        array = buffers.private(2 * self._room).array
-        array[:] = np.frombuffer(os.urandom(2 * self._room), np.uint8)
+        content = self._room + max(self._room, _CONTENT)
+        array = buffers.private(content).array
+        array[:] = np.frombuffer(os.urandom(content), np.uint8)
         self._content = array.data
         self._slots: dict[int, int] = {}
         self._free: list[int] = []
@@ -163,9 +167,10 @@ class ChunkExtents(ChunkLayout):
             else:
                 slot, self._most = self._most, self._most + 1
             self._slots[chunk] = slot
-        pages = self._room // ALIGNMENT
+        step, pages = self._room // ALIGNMENT + 1, max(self._room, _CONTENT) // ALIGNMENT
         for piece, extent in enumerate(self.extents(chunk)):
-            at = ALIGNMENT * ((chunk * self.spec.pieces + piece) % pages)
+            # Pieces that follow one another in the file have no bytes in common.
+            at = ALIGNMENT * ((chunk * self.spec.pieces + piece) * step % pages)
             self._write(extent.offset, self._content[at : at + self._room])
 
     def _write(self, offset: int, data: memoryview) -> None:
