@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import resource
+import tarfile
 from pathlib import Path
 
 import h5py
@@ -18,9 +19,11 @@ from tfrecord import TFRecordWriter
 from iobench import make_loader
 from iobench.base.errors import DatasetError, TargetRefusedError, UsageError
 from iobench.data.dataset import find_dataset, load_manifest
+from iobench.data.scan.contents import classify
 from iobench.data.scan.saving import save
 from iobench.data.scan.scanner import scan
 from iobench.storage import open_storage
+from iobench.storage.base import Entry
 from iobench.storage.local.storage import LocalStorage
 from tests.datasets import tree
 from tests.processes import completed, document, printed, refused
@@ -128,10 +131,12 @@ def test_samples_of_several_members_are_one_range(tmp_path: Path) -> None:
         assert b"caption" in whole[offset : offset + size]
 
 
-def test_records_of_another_writer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["train.tfrecord-00000-of-00001", "train-00000-of-00001"])
+def test_records_of_another_writer(tmp_path: Path, name: str) -> None:
+    """The second name is that of ImageNet's records, which have no suffix."""
     root = tmp_path / "d"
     root.mkdir()
-    writer = TFRecordWriter(str(root / "train.tfrecord-00000-of-00001"))
+    writer = TFRecordWriter(str(root / name))
     for number in range(8):
         writer.write({"x": (bytes([number]) * (50 + number), "byte")})
     writer.close()
@@ -143,6 +148,18 @@ def test_records_of_another_writer(tmp_path: Path) -> None:
     samples: list[torch.Tensor] = [sample for batch in loader for sample in batch]
     assert len(samples) == 8
     assert {bytes(sample.numpy())[-1] for sample in samples} == set(range(8))
+
+
+def test_parts_that_hold_no_records_are_samples(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"train-{number:05d}-of-00003").write_bytes(bytes(100 + number))
+    manifest = scan(LocalStorage(tmp_path)).manifest
+    assert (manifest.spec.format, manifest.sample_count) == ("files", 3)
+
+
+def test_of_suffixes_that_are_equally_many_the_first_one_counts() -> None:
+    """As of images that are named by numbers with dots between them, each with a suffix alone."""
+    assert classify([Entry(f"1.2.840.{number}", 9) for number in range(50)]).suffix == ".0"
 
 
 @pytest.mark.parametrize("url", ["{}", "throttled+file://{}?latency=1us", "local://{}"])
@@ -247,9 +264,22 @@ def test_a_tar_without_an_end_is_whole_as_far_as_it_goes(tmp_path: Path) -> None
     assert scan(LocalStorage(tmp_path)).manifest.sample_count == 3
 
 
-def test_names_that_lead_out_of_the_archive_do_no_harm(tmp_path: Path) -> None:
-    import tarfile
+def test_hidden_members_of_a_tar_are_left_out(tmp_path: Path) -> None:
+    """The tar of macOS puts one beside each file."""
+    root = tmp_path / "d"
+    root.mkdir()
+    with tarfile.open(root / "a.tar", "w") as archive:
+        for number in range(3):
+            for name in (f"./._{number}.jpg", f"./{number}.jpg", f"./._{number}.cls"):
+                content = b"hidden" if "._" in name else photo(number, 24)
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    manifest = scan(LocalStorage(root)).manifest
+    assert (manifest.sample_count, manifest.spec.content) == (3, "jpeg")
 
+
+def test_names_that_lead_out_of_the_archive_do_no_harm(tmp_path: Path) -> None:
     root = tmp_path / "d"
     root.mkdir()
     with tarfile.open(root / "a.tar", "w") as archive:

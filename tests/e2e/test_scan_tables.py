@@ -189,6 +189,14 @@ class TestHdf5:
         expected = [*cubes, *plain, *cubes, np.arange(70).tobytes()]
         assert delivered(tmp_path / "d", report, tmp_path) == expected
 
+    def test_a_dataset_with_two_names_is_one(self, tmp_path: Path) -> None:
+        def fill(file: Any) -> None:
+            file["a/x"] = np.arange(100.0)
+            file["b/z"] = file["a/x"]
+
+        write_hdf5(tmp_path / "d/a.h5", fill)
+        assert scanned(tmp_path / "d").manifest.sample_count == 1
+
     def test_one_deflated_chunk_for_each_sample(self, tmp_path: Path) -> None:
         def fill(file: Any) -> None:
             file.create_dataset("cubes", data=self.CUBES, chunks=(1, 30, 40), compression="gzip")

@@ -62,10 +62,17 @@ def shard_suffix(key: str) -> str:
     return suffix_of(part[1] if part else key)
 
 
+def has_no_type(key: str) -> bool:
+    """Whether it is a part of many that does not say what it is, as ``train-00000-of-01024``."""
+    return not shard_suffix(key) and _PART_OF_MANY.match(key) is not None
+
+
 def _kind(entry: Entry) -> str:
     if entry.key.rpartition("/")[2] == LMDB_FILE:
         return "lmdb"
     suffix = shard_suffix(entry.key)
+    if has_no_type(entry.key):
+        return "parts"
     other = "text" if _TEXT.fullmatch(suffix) else "raw"
     return FORMAT_OF.get(suffix) or CONTENTS_OF.get(suffix, (other,))[0]
 
@@ -96,8 +103,7 @@ def classify(entries: Sequence[Entry]) -> FoundFiles:
     chosen = max(weight, key=lambda name: weight[name])
     data = [entry for entry in visible if _kind(entry) == chosen]
     taken = {entry.key for entry in data}
-    suffixes = [shard_suffix(entry.key) for entry in data]
-    suffix = max(set(suffixes), key=suffixes.count)
+    ((suffix, _),) = Counter(shard_suffix(entry.key) for entry in data).most_common(1)
     return FoundFiles(
         chosen if chosen in FORMAT_OF.values() else "files",
         suffix,

@@ -119,7 +119,10 @@ def _datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
             continue
         item = group[name]
         if isinstance(item, h5py.Dataset):
-            yield item
+            place = h5py.h5o.get_info(item.id).addr
+            if place not in seen:  # a dataset can have several names, too
+                seen.add(place)
+                yield item
         elif isinstance(item, h5py.Group):
             yield from _datasets(h5py, item, seen)
 

@@ -111,7 +111,7 @@ def tar(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
 
 
 def tar_groups(window: ReadWindow, key: str, size: int) -> Iterator[list[tarfile.TarInfo]]:
-    """Yield the members of each sample of a tar.
+    """Yield the members of each sample of a tar, without hidden ones.
 
     Raises DatasetError if the tar is damaged, and StorageError.
     """
@@ -124,7 +124,7 @@ def tar_groups(window: ReadWindow, key: str, size: int) -> Iterator[list[tarfile
                 if archive.offset <= place:
                     raise tarfile.ReadError(f"the member before byte {place} ends before it begins")
                 place = archive.offset
-                if member.isreg() and not member.sparse:
+                if member.isreg() and not member.sparse and not _is_hidden(member.name):
                     if group and _stem(group[0].name) != _stem(member.name):
                         yield group
                         group = []
@@ -199,6 +199,11 @@ def prepare(form: str) -> None:
     """Import the library of a format once, before processes are forked. Raises UsageError."""
     if form in _PACKAGES:
         FORMATS.require(form, _PACKAGES[form])
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether it is a file such as ``._0001.jpg``, which macOS puts beside each one in a tar."""
+    return name.rpartition("/")[2].startswith(".")
 
 
 def _stem(name: str) -> str:

@@ -46,9 +46,17 @@ from ..contents import CONTENTS
 from ..formats import FORMATS
 from ..formats.base import Assembled
 from ..generator.pool import run_tasks, working_on
-from .contents import Contents, FoundFiles, classify, content_of, shard_suffix, types_of
+from .contents import (
+    Contents,
+    FoundFiles,
+    classify,
+    content_of,
+    has_no_type,
+    shard_suffix,
+    types_of,
+)
 from .contents import checksums as checksums_of
-from .index import indexer, prepare
+from .index import indexer, prepare, tfrecord
 from .samples import LEAVE_IT_OUT, FoundSample, Int64, ShardSamples, listed, suffix_of
 
 _QUANTILES = 33
@@ -188,6 +196,8 @@ def scan(
             f"{storage.url} holds no data" + (f"; {links[0]}" if links else ""),
             remedy="name a directory with files in it",
         )
+    if _has_records(storage, kind.data[0].key):
+        kind = kind._replace(format="tfrecord")
     prepare(kind.format)
     run = partial(run_tasks, remedy=LEAVE_IT_OUT)
     shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress, run, workers)
@@ -240,6 +250,18 @@ def scan(
         notes=notes,
         bytes_read=bytes_read,
     )
+
+
+def _has_records(storage: Storage, key: str) -> bool:
+    """Whether a file that does not say what it is begins with a record of TFRecord."""
+    if not has_no_type(key):
+        return False
+    window = ReadWindow(storage, 1 << 12, nbytes=1 << 12)
+    try:
+        next(tfrecord(window, key, window.open(key)))
+    except DatasetError:
+        return False
+    return True
 
 
 def _links(root: Path) -> list[str]:
