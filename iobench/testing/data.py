@@ -15,6 +15,7 @@ import pytest
 from ..data.codecs import CODECS
 from ..data.codecs.base import Codec
 from ..data.contents.base import Content
+from ..data.dataset import index_file
 from ..data.formats.base import Assembled, Blocks, Format, Framed
 from ..data.generator.engine import generate
 from ..data.verify import verify
@@ -325,7 +326,10 @@ def flipped_bits_are_found(root: Path, **spec: Any) -> None:
     manifest = generated(root, **spec)
     keys = [manifest.key(shard) for shard in range(manifest.shard_count)]
     objects = {key: bytearray((root / key).read_bytes()) for key in keys}
-    storage = MemoryStorage(objects={key: memoryview(data) for key, data in objects.items()})
+    held = {key: memoryview(data) for key, data in objects.items()}
+    if (index := index_file(manifest)) is not None:
+        held[index[0]] = memoryview((root / index[0]).read_bytes())
+    storage = MemoryStorage(objects=held)
     assert verify(storage, manifest, workers=0).ok
     shard = objects[keys[1]]
     for position in range(0, len(shard), max(1, len(shard) // 100)):

@@ -224,6 +224,19 @@ class TestMds:
             size = (root / "data" / shard["raw_data"]["basename"]).stat().st_size
             assert shard["raw_data"]["bytes"] == size
 
+    @pytest.mark.parametrize("damage", ["other", "shorter", "gone"])
+    def test_a_damaged_index_is_found(self, tmp_path: Path, damage: str) -> None:
+        manifest = generated(tmp_path, format="mds", samples=6, samples_per_shard=3)
+        storage, index = LocalStorage(tmp_path), tmp_path / "data" / "index.json"
+        assert verify(storage, manifest, workers=0).ok
+        whole = index.read_bytes()
+        if damage == "gone":
+            index.unlink()
+        else:
+            index.write_bytes(whole[:-9] if damage == "shorter" else whole.replace(b"3", b"4"))
+        (found,) = verify(storage, manifest, workers=0).damages
+        assert (found.shard, found.sample) == ("data/index.json", None)
+
     def test_the_index_comes_back_and_goes(self, tmp_path: Path) -> None:
         """A start that was killed before its manifest is taken up again; clean takes the index
         along.

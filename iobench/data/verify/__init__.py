@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ...base.errors import StorageError
+from ...base.errors import MissingObjectError, StorageError
 from ...record.manifest import Manifest
-from ...storage.base import Storage, exists, innermost, local_root
+from ...storage.base import Storage, exists, innermost, local_root, read_object
+from ..dataset import index_file
 from ..formats.base import Framed
 from ..generator.pool import RunTasks, default_workers, run_tasks
 from ..generator.writer import IN_FLIGHT, SMALL_BYTES
@@ -65,6 +66,8 @@ def verify(
                 break
     finally:
         results.close()  # type: ignore[attr-defined]
+    if not stopped and not manifest.header.origin:
+        total.add(_check_index(storage, manifest))
     if total.samples or total.damages or not total.missing or _shows_anything(storage):
         for missing in total.missing:
             if _sees(storage, missing.shard):
@@ -84,6 +87,21 @@ def verify(
         stopped=stopped,
         wall_s=time.monotonic() - start,
     )
+
+
+def _check_index(storage: Storage, manifest: Manifest) -> PartialReport:
+    """Compare the index file of the format, if it has one, with what its shards say."""
+    part = PartialReport()
+    if (found := index_file(manifest)) is not None:
+        key, right = found
+        try:
+            if storage.size(key) != len(right) or read_object(storage, key) != right:
+                part.damages.append(Damage(key, None, "it is not the index of these shards"))
+        except MissingObjectError as error:
+            part.missing.append(Damage(key, None, error.what))
+        except StorageError as error:
+            part.unreadable.append(Unreadable(key, str(error)))
+    return part
 
 
 def check_share(
