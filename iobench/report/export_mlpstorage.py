@@ -168,9 +168,14 @@ def checkpoint_lines(plan: CheckpointPlanFigures, *, clients: Clients) -> str:
     each = SAVES * plan.bytes / clients.hosts
     cached = each <= CACHE_MULTIPLE * clients.memory_bytes
     needed = plan.bytes / plan.ranks
-    accelerator = next(
-        name for name, memory in ACCELERATOR_MEMORY_BYTES.items() if memory >= needed
-    )
+    fitting = (name for name, memory in ACCELERATOR_MEMORY_BYTES.items() if memory >= needed)
+    accelerator = next(fitting, None)
+    if accelerator is None:
+        raise UsageError(
+            f"{counted(plan.ranks, 'accelerator')} can't hold {format_bytes(plan.bytes)} of "
+            f"{plan.model} (4.3.4): each would have {format_bytes(needed)}",
+            remedy="leave --ranks out, or raise it",
+        )
     place = "object" if (plan.target or "").startswith("s3://") else "file"
     apart = ["#   4.4.2  $RESULTS is on another file system than $CHECKPOINTS."]
     apart *= place == "file"

@@ -17,7 +17,7 @@ from ..base.text import MAX_SHOWN, printable
 from ..judge.checkpoint import values_of_study
 from ..judge.judged import judge
 from ..record.metrics import METRICS, Metric, Unit
-from ..record.run import CheckpointRecord, ModelLoadRecord, RunRecord, TrainingRecord
+from ..record.run import ModelLoadRecord, RunRecord, TrainingRecord
 from ..record.verdict import Estimate
 from .figures import labels_of
 from .sections import TAG
@@ -83,6 +83,14 @@ def _families(doc: RunRecord) -> Iterator[Family]:
         yield from _of_verdict(doc, run)
 
 
+_MEASURED = {
+    "training": "repetition",
+    "model-load": "load",
+    "serving": "request",
+    "kv-cache": "request",
+}
+"""What the metrics of a run are of, by its kind, beside those of its saves and its verdict."""
+
 _OF = {
     "repetition": ", over the repetitions",
     "save": ", over the saves",
@@ -123,11 +131,13 @@ def _values(doc: RunRecord, metric: Metric) -> Iterator[tuple[str, float]]:
     if metric.of in ("save", "restore"):
         study = doc.checkpoints
         found: Sequence[float] = values_of_study(study, metric) if study is not None else ()
-    elif metric.name in doc.metrics and not isinstance(doc, CheckpointRecord):
+    elif metric.of != _MEASURED.get(doc.job.kind):  # such as another figure of this name
+        return
+    elif metric.name in doc.metrics:
         summary = doc.metrics[metric.name]
         yield from zip(_STATS, (summary.median, summary.min, summary.max), strict=True)
         return
-    elif metric.of in ("load", "request") or not isinstance(doc, TrainingRecord):
+    elif not isinstance(doc, TrainingRecord):
         return
     else:
         values = [getattr(each, metric.name) for each in doc.job.repetitions if each.complete]

@@ -32,6 +32,7 @@ from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RUNS = ["calibrated", "checkpoint-stream", "failed"]
 WITH_EVENTS = ["beside-saves", "calibrated"]
 Json = dict[str, Any]
@@ -69,6 +70,13 @@ def test_openmetrics_has_the_medians_of_the_record(name: str) -> None:
     assert text.endswith("\n# EOF\n")
     assert "NaN" not in text
     assert "Inf" not in text
+
+
+def test_a_figure_is_exported_once_where_two_kinds_of_runs_have_one_of_its_name() -> None:
+    """Loads of a model have a load_bytes_per_s, too."""
+    found = samples(openmetrics(load_run(REFERENCE / "kv")))
+    assert ("iobench_request_load_bytes_per_second", "stat=median") in found
+    assert not any(name.startswith("iobench_load_") for name, _ in found)
 
 
 def test_the_demand_is_that_of_the_step_time_as_in_the_report() -> None:
