@@ -175,10 +175,10 @@ def flag_overrides(request: RunQuestion) -> list[str]:
     log = [] if request.log is None else [f"log.to={json.dumps(str(request.log))}"]
     if request.cache_dir is not None:
         asked = {"directory": request.cache_dir, "size": request.cache_size}
-        return [*log, *(f"local_cache.{key}={value}" for key, value in asked.items())]
+        return [*log, *(f"local_cache.{key}={json.dumps(value)}" for key, value in asked.items())]
     if request.loader is None:
         return log
-    found = [*log, "loader.kind=user", f"loader.factory={request.loader}"]
+    found = [*log, "loader.kind=user", f"loader.factory={json.dumps(request.loader)}"]
     for each in request.loader_args:
         key, equals, value = each.partition("=")
         if not equals or not key.isidentifier():

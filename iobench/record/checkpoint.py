@@ -11,6 +11,7 @@ of a job is that of its slowest rank.
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -33,6 +34,9 @@ from ..settings.base import (
 )
 from .host import JobHost, StorageFacts
 
+_EXPONENT = re.compile(r"[eE][+-]?\d{4}")
+"""Of a number that is written with so many digits that they would take hours: 1e-99999999."""
+
 
 def _fraction(text: str) -> Fraction:
     return Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
@@ -40,7 +44,7 @@ def _fraction(text: str) -> Fraction:
 
 def _a_share(text: str) -> str:
     try:
-        share = _fraction(text)
+        share = _fraction(text) if _EXPONENT.search(text) is None else 0
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"'{text}' is not a share, write it like 1/64, 0.25 or 5%") from None
     if not 0 < share <= 1:

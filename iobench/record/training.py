@@ -30,7 +30,7 @@ from .verdict import (
 
 EVENT_COLUMNS = {
     "phase": "str: calibrate.fetch, calibrate.prep, calibrate.loader, calibrate.accelerator, "
-    "warm-up (of ab, not counted), measure, quiet, find-max.<N>, "
+    "measure, quiet, find-max.<N>, "
     "evaluate (the passes of evaluation of a repetition, which no other figure counts), "
     "without-<stage> (an ablation; its repetition is the round), "
     "confirm.<n> (the n-th of confirmations, 0: today's settings; its repetition is the turn), "

@@ -218,7 +218,7 @@ def read_trace(path: str, form: TraceFormat) -> Trace:
 def trace_lines(path: str) -> list[str]:
     """The lines of a trace. Raises UsageError."""
     try:
-        return read_regular(path, MAX_TRACE_BYTES).decode().splitlines()
+        return read_regular(path, MAX_TRACE_BYTES).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise UsageError(f"{path} is no trace: it is not UTF-8 text") from None
     except (OSError, ValueError) as error:

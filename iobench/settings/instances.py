@@ -317,7 +317,7 @@ def _from_json(path: Path) -> list[Instance]:
 def _from_csv(path: Path) -> list[Instance]:
     found = []
     try:
-        text = read_regular(path, MAX_PRICES_BYTES).decode()
+        text = read_regular(path, MAX_PRICES_BYTES).decode("utf-8-sig")
         with io.StringIO(text, newline="") as file:
             for number, row in enumerate(csv.DictReader(file), start=2):
                 found.append(_row(path, number, row))

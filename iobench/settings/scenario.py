@@ -67,6 +67,7 @@ class ArrivalSpec(Strict):
 _OF_KIND = {
     "gamma": {"cv"},
     "sessions": {"turns", "tool_share", "tool_pause", "person_pause"},
+    "trace": {"format"},
 }
 
 

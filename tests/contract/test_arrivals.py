@@ -159,8 +159,9 @@ FORMATS: dict[str, tuple[TraceFormat, str, list[float]]] = {
 def test_a_trace_is_read_in_the_format_of_its_writer(tmp_path: Path, name: str) -> None:
     form, text, times = FORMATS[name]
     path = tmp_path / "trace"
-    path.write_text(text)
-    assert read_trace(str(path), form).times_s == pytest.approx(times, abs=1e-6)
+    for encoding in ("utf-8", "utf-8-sig"):  # the second one is that of spreadsheets
+        path.write_text(text, encoding=encoding)
+        assert read_trace(str(path), form).times_s == pytest.approx(times, abs=1e-6)
 
 
 def test_a_trace_says_how_many_requests_arrive_together(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def test_a_spot_price_above_the_one_on_demand_is_refused() -> None:
 
 def test_prices_of_ones_own(tmp_path: Path) -> None:
     mine = tmp_path / "mine.csv"
-    mine.write_text("type,usd_per_hour,priced\ng5.2xlarge,0.99,2026-10-01\nmy-box,0.10,\n")
+    rows = "type,usd_per_hour,priced\ng5.2xlarge,0.99,2026-10-01\nmy-box,0.10,\n"
+    mine.write_text(rows, encoding="utf-8-sig")  # as spreadsheets write it
     prices = read_prices(mine).of()
     own = find_instance("g5.2xlarge", prices)
     assert (own.usd_per_hour, own.accelerator, own.priced) == (0.99, "A10G", "2026-10-01")

@@ -13,9 +13,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iobench.base.errors import SpecError
+from iobench.cli.run import flag_overrides
+from iobench.cli.verbs import RunRequest
+from iobench.record.checkpoint import CheckpointSpec
 from iobench.record.packing import matches
 from iobench.settings.base import build, find_spec, known_specs
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec
+from iobench.settings.scenario import load_scenario
+from iobench.settings.workload import load_workload
 from iobench.settings.yamlfile import read_yaml
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
@@ -115,3 +120,22 @@ def test_the_answer_is_that_of_a_regular_expression(pieces: list[str], name: str
     pattern = "".join(pieces)
     expression = "[^/]*".join(map(re.escape, pattern.split("*")))
     assert matches(pattern, name) == bool(re.fullmatch(expression, name))
+
+
+def test_a_format_of_a_trace_needs_a_trace() -> None:
+    with pytest.raises(SpecError, match="'format' is of kind 'trace'"):
+        load_scenario("resnet50-server", ["arrivals.format=azure"])
+
+
+def test_a_share_has_no_exponent_that_takes_hours() -> None:
+    for text in ("1e-99999", "1e-99999%"):
+        with pytest.raises(SpecError, match="above 0"):
+            build(CheckpointSpec, {"model": "llama3-8b", "scale": text}, where="test")
+
+
+@pytest.mark.parametrize("place", ["2024", "~", "a: b"])
+def test_a_place_of_a_flag_is_taken_as_it_is_written(place: str) -> None:
+    asked = RunRequest("demo", data="d", cache_dir=place, cache_size=1 << 30)
+    cache = load_workload("demo", flag_overrides(asked)).local_cache
+    assert cache is not None
+    assert cache.directory == place
