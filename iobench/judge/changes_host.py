@@ -49,15 +49,16 @@ WAITING_WORKERS = 32
 def workers_for_idle_cores(evidence: Evidence) -> Effect | None:
     if evidence.prep is None or not evidence.cores:
         return None
-    busy, whole = evidence.streams, math.floor(evidence.cores)
-    if busy >= whole or whole < evidence.accelerators:
+    busy, ranks = evidence.streams, evidence.accelerators
+    if busy >= math.floor(evidence.cores):
         return None
-    each = whole // evidence.accelerators
+    # Where the cores can't be divided evenly, some workers share one.
+    each = max(math.floor(evidence.cores) // ranks, busy // ranks + 1)
     return moving(
         evidence,
-        {"prep": evidence.prep * evidence.cores / busy},
+        {"prep": evidence.prep * min(each * ranks, evidence.cores) / busy},
         each=each,
-        total=each * evidence.accelerators,
+        total=each * ranks,
         busy=busy,
         rate=evidence.told(evidence.prep / busy),
     )

@@ -236,6 +236,26 @@ def test_data_of_a_loader_of_the_users_own_is_what_it_is(persistent: bool, says:
     assert ("persistent_workers" in found.advice[0].change) is says
 
 
+@pytest.mark.parametrize(
+    ("ranks", "workers", "advised", "gain"), [(3, 2, 3, 8 / 6), (5, 0, 2, 8 / 5), (3, 1, 2, 2.0)]
+)
+def test_more_workers_are_more_and_bring_what_the_cores_allow(
+    ranks: int, workers: int, advised: int, gain: float
+) -> None:
+    """Of 8 cores, which can't be divided evenly among the ranks."""
+    doc = build_run(
+        accelerators=ranks,
+        rates={"prep": 400.0 * ranks, "fetch": 9000.0, "storage_raw": 9000.0, "loader": 9000.0},
+        measured=400.0 * ranks,
+        au=0.4,
+        loader={"workers": workers},
+        workload={"loader": {"workers": workers}},
+    )
+    first = doc.job.verdict.advice[0]
+    assert first.settings == [f"loader.workers={advised}"]
+    assert first.predicted_gain == pytest.approx(gain)
+
+
 # What if
 
 
