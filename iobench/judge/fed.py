@@ -363,21 +363,21 @@ def _at(
     supply: StorageSupply | None,
     received: _RunRate | None,
 ) -> list[FedAt]:
-    """The run's own number of ranks, as measured, and larger ones, as extrapolated.
+    """The run's own number of ranks, as measured for what lasts, and larger ones, extrapolated.
 
     More ranks are slowed by the slowest of them, and by a storage that delivers less than they
     take. The smaller one of both utilizations counts.
     """
     answers = []
-    summary = doc.metrics.get(UTILIZATION)
-    if summary is not None and summary.n:
+    summary, lasts = doc.metrics.get(UTILIZATION), evidence.utilization
+    if summary is not None and summary.n and lasts is not None:
+        share = lasts / summary.median if summary.median else 1.0
+        low, high = (min(1.0, share * end) for end in (summary.min, summary.max))
         answers.append(
             FedAt(
                 ranks=evidence.accelerators,
-                accelerator_utilization=Estimate(
-                    value=summary.median, low=summary.min, high=summary.max, n=summary.n
-                ),
-                fed=summary.median >= evidence.required,
+                accelerator_utilization=Estimate(value=lasts, low=low, high=high, n=summary.n),
+                fed=evidence.fed,
                 how="measured",
             )
         )

@@ -66,6 +66,21 @@ def waiting() -> TrainingRecord:
     return with_curve(doc, latent())
 
 
+def test_its_own_ranks_starve_in_the_table_as_they_do_in_the_verdict() -> None:
+    """90.7 % busy over the whole time, and 86 % after the rate fell, where 90 % are required."""
+    rates = [2000.0] * 10 + [1720.0] * 20
+    stored = [1e5 * each for each in rates]
+    doc = build_run(
+        measured=sum(rates) / 30,
+        au=0.907,
+        rates={"fetch": 1720.0, "storage_raw": 1720.0},
+        repetition={"rates": {"bin_s": 1.0, "samples_per_s": rates, "stored_bytes_per_s": stored}},
+    )
+    found, fed = told(doc)
+    assert (found.starved, fed.at[0].fed) == (True, False)
+    assert fed.at[0].accelerator_utilization.value == pytest.approx(0.86, abs=0.001)
+
+
 def test_a_gain_beside_another_stage_does_not_starve_them() -> None:
     """Preparation is the bottleneck. One round without the storage brought something, too, but the
     storage alone delivers 14 times the demand: it could feed 15, and not 0.
