@@ -15,6 +15,7 @@ from iobench.ask.compare.pace import SaveTimes, Schedule, lost_share, saving_of
 from iobench.ask.compare.ranking import Machine, Ranking, rankings
 from iobench.base.units import samples_per_usd
 from iobench.judge.rebuild import conclude
+from iobench.record.job import LayoutFacts
 from iobench.record.run import TrainingRecord, load_run
 from iobench.record.verdict import RankTime
 from iobench.report.cost import sentences, title
@@ -175,6 +176,35 @@ def test_saves_within_a_run_are_counted_once() -> None:
 
 
 HOUR = Terms(epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8, storage_grows=True)
+
+
+def test_so_many_hosts_are_enough_with_the_time_of_their_own_saves() -> None:
+    """More hosts save faster where the storage grows with them."""
+    saves = load_run(GOLDEN / "checkpoint-stream")
+    terms = Terms(
+        epochs=1000,
+        deadline_s=1600.0,
+        storage_grows=True,
+        checkpoints=saves,
+        schedule=Schedule(every_s=5700.0),
+    )
+    late = options(run_of(BASE), terms)[0].figures
+    in_time, too_few = (
+        options(run_of(BASE), terms, hosts=(late.hosts_in_time or 0) - fewer)[0].figures
+        for fewer in (0, 1)
+    )
+    assert (in_time.within_deadline, too_few.within_deadline) == (True, False)
+    assert late.in_time_usd == pytest.approx(in_time.job_usd)
+
+
+def test_a_budget_pays_for_the_loaders_layout_first() -> None:
+    """10 s to write it and 10 s for an epoch of 1,000 samples, of which it pays 5 s."""
+    doc = run_of([100.0] * 5)
+    layout = LayoutFacts(bytes=10**6, seconds=10.0, files=1)
+    doc = doc.with_job(loader=doc.job.loader.model_copy(update={"layout": layout}))
+    found = options(doc, Terms(epochs=1, budget_usd=15 / 3600 * 2.0))[0].figures
+    assert (found.job_s, found.within_budget) == (pytest.approx(20.0), False)
+    assert found.samples_in_budget == pytest.approx(500.0)
 
 
 def test_how_many_hosts_for_a_deadline() -> None:

@@ -8,7 +8,7 @@ says that it grows with them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...base.documents import UNPRINTED
 from ...base.units import counted, format_duration, samples_per_usd
@@ -221,7 +221,6 @@ class _Job:
     slowest: Pace
     terms: Terms
     interruptions_per_hour: float  # of each host
-    schedule: Schedule
     preparation_s: float
     samples: int | None  # of the whole job
 
@@ -239,8 +238,14 @@ class _Job:
             return None
         return max(known.value, self.slowest.middle * self.slowest.hosts)
 
+    def schedule(self, hosts: int) -> Schedule:
+        """When so many hosts save, and how long that takes them; a server saves nothing."""
+        if isinstance(self.slowest.runs[0], ServingRecord):
+            return replace(self.terms.schedule, every_s=_AT_ONCE_S, saving=None)
+        return replace(self.terms.schedule, saving=_saving(self.slowest, self.terms, hosts))
+
     def lost(self, hosts: int) -> float:
-        return lost_share(self.schedule, self.interruptions_per_hour * hosts)
+        return lost_share(self.schedule(hosts), self.interruptions_per_hour * hosts)
 
     def rate(self, hosts: int) -> float:
         """Samples/s of all hosts, after lost time."""
@@ -265,19 +270,12 @@ def _option(
     slowest = min(parts, key=lambda part: part.pace.middle).pace
     hosts, spot = sum(part.hosts for part in parts), kind == "spot"
     hourly = sum(part.hosts * price.usd_per_hour for part, price in zip(parts, prices, strict=True))
-    serves = isinstance(slowest.runs[0], ServingRecord)
-    saving = None if serves else _saving(slowest, terms, hosts)
     known = terms.samples or slowest.runs[0].job.dataset.samples
     preparation = max((part.pace.preparation_s or 0.0 for part in parts), default=0.0)
     job = _Job(
         slowest=slowest,
         terms=terms,
         interruptions_per_hour=(terms.interruptions_per_hour or 0.0) if spot else 0.0,
-        schedule=Schedule(
-            every_s=_AT_ONCE_S if serves else terms.schedule.every_s,
-            restart_s=terms.schedule.restart_s,
-            saving=saving,
-        ),
         preparation_s=preparation * (known or 0),
         samples=terms.epochs * known if terms.epochs and known else None,
     )
@@ -300,7 +298,7 @@ def _option(
         samples_per_usd_high=each * interval[1] if interval else None,
         usd_per_million_samples=1e6 / each if each else None,
         never_interrupted=spot and terms.interruptions_per_hour is None,
-        saving=saving,
+        saving=job.schedule(hosts).saving,
         lost_share=lost,
         waiting_usd_per_hour=_waiting(
             parts, prices, slowest, share=storage / wanted if limits and storage else 1.0
@@ -313,7 +311,9 @@ def _option(
         job_s=seconds,
         job_usd=usd,
         preparation_s=job.preparation_s or None,
-        samples_in_budget=None if terms.budget_usd is None else terms.budget_usd * each,
+        samples_in_budget=None
+        if terms.budget_usd is None
+        else max(0.0, terms.budget_usd - job.preparation_s / 3600 * hourly) * each,
         within_deadline=in_time,
         within_budget=_within(usd, terms.budget_usd) if job.samples else None,
         hosts_in_time=more,
@@ -385,10 +385,11 @@ def _break_even(job: _Job, parts: Sequence[PricedHosts], spot_hourly: float) -> 
     if None in prices or demand <= 0:
         return None
     hosts = sum(part.hosts for part in parts)
-    least = (1 - lost_share(job.schedule, 0.0)) * spot_hourly / demand
+    schedule = job.schedule(hosts)
+    least = (1 - lost_share(schedule, 0.0)) * spot_hourly / demand
 
     def pays(often: float) -> bool:
-        return 1 - lost_share(job.schedule, often * hosts) >= least
+        return 1 - lost_share(schedule, often * hosts) >= least
 
     low, high = 0.0, MAX_INTERRUPTIONS
     if pays(high):
