@@ -218,6 +218,26 @@ def test_caches_spare_the_storage() -> None:
     assert found.what_if.samples_per_s.value == pytest.approx(1000 / (1 - hits), rel=0.02)
 
 
+def test_a_restart_reads_as_much_where_caches_hold_all_samples() -> None:
+    """A checkpoint of 10 GB at 1 GB/s, whatever the caches of the hosts hold."""
+    saves = {"checkpoint_bytes": 1e10, "host_write_bytes_per_s": 1e9}
+    found = asked([job(1, 600.0)], 4, storage_bytes_per_s=1e9, cache_bytes=2e12, **saves)
+    assert found.storms is not None
+    assert found.storms.restart_s is not None
+    assert found.storms.restart_s.value == pytest.approx(10.0)
+
+
+def test_fewer_hosts_may_get_as_much_as_those_that_were_measured() -> None:
+    """1,000 samples/s to 4 hosts: 2 of them get half of that, or all of it."""
+    four = job(4, 1000.0)
+    rates = HostsModel([four]).supply.storage(2)
+    assert (rates.worst[0], rates.best[0]) == (500.0, 1000.0)
+    left_out = asked([job(n, law(n), cycle_s=n * 40 / law(n)) for n in (1, 2, 4)], 8).leave_one_out
+    for each in left_out:
+        band = each.predicted_samples_per_s
+        assert band.value is None or band.low <= band.value <= band.high
+
+
 def test_three_numbers_of_hosts_tell_the_law_and_the_error() -> None:
     """All are starved, so each rate is that of the storage."""
     jobs = [job(n, law(n), cycle_s=n * 40 / law(n), tokens=10**6) for n in (1, 2, 4, 8)]

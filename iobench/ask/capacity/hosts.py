@@ -104,7 +104,8 @@ class HostsSupply:
             best = np.full_like(rate, math.inf)
         else:
             number, rates = most
-            worst, best = rates * min(1.0, hosts / number), rates * hosts / number
+            # Fewer hosts may get as much as all of those that were measured.
+            worst, best = rates * min(1.0, hosts / number), rates * max(1.0, hosts / number)
             if known >= 2:
                 likely = np.array([fit.rate(hosts) for fit in self._scalings(measured)])
             if known >= MIN_COUNTS and likely is not None:
@@ -116,15 +117,15 @@ class HostsSupply:
                 worst, likely = best, None
             else:
                 worst, likely = best, best
-        spared = 1 / max(1e-9, 1 - self.hits(hosts))
+        missed = self.missed(hosts)
         return StorageRates(
-            worst * spared, None if likely is None else likely * spared, best * spared
+            worst / missed, None if likely is None else likely / missed, best / missed
         )
 
     def network(self, hosts: int) -> float:
         """What the networks of so many hosts let through; infinite if that is not known."""
         limit = self._in_samples(self.stated.host_network_bytes_per_s)
-        return math.inf if limit is None else hosts * limit / max(1e-9, 1 - self.hits(hosts))
+        return math.inf if limit is None else hosts * limit / self.missed(hosts)
 
     def host(self, hosts: int, per_host: float) -> float:
         """What prep, hand-over and CPU of so many hosts deliver; infinite if not measured."""
@@ -138,6 +139,10 @@ class HostsSupply:
         if cache is None or not size:
             return 0.0
         return page_cache_hits(cache / size, hosts=hosts, shuffle=self.jobs[-1].shuffle)
+
+    def missed(self, hosts: int) -> float:
+        """Share of the reads that the storage serves, above 0: rates are over it."""
+        return max(1e-9, 1 - self.hits(hosts))
 
     def _measured(self) -> list[tuple[int, Floats]]:
         return [

@@ -107,10 +107,10 @@ def _restart_s(model: HostsModel, hosts: int, size: float) -> Band | None:
     sample, storage = model.base.bytes_per_sample, model.supply.storage(hosts)
     if not sample or not np.isfinite(storage.best).all():
         return None
-    through, spared = model.supply.network(hosts), 1 - model.supply.hits(hosts)
+    through, missed = model.supply.network(hosts), model.supply.missed(hosts)
 
     def seconds(rates: Floats) -> Floats:
-        found: Floats = size / (spared * sample * rates[1:].clip(max=through))
+        found: Floats = size / (missed * sample * rates[1:].clip(max=through))
         return found
 
     likely = None if storage.likely is None else seconds(storage.likely)

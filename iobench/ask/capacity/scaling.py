@@ -59,13 +59,14 @@ def band(ways: Floats) -> Band:
 def either(worst: Floats, likely: Floats | None, best: Floats, *, same: float) -> Band:
     """From the low end of the worst case to the high end of the best one.
 
-    The value is that of the likely case. Without one, it is the middle of both cases if they are
-    the same within the share ``same``, and None otherwise.
+    The value is that of the likely case, whose interval is in it. Without one, it is the middle of
+    both cases if they are the same within the share ``same``, and None otherwise.
     """
     one, other = band(worst), band(best)
     low, high = min(one.low, other.low), max(one.high, other.high)
     if likely is not None:
-        return Band(band(likely).value, low, high)
+        middle = band(likely)
+        return Band(middle.value, min(low, middle.low), max(high, middle.high))
     assert one.value is not None
     assert other.value is not None
     apart = abs(one.value - other.value) > same * max(abs(one.value), abs(other.value))
