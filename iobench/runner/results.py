@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from ..base.errors import InterruptedRun, IobenchError, kept_in
+from ..base.errors import InterruptedRun, IobenchError, StorageError, kept_in
 from ..base.filesystem import describe_path
 from ..base.interrupts import defer_interrupts
 from ..base.processes import in_own_process
@@ -303,7 +303,10 @@ def shard_versions(plan: Plan) -> dict[str, str] | str:
         return "this storage does not report versions of objects"
     if plan.manifest.shard_count > MAX_VERSIONS:
         return f"more than {MAX_VERSIONS} objects"
-    found = storage.versions(plan.manifest.folder())
+    try:
+        found = storage.versions(plan.manifest.folder())
+    except StorageError as error:
+        return error.what
     return {key: found.get(key, "") for key in plan.keys}
 
 
@@ -332,15 +335,12 @@ def add_work(doc: TrainingRecord, spec: AcceleratorSpec) -> None:
 
 def add_changes(doc: TrainingRecord, plan: Plan, before: dict[str, str] | str) -> None:
     """Add which shards have changed since their versions were ``before``, or why nobody knows."""
+    after = before if isinstance(before, str) else shard_versions(plan)
     update: dict[str, object]
-    if isinstance(before, str):
-        update = {"changed": None, "changed_unknown": before}
+    if isinstance(before, str) or isinstance(after, str):
+        update = {"changed": None, "changed_unknown": after}
     else:
-        after = shard_versions(plan)
-        changed = None
-        if isinstance(after, dict):
-            changed = [key for key in before if before[key] != after[key]]
-        update = {"changed": changed}
+        update = {"changed": [key for key in before if before[key] != after[key]]}
     doc.job.dataset = doc.job.dataset.model_copy(update=update)
 
 

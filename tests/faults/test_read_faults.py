@@ -23,8 +23,11 @@ from iobench.load.loader import BatchLoader, die_with_parent
 from iobench.load.reader import BatchReader
 from iobench.record.manifest import Manifest
 from iobench.record.training import Epoch
+from iobench.runner.agent import HostAgent
 from iobench.runner.loading import run_phase
-from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.runner.plan import make_plan
+from iobench.runner.results import add_changes, begin_record, shard_versions
+from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec, load_workload
 from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
@@ -353,3 +356,23 @@ def test_workers_of_a_server_of_forks_live(
     assert sum(len(batch) for batch in loader) == 40
     loader.shutdown()
     forkserver._forkserver._stop()  # Python keeps it for the next one
+
+
+def test_shards_that_can_not_be_listed_at_the_end_are_no_failure_of_the_run(
+    make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where somebody removes a file beside them meanwhile."""
+
+    def fails(self: LocalStorage, prefix: str = "") -> dict[str, str]:
+        raise StorageError("a file has just gone")
+
+    workload = load_workload("demo", ["reader.crop=null", "batch_size=8"])
+    plan = make_plan(
+        workload, str(make_dataset(samples=60)[1]), accelerators=1, repetitions=1, seed=1
+    )
+    before = shard_versions(plan)
+    doc = begin_record(plan, HostAgent(plan.storage), run_id="r", command=(), rules="quick")
+    monkeypatch.setattr(LocalStorage, "versions", fails)
+    add_changes(doc, plan, before)
+    found = doc.job.dataset
+    assert (found.changed, found.changed_unknown) == (None, "a file has just gone")

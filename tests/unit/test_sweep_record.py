@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from iobench.ask.tuning.points import payback
 from iobench.ask.tuning.sweepfolder import read_sweep
-from iobench.base.errors import IobenchError, UsageError
+from iobench.base.errors import IobenchError, StorageError, UsageError
 from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, save_sweep
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen
@@ -127,6 +127,35 @@ def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
     more = sweeping.run_sweep(found, tmp_path, SweepOptions())
     assert [len(point.runs) for point in more.points] == [5, 5]
     assert (more.status, more.left_out) == ("ok", [])
+
+
+def test_a_sweep_goes_on_where_a_dataset_can_not_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trial(self: Any, point: SweepPoint, number: int) -> None:
+        point.runs.append(f"run-{number}")
+        point.figures.append(1.0)
+        point.seconds.append(1.0)
+
+    def provide(self: Any, point: SweepPoint) -> None:
+        self.held[point.data] = ExitStack()
+
+    def fails(data: str, **how: object) -> None:
+        raise StorageError("the server is busy")
+
+    class Hearing(Observer):
+        def note(self, line: str) -> None:
+            notes.append(line)
+
+    notes: list[str] = []
+    monkeypatch.setattr(sweeping._Trials, "_trial", trial)
+    monkeypatch.setattr(sweeping._Trials, "_provide", provide)
+    monkeypatch.setattr(sweeping, "discard", fails)
+    sweep = build_sweep(axes={"a": [1, 2]}, points=[_point(1, "z"), _point(2, "y")], data="")
+    options = SweepOptions(data_bytes=40, drop=False)
+    found = sweeping.run_sweep(sweep, tmp_path, options, observer=Hearing())
+    assert [bool(point.runs) for point in found.points] == [True, True]
+    assert (found.status, notes) == ("ok", 2 * ["not removed: the server is busy"])
 
 
 # After how many epochs a conversion has paid, of sweeps whose figures are planted

@@ -22,6 +22,7 @@ from ...base.errors import (
     InterruptedRun,
     IobenchError,
     MissingPlaceError,
+    StorageError,
     TargetHeldError,
     TargetRefusedError,
     UsageError,
@@ -384,10 +385,9 @@ class _Trials:
                 continue
             try:
                 discard(data, break_lock=self.options.break_lock)
-            except (TargetRefusedError, MissingPlaceError, DatasetError) as error:
-                self.observer.note(
-                    f"not removed: {error}"
-                )  # another sweep reads it, or removed it first
+            except (TargetRefusedError, MissingPlaceError, DatasetError, StorageError) as error:
+                # Another sweep reads it, or removed it first, or the storage fails.
+                self.observer.note(f"not removed: {error}")
 
     def _trial(self, point: SweepPoint, number: int) -> None:
         """Measure a point once, and add what was found. Raises IobenchError."""
