@@ -179,7 +179,7 @@ class Budget:
         """
         least = math.ceil(self.used_s + self.end_s + least_s)
         return UsageError(
-            f"--budget {format_duration(self.seconds or 0.0)} is too short for {what}, which takes "
-            f"at least {least}s",
+            f"--budget {self.seconds:g}s is too short for {what}, which takes at least "
+            f"{format_duration(least)}",
             remedy=f"give at least {least}s{other}",
         )

@@ -9,10 +9,13 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from ..base.errors import SpecError
+from ..base.units import format_bytes
 from ..plugins import third_parties
 from .base import Bytes, Strict, build, read_spec
 
 MIN_SAMPLE_BYTES = 1
+
+MAX_SAMPLES = 10**10
 
 DEFAULT_SHARD_BYTES = 64 << 20
 """Shard size of a format with many samples per shard, if the spec does not state one."""
@@ -126,7 +129,7 @@ class DatasetSpec(Strict):
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
     source: str = ""
-    samples: int = Field(ge=1, le=10**10)
+    samples: int = Field(ge=1, le=MAX_SAMPLES)
     sample_size: SampleSize
     format: str = ONE_FILE_EACH
     content: str = "raw"
@@ -138,7 +141,7 @@ class DatasetSpec(Strict):
     compress_ratio: float = Field(default=1.0, ge=1, le=1000)
     seed: int = Field(default=1, ge=0, lt=2**63)
     labels: int | None = Field(default=None, ge=2, le=10_000)
-    files_per_directory: int | None = Field(default=None, ge=1, le=10**10)
+    files_per_directory: int | None = Field(default=None, ge=1, le=MAX_SAMPLES)
 
     @model_validator(mode="before")
     @classmethod
@@ -280,7 +283,7 @@ def resized(
 ) -> DatasetSpec:
     """Return the same spec with another number of samples, given directly or as total bytes.
 
-    Raises SpecError if both are given, or if not even one sample fits.
+    Raises SpecError if both are given, if not even one sample fits, or if too many do.
     """
     if samples is not None and size_bytes is not None:
         raise SpecError("give a number of samples or a size, not both")
@@ -291,6 +294,12 @@ def resized(
                 f"a size of {size_bytes} bytes is too small for one sample, which has "
                 f"{spec.sample_size.mean_bytes:.0f} bytes on average",
                 remedy="ask for a larger size",
+            )
+        if samples > MAX_SAMPLES:
+            raise SpecError(
+                f"a size of {format_bytes(size_bytes)} has {samples:,} samples, and a dataset has "
+                f"at most {MAX_SAMPLES:,}",
+                remedy="ask for a smaller size",
             )
     if samples is None:
         return spec
