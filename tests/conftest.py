@@ -180,6 +180,7 @@ def nothing_left() -> Iterator[set[int]]:
     killed: set[int] = set()
     before = set(os.listdir("/dev/shm"))
     servers = set(psutil.Process().children(recursive=True))  # of the whole session
+    gc.freeze()  # so that only what the test makes is looked at after it
     yield killed
     gc.collect()  # an error's traceback may still hold what owns a process
     new = set(psutil.Process().children(recursive=True)) - servers

@@ -50,6 +50,7 @@ def descriptors() -> set[str]:
     be closed meanwhile, and only what is new was left by this one.
     """
     gc.collect()
+    gc.freeze()  # so that the second one looks only at what was made after the first
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one that lists them
