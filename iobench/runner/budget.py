@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..base.errors import UsageError
@@ -86,6 +86,10 @@ class Budget:
         if self.seconds is None:
             return math.inf
         return max(0.0, self.seconds - self.end_s - self.used_s)
+
+    def keeping(self, share: float) -> Budget:
+        """The same, without this share of what is left, which is for what comes later."""
+        return replace(self, end_s=self.end_s + share * self.left_s) if self.limited else self
 
     @property
     def slack_s(self) -> float:

@@ -51,6 +51,7 @@ from .hosts.hosts import Hosts
 from .options import Confirm, Observer, Options, VerbOptions, timed
 from .plan import Plan, check_room
 from .results import (
+    Ending,
     add_changes,
     add_loader_facts,
     add_plan,
@@ -58,7 +59,6 @@ from .results import (
     failures_recorded,
     new_directory,
     shard_versions,
-    write_document,
 )
 from .rounds import Rounds
 from .third_party import prepare_library
@@ -192,23 +192,21 @@ def write_run(
     doc.job.curve = bench.curve
     doc.findings += others.findings() + user_findings(doc)
     with defer_interrupts(discard=stopped):
-        doc = conclude(doc)
-        events = timeline.write_events(bench.directory / EVENTS_FILE, bench.parts)
-        doc.files = {EVENTS_FILE: events, **_keep_samples(bench)}
-        write_document(bench.directory, doc)  # last: it says that the run is complete
+        doc = Ending().write(doc, bench.directory, files=lambda: _files_of(bench))
     log.info("run %s: %s, %s", bench.directory.name, doc.status, doc.validity)
     return doc
 
 
-def _keep_samples(bench: Bench) -> dict[str, FileDigest]:
-    """Write what was sampled of the host; a run without that is still a run."""
-    if not bench.samples:
-        return {}
+def _files_of(bench: Bench) -> dict[str, FileDigest]:
+    """Write the events, and what was sampled of the host; a run without that is still a run."""
+    path = bench.directory
+    found = {EVENTS_FILE: timeline.write_events(path / EVENTS_FILE, bench.parts)}
     try:
-        return {SAMPLES_FILE: write_samples(bench.directory / SAMPLES_FILE, bench.samples)}
+        if bench.samples:
+            found[SAMPLES_FILE] = write_samples(path / SAMPLES_FILE, bench.samples)
     except (OSError, IobenchError) as error:
         log.warning("what the host did meanwhile could not be written: %s", error)
-        return {}
+    return found
 
 
 class _Run(RunBegun):
@@ -261,7 +259,8 @@ class _Run(RunBegun):
             if self.options.find_max:
                 with timed(doc, "find_max", observer, "finding the largest number of accelerators"):
                     doc.job.find_max = begin_search(bench)
-                    find_max(bench, doc.job.find_max, self.budget)
+                    share = 0.5 * self.options.confirms
+                    find_max(bench, doc.job.find_max, self.budget.keeping(share))
                 self.others.look()
             if self.options.confirm is not None:
                 with timed(doc, "confirm", observer, "trying the advice"):

@@ -341,6 +341,9 @@ def steps_per_repetition(workload: Workload, *, samples: int, accelerators: int)
     """Steps of each accelerator in a repetition, over all its epochs."""
     if workload.evaluation is not None:
         samples = round(samples * (1 - workload.evaluation.share))
-    batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
+    if workload.reader.tail == "drop":
+        batches = samples // accelerators // workload.batch_size
+    else:
+        batches = -(-samples // accelerators // workload.batch_size)
     steps = max(1, batches) * workload.epochs
     return steps if workload.max_steps is None else min(steps, workload.max_steps)

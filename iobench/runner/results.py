@@ -210,21 +210,21 @@ class Ending:
         doc: R,
         directory: Path,
         *,
-        files: Callable[[], dict[str, FileDigest]] | None = None,
+        files: Callable[[], dict[str, FileDigest]] = dict,
         explain: Callable[[IobenchError], IobenchError] = lambda failure: failure,
     ) -> R:
         """Conclude the record, and write it after the ``files`` that it names; return it.
 
         After a failure a further interrupt is dropped, and the failure is raised with what
-        ``explain`` adds to it.
+        ``explain`` adds to it. A record whose files can't be written is one that has failed.
         """
         with defer_interrupts(discard=self.failure is not None):
-            doc = conclude(doc)
-            if files is not None:
+            with failures_recorded(doc, directory) as writing:
                 doc.files = files()
+            doc = conclude(doc)
             write_document(directory, doc)
-        if self.failure is not None:
-            raise kept_in(explain(self.failure), directory)
+        if failure := self.failure or writing.failure:
+            raise kept_in(explain(failure), directory)
         return doc
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.base.errors import InterruptedRun, StorageError
-from iobench.record.run import load_training
+from iobench.base.errors import InterruptedRun, IobenchError, StorageError
+from iobench.host import timeline
+from iobench.record.run import FileDigest, load_training
 from iobench.record.training import Epoch
 from iobench.runner.calibration import findmax
 from iobench.runner.crew import ForkedCrew
@@ -127,6 +128,26 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
         (point.accelerators for point in found.points if point.passed), default=None
     )
     assert found.bound  # why no larger number was tried
+
+
+def test_a_record_is_left_where_its_events_have_no_room(
+    make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> FileDigest:
+        raise IobenchError("cannot write the events: No space left on device")
+
+    monkeypatch.setattr(timeline, "write_events", full)
+    _, path = make_dataset(format="tar", samples_per_shard=20)
+    settings = ["batch_size=2", "reader.crop=null", "loader.workers=1", "accelerator.step_time=1ms"]
+    plan = make_plan(
+        load_workload("demo", settings), str(path), accelerators=1, repetitions=1, seed=1
+    )
+    with pytest.raises(IobenchError, match="No space left"):
+        run_plan(plan, Options(results=tmp_path / "r", calibration_s=0, ablations=False))
+    (directory,) = (tmp_path / "r").iterdir()
+    doc = load_training(directory)
+    assert (doc.status, doc.metrics["samples_per_s"].n) == ("failed", 1)
+    assert "No space left" in doc.error
 
 
 def test_ctrl_c_keeps_what_the_others_recorded_where_a_rank_is_dead(make_dataset: Any) -> None:

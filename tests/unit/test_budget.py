@@ -32,7 +32,7 @@ from iobench.record.curve import Rate
 from iobench.record.job import LoaderFacts
 from iobench.record.run import TrainingRecord
 from iobench.record.training import Epoch
-from iobench.record.verdict import RunCurve
+from iobench.record.verdict import Advice, RunCurve
 from iobench.runner import experiment
 from iobench.runner.budget import MIN_WINDOW_S, Budget, Given
 from iobench.runner.calibration import bench as benching
@@ -508,6 +508,23 @@ def test_the_trial_of_advice_ends_with_the_budget(spend: Any) -> None:
     assert ended.took_s <= 132.0
     doc = ended.doc
     assert doc.job.confirmations or doc.job.no_confirmations
+
+
+def test_the_search_for_the_largest_number_leaves_time_for_the_trial_of_advice(spend: Any) -> None:
+    machine = Machine(storage=0.6 * GB, prep=2.2 * GB, start_s=0.5)
+    changes = ("loader.workers=2", "accelerator.step_time=50ms", "batch_size=89")
+    advice = Advice(
+        id="concurrency",
+        change="more reads in flight",
+        basis="planted",
+        settings=["reader.concurrency=16"],
+        predicted_gain=2.0,
+    )
+    confirm = Confirm(advice=(advice,))
+    ended = spend("resnet50-h100", machine, 120.0, *changes, find_max=True, confirm=confirm)
+    assert ended.took_s <= 132.0
+    assert len(ended.doc.job.confirmations[0].rounds) >= 3
+    assert ended.doc.job.find_max.accelerators == 3
 
 
 def test_the_fill_of_what_a_budget_cut_is_no_cause(spend: Any) -> None:

@@ -127,6 +127,14 @@ def test_a_budget_that_is_over_at_the_start_names_what_the_start_took(make: Any)
         check_budget(make(), options(), late)
 
 
+@pytest.mark.parametrize(("tail", "steps"), [("keep", 9), ("drop", 8)])
+def test_an_epoch_has_a_short_batch_at_its_end_only_where_it_is_kept(
+    make: Any, tail: str, steps: int
+) -> None:
+    plan = make(batch_size=7, reader={"tail": tail})
+    assert Work.of(plan, Pilot()).whole == EPOCHS * steps
+
+
 def test_a_batch_of_the_next_epoch_takes_as_long_as_all_that_is_read_with_it() -> None:
     """Epochs of 4 batches, which 8 workers read at once on a link that takes 4 s for each."""
     work = Work(

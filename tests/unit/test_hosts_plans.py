@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.base.errors import UsageError
+from iobench.base.errors import UsageError, WorkerError
+from iobench.record.job import LoaderFacts
 from iobench.record.typed import of_text, to_text
+from iobench.runner.hosts.hosts import Begin, SaveOrder
+from iobench.runner.hosts.member import _Ranks
 from iobench.runner.hosts.serving import Permitted, PlanOrder
 from iobench.runner.hosts.sharing import share_of_tasks
+from iobench.runner.messages import Recorded
 from iobench.settings.base import apply_overrides, build
 from iobench.settings.workload import Workload, load_workload
 
@@ -84,3 +92,20 @@ def test_each_task_is_in_one_share_and_shares_are_equal(tasks: list[int], hosts:
     assert sorted(task for share in shares for task in share) == sorted(tasks)
     sizes = [len(share) for share in shares]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_what_a_rank_has_recorded_is_kept_where_another_one_fails() -> None:
+    recorded = Recorded(
+        columns={}, cpu_s=1.0, complete=True, startups={}, fetched={}, loader=LoaderFacts()
+    )
+
+    def receive(*awaited: object) -> Iterator[tuple[int, Recorded]]:
+        yield 0, recorded
+        raise WorkerError("rank 1 died")
+
+    order = Begin(first=0, count=2, world=2, offset_ns=0, number=1, order=SaveOrder(""))
+    task: Any = None
+    ranks = _Ranks(order, task, ExitStack())
+    ranks.crew = Mock(receive=receive, is_alive=lambda rank: False)
+    ranks.collect()
+    assert ranks.kept == {0: recorded}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import fields
 from multiprocessing.connection import wait
@@ -101,15 +102,14 @@ class _Ranks:
         self.kept: dict[int, Recorded] = {}
         self.failed = False
 
-    def receive(self, timeout_s: float) -> Sequence[tuple[int, Answer]]:
-        """What the ranks say; their last messages are kept."""
-        found = list(self.crew.receive(list(self.working), timeout_s))
-        for rank, answer in found:
+    def receive(self, timeout_s: float) -> Iterator[tuple[int, Answer]]:
+        """What the ranks say, until one of them fails; their last messages are kept."""
+        for rank, answer in self.crew.receive(list(self.working), timeout_s):
             if isinstance(answer, Last):
                 self.working.remove(rank)
             if isinstance(answer, Recorded):
                 self.kept[rank] = answer
-        return found
+            yield rank, answer
 
     def collect(self) -> None:
         """Keep what the ranks have recorded, since the first host can't collect it any more."""
@@ -122,7 +122,7 @@ class _Ranks:
             if waited > COLLECT_S / 2:
                 self.crew.hurry(self.working)
             try:
-                self.receive(0.2)
+                deque(self.receive(0.2), maxlen=0)
             except IobenchError:
                 self.working = [rank for rank in self.working if self.crew.is_alive(rank)]
 
