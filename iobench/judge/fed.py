@@ -420,9 +420,10 @@ def _limited(
     if supply is None or not demand > 0:
         return utilization
     low, high = utilization.low, utilization.high
+    least = supply.value if supply.low is None else supply.low
     return Estimate(
         value=min(utilization.value, supply.value / demand),
-        low=None if low is None else min(low, (supply.low or supply.value) / demand),
+        low=None if low is None else min(low, least / demand),
         high=high if high is None or supply.high is None else min(high, supply.high / demand),
         n=utilization.n,
     )

@@ -325,8 +325,9 @@ def promise(
     if rate is None or rate.value <= 0 or not (once or factors):
         return None
     total = hosts * (1 if once else count * median(factors)) * job.bytes
+    # An interval from 0 on tells no longest time.
     slow, fast = rate.low or rate.value, rate.high or rate.value
-    known = rate.low is not None and one.low is not None
+    known = bool(rate.low) and one.low is not None
     return Estimate(
         value=max(one.value, total / rate.value),
         low=max(one.low or 0.0, total / fast) if known else None,

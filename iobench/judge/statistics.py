@@ -99,7 +99,7 @@ def mean_interval(values: Sequence[float], *, level: float = SIGNIFICANT) -> tup
 def mean_estimate(values: Iterable[float | None], middle: float | None = None) -> Estimate | None:
     """The mean of figures of 0 or more, with an interval from 0 on; None: no value is known.
 
-    ``middle`` is the estimate where another figure than the mean is, in the same interval.
+    ``middle`` is the estimate where another figure than the mean is: the interval reaches to it.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -108,7 +108,8 @@ def mean_estimate(values: Iterable[float | None], middle: float | None = None) -
     if len(known) == 1:
         return Estimate(value=value)
     low, high = mean_interval(known)
-    return Estimate(value=value, low=max(0.0, low), high=high, n=len(known))
+    low, high = max(0.0, min(low, value)), max(high, value)
+    return Estimate(value=value, low=low, high=high, n=len(known))
 
 
 def a12(one: Sequence[float], other: Sequence[float]) -> float:

@@ -322,7 +322,7 @@ class KvTrial(RequestWindow):
         """Accelerators that need not compute what is found on the storage."""
         if self.traffic is None:
             return None
-        return self.traffic.accelerators_without_storage - self.traffic.accelerators
+        return max(0.0, self.traffic.accelerators_without_storage - self.traffic.accelerators)
 
     @property
     def break_even_bytes_per_s(self) -> float | None:

@@ -193,6 +193,10 @@ def test_more_ranks_are_limited_by_the_storage_too() -> None:
     assert many.accelerator_utilization.value == pytest.approx(50 / 64)
     alone = fed(doc).at[1]  # storage for four, by its fetch ceiling without an interval
     assert alone.accelerator_utilization.value == pytest.approx(4 / 8)
+    wide = Estimate(value=4000.0, low=0.0, high=9000.0, n=2)  # of two windows that differ
+    fetch = doc.job.ceilings["fetch"].model_copy(update={"windows": wide})
+    doc = doc.with_job(ceilings=doc.job.ceilings | {"fetch": fetch})
+    assert fed(doc).at[1].accelerator_utilization.low == 0
 
 
 def test_accelerators_fed_are_a_property_of_the_storage() -> None:

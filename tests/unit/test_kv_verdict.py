@@ -117,6 +117,14 @@ def test_loads_win_from_the_length_that_follows_from_their_times(
     assert crossover(KV, np.array([4.0, 4.0]), np.array([0.04, 0.04])) == 256
 
 
+def test_no_fewer_than_no_accelerators_are_freed() -> None:
+    """A record of somebody else may say that more compute with the storage than without."""
+    trial = build_kv_trial(chunks=10, requests=1200)
+    assert trial.traffic is not None
+    more = trial.traffic.model_copy(update={"accelerators": 100.0})
+    assert trial.model_copy(update={"traffic": more}).accelerators_freed == 0
+
+
 def test_prefills_wait_for_engines_in_the_order_of_their_loads() -> None:
     ready, seconds = np.array([0.0, 0.3, 0.1]), np.array([1.0, 1.0, 2.0])
     assert prefill_begins(ready, seconds, 1).tolist() == [0.0, 3.0, 1.0]

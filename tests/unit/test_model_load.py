@@ -11,7 +11,7 @@ import pytest
 from iobench.ask.capacity.loads import load_costs, load_need, loads_at
 from iobench.base.errors import StorageError, UsageError
 from iobench.base.units import Quantity
-from iobench.judge.model_load import host_loads, read_rate, storage_share
+from iobench.judge.model_load import host_loads, read_rate, storage_rate, storage_share
 from iobench.judge.rebuild import conclude
 from iobench.record.model_load import LoadFigures
 from iobench.record.run import ModelLoadRecord
@@ -199,6 +199,25 @@ def test_replicas_share_the_link_and_what_is_found_is_beside_what_was_promised()
     slower = each_round(16.0, 16.1, 16.05, replicas=4)
     found = of(record(BASE + slower, spec=spec, plain=plain(0.5e9) + plain(0.5e9, 4)), replicas=4)
     assert found.kept is False
+
+
+def test_two_rounds_that_differ_tell_no_longest_time() -> None:
+    """Their interval begins at 0. 8 s were promised, and 9.25 s are no broken promise."""
+    rates = [
+        plain(1.0, replicas)[0] | {"round": at, "bytes_per_s": rate}
+        for replicas in (1, 4)
+        for at, rate in enumerate((0.43e9, 0.57e9))
+    ]
+    two, four = each_round(2.0, 2.1), each_round(9.2, 9.3, replicas=4)
+    found = of(record(two + four, spec={"replicas": [1, 4]}, plain=rates), replicas=4)
+    assert found.promised_s.value == pytest.approx(8.0)
+    assert (found.promised_s.high, found.kept) == (None, True)
+
+
+def test_the_median_of_plain_reads_is_in_its_interval() -> None:
+    rates = [plain(1e9)[0] | {"round": at, "bytes_per_s": 1e9 + 1e9 * (at > 5)} for at in range(10)]
+    found = storage_rate(record(BASE, plain=rates).job)
+    assert found.low <= found.value == 1e9 <= found.high
 
 
 def test_replicas_that_share_a_page_cache_are_promised_the_time_of_one() -> None:

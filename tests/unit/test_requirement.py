@@ -244,6 +244,13 @@ def test_a_search_needs_no_margin() -> None:
     assert found.measured.needed_bytes_per_s == pytest.approx(found.read_bytes_per_s, rel=1e-3)
 
 
+def test_a_search_whose_interval_begins_at_none_can_be_relied_on_for_none() -> None:
+    search = FindMax(required_accelerator_utilization=0.9, accelerators=1, low=0, high=1, points=[])
+    doc = conclude(build_run().with_job(find_max=search))
+    found = size("resnet50-h100", Demand(accelerators=1), doc).measured
+    assert (found.counted_bytes_per_s, found.accelerators_fed) == (0.0, 0)
+
+
 def test_a_storage_feeds_as_many_as_a_search_found() -> None:
     """The specification states samples that are 0.1 % larger than those of the run."""
     search = FindMax(required_accelerator_utilization=0.9, accelerators=2, low=2, high=3, points=[])

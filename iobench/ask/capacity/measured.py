@@ -85,7 +85,7 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
             remedy="name a run that measured its ceilings (without --calibration 0s)",
         )
     by, high = _by(doc, evidence, supply), evidence.bytes_per_s(supply.high)
-    low = rate if supply.low is None else evidence.bytes_per_s(supply.low) or rate
+    low = rate if supply.low is None else evidence.bytes_per_s(supply.low) or 0.0
     alone = not _with_its_job(doc, supply)
     received = _received(doc)
     if alone and received is not None and received.low > low / job.margin:
