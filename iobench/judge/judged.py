@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..record.host import Host
 from ..record.job import UserFacts
-from ..record.run import Summary, TrainingRecord
+from ..record.run import TrainingRecord
 from ..record.training import Ceiling, Repetition, TrainingRun
 from ..record.verdict import Estimate
 from ..settings.workload import Subject
@@ -24,7 +24,7 @@ from .cache import relief, served_by_cache
 from .evidence import NOISE_OF_FILL, Decision, Evidence, LaterEpochs, LoaderWaits
 from .figures.ablations import interval, is_told
 from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
-from .figures.ranktime import shares_of, starts_left_out
+from .figures.ranktime import Shares, shares_of, starts_left_out
 from .figures.rates import Lasting, lasting
 from .statistics import NOISE
 from .user_loader import repeated, start_left_out
@@ -71,7 +71,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
     epochs = max([1, *(len(each.epochs) for each in done)])
     data, curve = doc.job.dataset, doc.job.curve
     shares, cut = shares_of(doc.job.repetitions), cut_by_budget(doc)
-    lasts = _what_lasts(doc, done, fill=(shares.fill or 0.0) if cut else 0.0)
+    lasts = _what_lasts(doc, done, shares, cut=cut)
     measured = doc.metrics.get("samples_per_s")
     utilization = doc.metrics.get("accelerator_utilization_sustained")
     found = Evidence(
@@ -205,17 +205,21 @@ class _Lasts(NamedTuple):
     drained: bool
 
 
-def _what_lasts(doc: TrainingRecord, done: Sequence[Repetition], *, fill: float) -> _Lasts:
+def _what_lasts(
+    doc: TrainingRecord, done: Sequence[Repetition], shares: Shares, *, cut: bool
+) -> _Lasts:
+    fill = (shares.fill or 0.0) if cut else 0.0
     measured = doc.metrics.get("samples_per_s")
     utilization = doc.metrics.get("accelerator_utilization_sustained")
     told = measured is not None and measured.n != 0 and not doc.job.subject.watched
     lasts, rest = lasting(done) if told else None, max(1e-9, 1 - fill)
-    busy = _after(utilization.median, measured, lasts) if utilization else None
-    if busy is not None:
-        busy = min(1.0, busy / rest)
+    saves = shares.saves or 0.0  # bins of a repetition leave them out, and its rate does not
+    rate = lasts.after * (1 - saves) if lasts else measured.median / rest if measured else None
+    # accelerators are as busy as batches arrive
+    times = rate / measured.median if rate and measured and measured.median else 1 / rest
+    busy = min(1.0, utilization.median * times) if utilization else None
     required = doc.job.workload.required_accelerator_utilization
     made_after = _made_after_fill(doc, _rank_steps(doc, done) or 0.0)
-    rate = lasts.after if lasts else measured.median / rest if measured else None
     return _Lasts(
         rate=rate,
         utilization=busy,
@@ -243,13 +247,6 @@ def _as_ceilings_allow(found: Evidence, made_after: float) -> Evidence:
     lasts = min(rate, max(rate if lowest is None else lowest, rate * max(made_after, whole)))
     busy = None if busy is None else busy * lasts / rate
     return replace(found, measured=lasts, utilization=busy, after_fill=lasts > rate * whole)
-
-
-def _after(utilization: float, measured: Summary | None, lasts: Lasting | None) -> float:
-    """The utilization after a lasting fall: accelerators are as busy as batches arrive."""
-    if lasts is None or measured is None or not measured.median:
-        return utilization
-    return min(1.0, utilization * lasts.after / measured.median)
 
 
 def _beside(stage: str, gain: Estimate, lasts: Lasting | None) -> Estimate:

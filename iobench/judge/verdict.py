@@ -129,7 +129,8 @@ def _headroom(
     doc: TrainingRecord, evidence: Evidence, can_feed: Fed, missing: dict[str, str]
 ) -> float | None:
     demand = evidence.accelerator
-    storage = evidence.measured if can_feed.basis == "run" else evidence.storage
+    lasts = evidence.lasting if can_feed.basis == "run" else None
+    storage = evidence.storage if lasts is None else lasts.after
     if evidence.cached:
         missing["headroom"] = f"{evidence.cached}: what the storage delivers was not measured"
     elif storage is not None and demand:

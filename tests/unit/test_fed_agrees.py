@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from iobench.ask.compare.pace import pace_of
 from iobench.judge.rebuild import conclude
 from iobench.record.curve import Rate
 from iobench.record.run import TrainingRecord
@@ -79,6 +80,53 @@ def test_its_own_ranks_starve_in_the_table_as_they_do_in_the_verdict() -> None:
     found, fed = told(doc)
     assert (found.starved, fed.at[0].fed) == (True, False)
     assert fed.at[0].accelerator_utilization.value == pytest.approx(0.86, abs=0.001)
+
+
+def test_the_fill_of_a_cut_run_is_no_part_of_the_rate_after_its_fall() -> None:
+    """A check whose first batch took a fifth of the time. 1,700 samples/s after the rate fell keep
+    accelerators that demand 2,000 busy for 85 % of it, and not 85 % / 0.8.
+    """
+    rates = [2000.0] * 10 + [1700.0] * 20
+    part = {"wall_s": 37.5, "busy_s": 27.0, "fill_s": 7.5, "fetch_s": 3.0, "prep_s": 0.0}
+    stored = [1e5 * each for each in rates]
+    doc = build_run(
+        measured=sum(rates) / 37.5,
+        au=sum(rates) / 37.5 / 2000,
+        rates={"fetch": 1700.0, "storage_raw": 1700.0},
+        storage={"url": "/mnt/iobench-check-1"},
+        repetition={
+            "ranks": [{"rank": rank} | part for rank in range(2)],
+            "rates": {"bin_s": 1.0, "samples_per_s": rates, "stored_bytes_per_s": stored},
+        },
+    )
+    found, _ = told(doc)
+    assert (found.starved, found.measured_samples_per_s) == (True, 1700.0)
+    assert "85.0 % busy" in found.sentence
+
+
+def test_saves_are_in_the_rate_after_its_fall_as_in_that_of_the_whole_time() -> None:
+    """Saves take 30 % of the time. Between them 1,700 samples/s are left of 2,000."""
+    rates, wall_s = [2000.0] * 10 + [1700.0] * 20, 30 / 0.7
+    part = {"wall_s": wall_s, "busy_s": 27.0, "fill_s": 0.0, "fetch_s": 3.0, "prep_s": 0.0}
+    stored = [1e5 * each for each in rates]
+    doc = build_run(
+        measured=sum(rates) / wall_s,
+        au=0.9,
+        rates={"fetch": 1700.0, "storage_raw": 1700.0},
+        repetition={
+            "ranks": [{"rank": rank, "saves_s": 0.3 * wall_s} | part for rank in range(2)],
+            "wall_s": wall_s,
+            "checkpoint_s": 0.3 * wall_s,
+            "rates": {"bin_s": 1.0, "samples_per_s": rates, "stored_bytes_per_s": stored},
+        },
+    )
+    found, _ = told(doc)
+    assert found.starved
+    assert found.measured_samples_per_s == pytest.approx(0.7 * 1700)
+    assert "85.0 % busy" in found.sentence
+    pace = pace_of([doc])
+    assert pace is not None
+    assert pace.middle == pytest.approx(1700)
 
 
 def test_a_gain_beside_another_stage_does_not_starve_them() -> None:
