@@ -149,6 +149,18 @@ def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
         assert (local.root / f"k{number}").read_bytes() == bytes([number]) * len(DATA)
 
 
+def test_what_is_removed_during_a_listing_is_left_out(local: LocalStorage) -> None:
+    for key in ("a", "b", "c", "e/x", "f"):
+        with local.create(key) as sink:
+            sink.write(b"data")
+    listing = local.list()
+    assert next(listing).key == "a"
+    local.delete("b")
+    local.delete("e/x")
+    (local.root / "e").rmdir()
+    assert [entry.key for entry in listing] == ["c", "f"]
+
+
 @pytest.mark.parametrize("hint", [0, BLOCK])
 @pytest.mark.parametrize("written", [0, 10, 2 * BLOCK + 5])
 def test_a_failed_write_leaves_neither_file_nor_descriptor(

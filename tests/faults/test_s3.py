@@ -5,9 +5,12 @@ that says what to do, and no secret.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -25,6 +28,7 @@ from iobench.storage.base import Retries, Storage
 from iobench.testing.storage import content, read
 from tests.processes import PATIENCE_S, python
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
+from tests.servers.listener import Accepting
 from tests.servers.process import free_port, missing
 from tests.servers.s3 import (
     BUCKET,
@@ -366,6 +370,27 @@ def test_an_untrusted_certificate(tmp_path: Path, client: str) -> None:
             assert read(storage, f"x{number}", 0, 9) == b"data"
             storage.close()
         untrusting.close()
+
+
+def test_a_connection_that_is_cut_within_tls_is_no_failure_of_tls(
+    tmp_path: Path, client: str
+) -> None:
+    certificate, key = certificate_of_its_own(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    class Cutting(Accepting):
+        def serve(self, client: socket.socket) -> None:
+            secured = context.wrap_socket(client, server_side=True)
+            secured.recv(1 << 16)
+            os.close(secured.detach())  # without TLS's own goodbye
+
+    with Cutting() as server:
+        url = f"s3://{BUCKET}/x?endpoint=https{server.url.removeprefix('http')}&client={client}"
+        storage: Any = open_storage(f"{url}&tls_verify={certificate}&retries=1")
+        said = one_line(lambda: read(storage, "x", 0, 9), "the connection was lost")
+        assert "tried 2 times" in said
+        storage.close()
 
 
 def read_in_silence(storage: Any, proxy: FaultProxy) -> None:

@@ -158,6 +158,29 @@ def test_another_range_than_was_asked_for_is_never_believed(
         assert got == DATA[1000:51_000]  # from the whole object, which it asked for then
 
 
+@pytest.mark.parametrize("offset", [0, 5000])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_whole_object_is_not_received_for_a_part_of_it(client: str, offset: int) -> None:
+    """A server without ranges would have each client hold the object in its memory."""
+    pieces = 0
+
+    def whole(asked: Asked) -> Iterator[bytes]:
+        nonlocal pieces
+        yield answer(200, b"", length=str(100 << 20))
+        for _ in range(100):
+            pieces += 1
+            yield bytes(1 << 20)
+
+    with ScriptedServer(whole) as server:
+        storage: Any = open_storage(
+            f"s3://bucket/prefix?endpoint={server.url}&client={client}&retries=0"
+        )
+        said = refused(lambda: storage.read_into("x", offset, memoryview(bytearray(1000))))
+        assert "ignores ranges" in said
+        assert pieces < 50
+        storage.close()
+
+
 # Numbers
 
 
@@ -292,6 +315,23 @@ def test_only_the_object_that_was_looked_at_is_deleted(client: str) -> None:
         assert [one.headers.get("if-match") for one in asked] == [
             '"before"', '"before"', '"after"', None,
         ]  # fmt: skip
+        storage.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_look_that_failed_once_is_made_again_before_a_deletion(client: str) -> None:
+    looks = iter([503, 200, 503, 404])
+
+    def script(asked: Asked) -> Answer:
+        if asked.method == "HEAD":
+            return answer(next(looks), b"", 'ETag: "seen"')
+        return answer(404 if asked.method == "GET" else 204)
+
+    with ScriptedServer(script) as server:
+        storage: Any = open_storage(f"s3://bucket/prefix?endpoint={server.url}&client={client}")
+        delete(storage, "x", lambda: None)
+        assert [each.headers.get("if-match") for each in server.asked] == [None, None, '"seen"']
+        refused(lambda: storage.delete("x"), MissingObjectError)
         storage.close()
 
 

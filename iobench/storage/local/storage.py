@@ -302,7 +302,10 @@ class LocalStorage:
                 folders.sort()
                 for name in sorted(files):
                     path = os.path.join(folder, name)
-                    status = os.lstat(path)
+                    try:
+                        status = os.lstat(path)
+                    except FileNotFoundError:  # removed, or renamed, since it was found
+                        continue
                     # Symbolic links are not followed, and no key names a pipe or a socket.
                     if stat.S_ISREG(status.st_mode):
                         yield Entry(os.path.relpath(path, self.root), status.st_size)
@@ -449,4 +452,5 @@ class LocalStorage:
 
 
 def _raise(error: OSError) -> None:
-    raise error
+    if not isinstance(error, FileNotFoundError):  # the folder has been removed meanwhile
+        raise error

@@ -270,8 +270,11 @@ class S3Storage:
         return self._root + check_key(key, text=True)
 
     def size(self, key: str) -> int:
+        return self._head("stat", key).size
+
+    def _head(self, verb: str, key: str) -> ObjectInfo:
         full = self.full_key(key)
-        return self._run("stat", key, lambda client, _: client.head(full)).size
+        return self._run(verb, key, lambda client, _: client.head(full))
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         for found in self._found(prefix):
@@ -370,23 +373,15 @@ class S3Storage:
 
     def delete(self, key: str) -> None:
         full = self.full_key(key)
-
-        def delete(client: Client, number: int) -> None:
-            if number == 0:
-                client.head(full)  # S3's DELETE succeeds for objects that do not exist
-            client.delete(full)
-
-        self._run("delete", key, delete)
+        self._head("delete", key)  # S3's DELETE succeeds for objects that do not exist
+        self._run("delete", key, lambda client, _: client.delete(full))
 
     def delete_if(self, key: str, allowed: Callable[[], None]) -> None:
         """With the condition ``If-Match``, which many servers ignore."""
         full = self.full_key(key)
-        etag = ""
+        etag = self._head("delete", key).etag
 
         def delete(client: Client, number: int) -> None:
-            nonlocal etag
-            if number == 0:
-                etag = client.head(full).etag
             try:
                 self._delete_if(client, full, etag, allowed)
             except Failure as failure:

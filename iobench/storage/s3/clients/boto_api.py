@@ -249,9 +249,9 @@ def range_length(answer: dict[str, Any], offset: int, want: int) -> int:
     if stated is None and said:
         raise Failure(Kind.LOST, detail="the server sent a range that can be none")
     if stated is None:
-        if offset and length:  # the server sent the whole object
+        if length > (0 if offset else want):  # the server sent the whole object
             raise Failure(Kind.UNSUPPORTED, detail="the server ignores ranges")
-        return min(length, want)
+        return length
     first, last = int(stated[1]), int(stated[2])
     ends = stated[3] != "*" and last + 1 == int(stated[3])
     if (

@@ -249,6 +249,7 @@ _NOT_PARTIAL = "Received non-partial response when range requested"
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _WORDS = (
+    (re.compile("close_notify"), Kind.LOST),  # a connection that was cut, before all words of TLS
     (re.compile(r"dns error|failed to lookup address|name or service not known", re.I), Kind.NAME),
     (
         re.compile(

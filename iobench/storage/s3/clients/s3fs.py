@@ -12,7 +12,7 @@ from ...base import Buffer
 from ..errors import Failure, Kind
 from ..options import S3Options
 from . import s3fs_compat
-from .boto_api import BotoApi, config, copy_into, range_length, to_failure, whole_number
+from .boto_api import BotoApi, config, copy_into, range_length, to_failure
 from .botocore_compat import stay
 from .chain import LOADER, Chain
 
@@ -57,10 +57,7 @@ class S3fsClient(BotoApi):
         extent = f"bytes={offset}-{offset + want - 1}"
 
         def coming(answer: dict[str, Any]) -> int:
-            length = range_length(answer, offset, want)
-            if not answer.get("ContentRange") and whole_number(answer["ContentLength"]) > want:
-                raise Failure(Kind.UNSUPPORTED, detail="the server ignores ranges")
-            return length
+            return range_length(answer, offset, want)
 
         try:
             data, length = s3fs_compat.get_range(self._files, self.bucket, key, extent, coming)
