@@ -122,19 +122,22 @@ _MEMORY_FILES = {
 
 class Throttling(NamedTuple):
     periods: int  # in which the group used up its quota
-    seconds: float  # for which its threads were stopped
+    seconds: float  # for which its threads were stopped, summed over the cores
 
 
-def throttling(root: Path = Path("/")) -> Throttling | None:
-    """The most throttled group's figures since it was made; None if the kernel has none."""
-    found = []
+def throttling(root: Path = Path("/")) -> dict[Path, Throttling]:
+    """What each group of this process was throttled since it was made, as far as the kernel says.
+
+    A group above has a quota of its own, and may be older by far.
+    """
+    found = {}
     for version, path in groups("cpu", root):
         pairs = (line.split() for line in (read_text(path / "cpu.stat") or "").splitlines())
         stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
         key, unit = ("throttled_usec", 1e-6) if version == 2 else ("throttled_time", 1e-9)
         if "nr_throttled" in stat and key in stat:
-            found.append(Throttling(stat["nr_throttled"], stat[key] * unit))
-    return max(found, key=lambda item: item.seconds, default=None)
+            found[path] = Throttling(stat["nr_throttled"], stat[key] * unit)
+    return found
 
 
 def version(root: Path = Path("/")) -> str | None:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from ..base import cgroup
-from ..base.cgroup import read_text
+from ..base.cgroup import Throttling, read_text
 from ..base.filesystem import (
     NFS,
     block_devices,
@@ -40,8 +41,7 @@ class Snapshot:
     """Counters at one moment; None if this kernel does not have them."""
 
     monotonic_s: float
-    throttled_periods: int | None
-    throttled_s: float | None
+    throttling: Mapping[Path, Throttling]  # of each control group of this process
     device: str | None
     device_read_bytes: int | None
     device_write_bytes: int | None
@@ -57,14 +57,12 @@ class Snapshot:
     @classmethod
     def take(cls, path: Path | str | None = None) -> Snapshot:
         """``path``: any path on the device to count. Never raises."""
-        throttling = cgroup.throttling()
         disk = _disk(path) if path is not None else None
         some, full = parse_pressure(read_text(Path("/proc/pressure/io")) or "")
         busy, total = _cpu_s()
         return cls(
             monotonic_s=time.monotonic(),
-            throttled_periods=throttling.periods if throttling else None,
-            throttled_s=throttling.seconds if throttling else None,
+            throttling=cgroup.throttling(),
             device=disk[0] if disk else None,
             device_read_bytes=disk[1] if disk else None,
             device_write_bytes=disk[2] if disk else None,
@@ -88,9 +86,10 @@ def diff(before: Snapshot, after: Snapshot) -> Resources:
     device = after.device if before.device == after.device else None
     total = minus(after.cpu_total_s, before.cpu_total_s)
     busy = minus(after.cpu_busy_s, before.cpu_busy_s)
+    throttled = _throttled(before.throttling, after.throttling)
     found: dict[str, int | float | str | None] = {
-        "throttled_periods": minus(after.throttled_periods, before.throttled_periods),
-        "throttled_s": minus(after.throttled_s, before.throttled_s),
+        "throttled_periods": throttled.periods if throttled else None,
+        "throttled_s": throttled.seconds if throttled else None,
         "device": device,
         "device_read_bytes": None,
         "device_write_bytes": None,
@@ -111,6 +110,21 @@ def diff(before: Snapshot, after: Snapshot) -> Resources:
         key: _REASONS[key.partition("_")[0]] for key, value in found.items() if value is None
     }
     return Resources.model_validate({"wall_s": wall, **found, "not_measured": missing})
+
+
+def _throttled(
+    before: Mapping[Path, Throttling], after: Mapping[Path, Throttling]
+) -> Throttling | None:
+    """That of the group which was throttled most in between: nested quotas stop the same threads.
+
+    None where no group was counted at both moments, or where all counters began anew.
+    """
+    used = [
+        Throttling(now.periods - then.periods, now.seconds - then.seconds)
+        for group, now in after.items()
+        if (then := before.get(group)) is not None and now >= then
+    ]
+    return max(used, key=lambda each: each.seconds, default=None)
 
 
 def _children_s() -> float:

@@ -53,7 +53,7 @@ def test_version_2_limits_of_a_parent_hold(tmp_path: Path) -> None:
     root = tree(tmp_path, V2)
     assert cgroup.cpu_quota_cores(root) == 1.5
     assert cgroup.memory_limit_bytes(root) == 2 << 30
-    assert cgroup.throttling(root) == (3, 2.5)
+    assert cgroup.throttling(root) == {root / "sys/fs/cgroup/pod/app": (3, 2.5)}
     assert cgroup.version(root) == "v2"
 
 
@@ -61,8 +61,22 @@ def test_version_1_limits(tmp_path: Path) -> None:
     root = tree(tmp_path, V1)
     assert cgroup.cpu_quota_cores(root) == 0.5
     assert cgroup.memory_limit_bytes(root) == 1 << 30
-    assert cgroup.throttling(root) == (2, 1.5)
+    assert cgroup.throttling(root) == {root / "sys/fs/cgroup/cpu,cpuacct/box": (2, 1.5)}
     assert cgroup.version(root) == "v1"
+
+
+def test_a_group_above_that_was_throttled_long_ago_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path, V2)
+    (root / "sys/fs/cgroup/pod/cpu.stat").write_text("nr_throttled 900\nthrottled_usec 100000000\n")
+    throttling = cgroup.throttling
+    monkeypatch.setattr(cgroup, "throttling", lambda: throttling(root))
+    before = resources.Snapshot.take()
+    app = root / "sys/fs/cgroup/pod/app/cpu.stat"
+    app.write_text("nr_throttled 8\nthrottled_usec 6500000\n")
+    used = resources.diff(before, resources.Snapshot.take())
+    assert (used.throttled_periods, used.throttled_s) == (5, 4.0)
 
 
 def test_a_group_path_of_the_host_falls_back_to_the_containers_root(tmp_path: Path) -> None:
@@ -80,7 +94,7 @@ def test_a_group_path_of_the_host_falls_back_to_the_containers_root(tmp_path: Pa
 def test_nothing_there_is_none(tmp_path: Path) -> None:
     assert cgroup.cpu_quota_cores(tmp_path) is None
     assert cgroup.memory_limit_bytes(tmp_path) is None
-    assert cgroup.throttling(tmp_path) is None
+    assert cgroup.throttling(tmp_path) == {}
     assert cgroup.version(tmp_path) is None
 
 
