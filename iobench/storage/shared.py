@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..base.processes import watch
+
 _AGAIN_S = 1e-4
 
 
@@ -29,11 +31,10 @@ class SharedNumber:
         self._number = multiprocessing.get_context("fork").RawValue(kind, 0)
         self._file = os.memfd_create("iobench-shared", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
-        self._threads = threading.Lock()
-        renew = weakref.WeakMethod(self._renew)
-        os.register_at_fork(after_in_child=lambda: (method := renew()) and method())
+        self.after_fork()
+        watch(self)
 
-    def _renew(self) -> None:
+    def after_fork(self) -> None:
         """In a forked process: a thread that held the lock does not exist there."""
         self._threads = threading.Lock()
 
