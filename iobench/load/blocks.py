@@ -140,7 +140,6 @@ class BlockReader(BatchReader):
         For a damaged footer or block, CorruptSampleError names one of the samples in it.
         """
         begun = time.monotonic_ns()
-        before = self._retried()
         if self._cpu_before is None:
             self._cpu_before = time.process_time_ns()
         offsets, lengths = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
@@ -168,7 +167,7 @@ class BlockReader(BatchReader):
                 self._kept = _Kept(wanted.shard, wanted.group, int(wanted.rows.max()), rows)
                 if rows is not None:
                     used = self._hand_over(rows, wanted, indices, output, used, offsets, lengths)
-        again = self._retried().since(before)
+        again = self._retries.take()
         stats = Stats(
             samples=len(indices),
             bytes_read=read_bytes,

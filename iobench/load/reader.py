@@ -26,7 +26,7 @@ from ..data.dataset import ResolvedSpec
 from ..data.formats.base import Framed
 from ..record.manifest import Manifest
 from ..settings.workload import Engine, ReaderSpec
-from ..storage.base import Mapped, Retries, Retrying, Storage
+from ..storage.base import Mapped, Storage
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
@@ -34,7 +34,7 @@ from .engines.base import Columns, ReadEngine
 from .engines.event_loop import EventLoopEngine
 from .engines.threads import ThreadEngine
 from .engines.uring import UringEngine
-from .requests import Extents, Indices, Requests, Stats, plan_requests, too_small
+from .requests import Extents, Indices, Requests, RetryCount, Stats, plan_requests, too_small
 
 _ENGINES: dict[Engine, type[ReadEngine]] = {
     "threads": ThreadEngine,
@@ -98,8 +98,6 @@ class Checks:
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
-
-_NEVER = Retries(0, 0)
 
 _GROUP = 32 << 20
 """Bytes of a group of samples that is read and prepared together.
@@ -202,8 +200,7 @@ class BatchReader:
         if bytes_only:
             spec = spec.model_copy(update={"decode": False, "crop": None, "check": "none"})
         self._bytes_only = bytes_only
-        # Checked once, since isinstance with a protocol takes microseconds.
-        self._retrying = storage if isinstance(storage, Retrying) else None
+        self._retries = RetryCount(storage)
         self.mapped = storage if isinstance(storage, Mapped) else None
         self._owns_storage = True
         self.manifest = manifest
@@ -224,7 +221,6 @@ class BatchReader:
         )
         self._issued = 0  # requests that earlier batches have counted
         self._landings = Pool()  # one for each batch that was begun
-        self._counted = _NEVER  # retries that earlier batches have counted
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
         self._columns = {
             name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")
@@ -278,6 +274,7 @@ class BatchReader:
         other = type(self)(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
         other._owns_storage = False
         other._drawn = self._drawn
+        other._retries = self._retries
         return other
 
     def restrict(self, shards: Indices) -> None:
@@ -372,7 +369,6 @@ class BatchReader:
         Raises StorageError, CorruptSampleError that names shard and sample, and UsageError if
         ``output`` is too small.
         """
-        self._counted = self._retried()
         return self._prepared(indices, self._read(indices, output, None))
 
     def begin(self, indices: Indices, output: memoryview | None) -> BegunBatch:
@@ -387,7 +383,6 @@ class BatchReader:
             begun.group = self._open(indices, output, 0, begun)
             if self._cpu_before is None:
                 self._cpu_before = time.process_time_ns()
-                self._counted = self._retried()
             group = begun.group
             begun.reading = self._engine.begin(self._extents(group), group.memory, group.checks)
         except IobenchError as error:
@@ -463,8 +458,7 @@ class BatchReader:
             prep_ns += time.monotonic_ns() - clock
         if self.in_place and self.spec.crop is not None:
             np.minimum(lengths, self.spec.crop, out=lengths)
-        before, self._counted = self._counted, self._retried()
-        again = self._counted.since(before)
+        again = self._retries.take()
         stats = Stats(
             samples=len(indices),
             bytes_read=read_bytes,
@@ -481,9 +475,6 @@ class BatchReader:
         )
         self._issued = self._engine.issued
         return Extents(offsets, lengths, stats)
-
-    def _retried(self) -> Retries:
-        return self._retrying.retried() if self._retrying is not None else _NEVER
 
     def _groups(self, indices: Indices) -> Iterator[tuple[int, int]]:
         if self.in_place:

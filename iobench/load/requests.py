@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base.errors import UsageError
-from ..storage.base import Retries
+from ..storage.base import Retries, Retrying, Storage, retried
 
 Indices = npt.NDArray[np.int64]
 
@@ -156,6 +156,32 @@ def own_stats(
         *again,
         worker=threading.get_native_id(),
     )
+
+
+_COUNTING = threading.Lock()
+
+
+class RetryCount:
+    """What a storage has retried in this process, as far as no batch has told it yet.
+
+    Readers in threads that share the storage share this, so that each retry is told once.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        # Checked once, since isinstance with a protocol takes microseconds.
+        self._storage = storage if isinstance(storage, Retrying) else None
+        self._pid, self._told = os.getpid(), retried(storage)
+
+    def take(self) -> Retries:
+        """The retries since the last call."""
+        if self._storage is None:
+            return Retries()
+        with _COUNTING:
+            before, self._told = self._told, self._storage.retried()
+            # A forked process counts anew, and so does a storage that was closed.
+            if self._pid != os.getpid() or self._told.retries < before.retries:
+                self._pid, before = os.getpid(), Retries()
+            return self._told.since(before)
 
 
 @dataclass(slots=True)

@@ -8,10 +8,11 @@ import multiprocessing
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tqdm
 import xxhash
@@ -21,7 +22,9 @@ from iobench.load.build import make_loader
 from iobench.load.layouts import layout_keys, make_layout
 from iobench.load.libraries import LOADERS, library_class
 from iobench.load.libraries.base import Source
+from iobench.load.reader import BatchReader
 from iobench.load.third_party import open_library
+from iobench.record.manifest import Manifest
 from iobench.settings.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries
@@ -129,9 +132,18 @@ class Stubborn(MemoryStorage):
     """Each read is answered at the second try; every other time because the server is busy."""
 
     reads = 0
+    meanwhile: Callable[[], object] | None = None  # done once, during the next read
+
+    @classmethod
+    def of(cls, manifest: Manifest, root: Path) -> Stubborn:
+        keys = map(manifest.key, range(manifest.shard_count))
+        return cls(objects={key: memoryview((root / key).read_bytes()) for key in keys})
 
     def read_into(self, *arguments: Any, **options: Any) -> int:
         self.reads += 1
+        call, self.meanwhile = self.meanwhile, None
+        if call is not None:
+            call()
         return super().read_into(*arguments, **options)
 
     def retried(self) -> Retries:
@@ -141,13 +153,7 @@ class Stubborn(MemoryStorage):
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {*OPENS_PATHS}))
 def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
     manifest, root = make_dataset(**_spec(kind))
-    storage = Stubborn(
-        objects={
-            key: memoryview((root / key).read_bytes())
-            for key in map(manifest.key, range(manifest.shard_count))
-        }
-    )
-    with opened(manifest, storage, kind) as loader:
+    with opened(manifest, Stubborn.of(manifest, root), kind) as loader:
         batches = list(loader)
     found = [xxhash.xxh3_64_intdigest(sample.numpy().data) for batch in batches for sample in batch]
     assert sorted(found) == sorted(manifest.samples["xxh3"].tolist())
@@ -156,6 +162,17 @@ def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
         retries == 120 if FORMAT.get(kind, "files") == "files" else retries >= manifest.shard_count
     )
     assert sum(batch.stats.throttled for batch in batches) == pytest.approx(retries / 2, abs=2)
+
+
+def test_a_retry_is_told_once_by_readers_that_share_a_storage(make_dataset: Any) -> None:
+    """As those of transport 'thread', whose batches are made at the same time."""
+    manifest, root = make_dataset(**_spec("torch-map"))
+    storage = Stubborn.of(manifest, root)
+    reader = BatchReader(manifest, storage, ReaderSpec(concurrency=1))
+    other, found = reader.clone(), []
+    storage.meanwhile = lambda: found.append(other.read(np.array([1]), None).stats.retries)
+    found.append(reader.read(np.array([0]), None).stats.retries)
+    assert sum(found) == storage.reads == 2
 
 
 def _takes_the_lock() -> None:

@@ -7,7 +7,6 @@ so that two libraries differ only in how they load.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from ...data import dataset as resolved
 from ...settings.workload import LoaderSpec
-from ...storage.base import Retries, Retrying
+from ...storage.base import Retries
 from ..loader import worker_start
-from ..requests import own_stats
+from ..requests import RetryCount, own_stats
 from ..torch_compat import end_workers
 from .base import Packed, Source
 
@@ -134,10 +133,6 @@ class Timed:
             yield item, started, time.monotonic_ns() - started
 
 
-_COUNTING = threading.Lock()
-_NEVER = Retries(0, 0)
-
-
 class Collate:
     """Makes a batch as torch's default collate does.
 
@@ -146,19 +141,13 @@ class Collate:
     """
 
     def __init__(self, source: Source) -> None:
-        self._storage = source.storage
-        self._before = _NEVER
+        self._retries = RetryCount(source.storage)
 
     def __call__(self, samples: Sequence[Sample]) -> Packed:
-        if not isinstance(self._storage, Retrying):
-            return collate(samples)
-        with _COUNTING:  # threads may share the storage
-            before, self._before = self._before, self._storage.retried()
-            again = self._before.since(before)
-        return collate(samples, again)
+        return collate(samples, self._retries.take())
 
 
-def collate(samples: Sequence[Sample], again: Retries = _NEVER) -> Packed:
+def collate(samples: Sequence[Sample], again: Retries | None = None) -> Packed:
     """A batch; ``again``: retried requests, none for libraries that read files by path."""
     parts = [
         torch.from_numpy(sample.data if sample.data.flags.writeable else sample.data.copy())
@@ -174,7 +163,7 @@ def collate(samples: Sequence[Sample], again: Retries = _NEVER) -> Packed:
         started_ns=min(sample.started_ns for sample in samples),
         read_ns=sum(sample.read_ns for sample in samples),
         prep_ns=sum(sample.prep_ns for sample in samples),
-        again=again,
+        again=again or Retries(),
     )
     return Packed(data, lengths, stats)
 
