@@ -33,7 +33,7 @@ from .rules_data import RuleOutcome, complete, unknown
 from .rules_ranks import host_name, stood_still
 from .statistics import NOISE
 
-MAX_THROTTLED = 0.01  # share of the time of a repetition
+MAX_THROTTLED = 0.01  # share of the time of a repetition, summed over the cores
 MAX_PREFETCHED = 0.10  # share of the samples of an epoch
 MAX_LOADER_CPU = 0.4  # share of the cores; SPDL: a loader that uses more slows the training
 MAX_AMPLIFIED = 1.5  # bytes read for each byte of a sample
@@ -81,17 +81,19 @@ def au_threshold(judged: Judged) -> RuleOutcome | None:
 
 def cpu_throttled(judged: Judged) -> RuleOutcome | None:
     doc = judged.record
-    shares = [
-        r.throttled_s / r.wall_s
+    times = [
+        (r.throttled_s / r.wall_s, r.throttled_s, r.wall_s)
         for r in doc.job.repetitions
         if r.throttled_s is not None and r.wall_s
     ]
-    if not shares:
+    if not times:
         return unknown("CPU throttling was not recorded")
-    if max(shares) > MAX_THROTTLED:
+    share, throttled_s, wall_s = max(times)
+    if share > MAX_THROTTLED:
         who = " and ".join(_throttled_hosts(doc)) or "this run"
-        return RuleOutcome(
-            f"the CPU quota throttled {who} for {format_percent(max(shares))} of a repetition",
+        return RuleOutcome(  # the kernel counts each core that stands still
+            f"the CPU quota throttled {who} for {format_duration(throttled_s)}, summed over the "
+            f"cores, in a repetition of {format_duration(wall_s)}",
             f"raise the cgroup's {_cpu_limit(doc)}: a lack of CPU time can look like slow storage",
             refuses=not judged.evidence.fed,
         )

@@ -282,7 +282,7 @@ class Repetition(Record):
     complete: bool = True  # False: interrupted, or stopped before all steps
     log: RunLog | None = None  # None: none was written
     cpu_s: float | None = None  # of ranks and workers
-    throttled_s: float | None = None  # time this cgroup was throttled; as in resources
+    throttled_s: float | None = None  # by the CPU quota, summed over cores; as in resources
     nfs: NfsTraffic | None = None  # counters of the mount, if the data is on NFS
     resources: Resources | None = None  # counters of host and device
     residency_before: float | None = None  # the largest of its epochs

@@ -162,3 +162,13 @@ def result(
     if begun is not None:
         return reads.wait(begun)
     return reads.read(*asked(batch, memory, landed))
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_folder_that_is_gone_is_an_error_of_the_storage(
+    tmp_path: Path, engine: str, once: bool
+) -> None:
+    reads = open_engine(engine, LocalStorage(tmp_path / "gone"), once=once)
+    with pytest.raises(StorageError, match=r"cannot open .*/gone.*: No such file or directory"):
+        reads.read([Extent("x", 0, 10, 0, 10)], None)
+    end(reads)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from iobench.base.errors import UsageError
+from iobench.base.units import format_duration
 from iobench.judge.judged import effective_cores, judge
 from iobench.judge.rebuild import conclude
 from iobench.judge.rules_mlperf import REFERENCES
@@ -470,7 +471,12 @@ def test_the_host_with_too_small_a_quota_is_named() -> None:
     doc.hosts.append(doc.hosts[0].model_copy(update={"cpu_quota_cores": 0.5}))
     doc.job.hosts = [JobHost(name="h0", ranks=1), JobHost(name="h1", ranks=1)]
     found = {each.rule: each.evidence for each in conclude(doc).findings}
-    assert "quota throttled host 1 (h1) for " in found["cpu.throttled"]
+    # The kernel's count is a sum over the cores, which may be longer than the repetition.
+    wall_s = doc.job.repetitions[0].wall_s
+    assert found["cpu.throttled"] == (
+        "the CPU quota throttled host 1 (h1) for 6.50 s, summed over the cores, in a repetition of "
+        f"{format_duration(wall_s)}"
+    )
     assert found["cpu.affinity"] == "this run may use 0.5 of the 8 cores of host 1 (h1)"
 
 

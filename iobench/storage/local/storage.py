@@ -246,8 +246,14 @@ class LocalStorage:
         return fd
 
     def opening(self) -> tuple[int, int]:
-        """The directory descriptor and the flags with which ``may_open`` allows to open keys."""
-        return self._root(), self._flags_of_known
+        """The directory descriptor and the flags with which ``may_open`` allows to open keys.
+
+        Raises StorageError.
+        """
+        try:
+            return with_room(self._root), self._flags_of_known
+        except OSError as error:
+            raise self.failed("open", ".", error) from error
 
     def is_known(self, key: str) -> bool:
         """Whether this is a regular file that no symbolic link leads to."""
