@@ -311,13 +311,14 @@ def given_labels(values: object, samples: int) -> Labels:
             return _numbered(list(values), "given", names=True)
         with suppress(ValueError, OverflowError):  # lists of different lengths, huge numbers
             table = np.asarray(values)
-    if table.ndim != 1 or table.dtype.kind not in "iuU":
+    kind = table.dtype.kind
+    if table.ndim != 1 or kind not in "iuU" or (kind == "u" and (table > _MAX).any()):
         raise UsageError(
             f"labels cannot be a {type(values).__name__} of this kind",
             remedy="pass a source such as 'auto', or one whole number or name for each sample",
         )
     _check_count(len(table), samples)
-    if table.dtype.kind == "U":
+    if kind == "U":
         return _numbered([str(name) for name in table], "given", names=True)
     return Labels(np.ascontiguousarray(table, np.int64))
 
