@@ -204,15 +204,19 @@ class _One:
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if error is None or not isinstance(error, Exception):
             return
-        if isinstance(error, IobenchError) and "\n" not in str(error):
-            return  # several lines: an error of a worker, to which torch added a traceback
+        text = str(error)
+        if isinstance(error, IobenchError):
+            if not text.startswith("Caught "):
+                return
+            # Of a worker: torch has added a traceback, whose lines the error has escaped.
+            text = text.replace("\\n", "\n")
         death = worker_death(error)
         if death is not None:
             raise death from error
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or [
             type(error).__name__
         ]
-        why = re.sub(r"^iobench\.errors\.\w+: ", "", lines[-1])[:300]
+        why = re.sub(r"^iobench\.[\w.]+: ", "", lines[-1])[:300]
         raise WorkerError(
             f"loader '{self.kind}' failed: {why}",
             remedy="use --debug to see its traceback",

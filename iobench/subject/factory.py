@@ -24,7 +24,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ..base.errors import UsageError, nearest
+from ..base.errors import IobenchError, UsageError, nearest
 from ..settings.workload import LoaderSpec
 
 _LAST = 0
@@ -205,6 +205,8 @@ def one_line(error: BaseException) -> str:
         message = str(error)
     except Exception:  # the user's own class may fail at this
         message = ""
+    if isinstance(error, IobenchError) and message.startswith("Caught "):  # its lines are escaped
+        message = message.replace("\\n", "\n")
     lines = [line for line in message.splitlines() if line.strip()]
     if lines and lines[0].startswith("Caught "):
         last = max((at for at, line in enumerate(lines) if line.startswith("  ")), default=-1)

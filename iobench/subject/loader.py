@@ -298,7 +298,7 @@ def _over_kept(made: Iterable[Any], not_replaced: str) -> DataLoader[Any]:
 
 def failed(error: BaseException) -> IobenchError:
     """The error of one line for an exception of the user's loader."""
-    if isinstance(error, IobenchError) and "\n" not in str(error):
+    if isinstance(error, IobenchError) and not str(error).startswith("Caught "):
         return error
     death = worker_death(error)
     if death is not None:

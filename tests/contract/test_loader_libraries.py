@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pytest
 import tqdm
 import xxhash
 
-from iobench.base.errors import UsageError
+from iobench.base.errors import IobenchError, UsageError
 from iobench.load.build import make_loader
 from iobench.load.layouts import layout_keys, make_layout
 from iobench.load.libraries import LOADERS, library_class
@@ -162,6 +163,23 @@ def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
         retries == 120 if FORMAT.get(kind, "files") == "files" else retries >= manifest.shard_count
     )
     assert sum(batch.stats.throttled for batch in batches) == pytest.approx(retries / 2, abs=2)
+
+
+@pytest.mark.parametrize("how", ["gone", "shorter"])
+@pytest.mark.parametrize("kind", ["torch-map", "torch-iterable"])
+def test_a_damaged_shard_is_one_line(
+    kind: str, how: str, make_dataset: Any, tmp_path: Path
+) -> None:
+    manifest, whole = make_dataset(**_spec(kind))
+    root = Path(shutil.copytree(whole, tmp_path / "damaged"))
+    shard = root / manifest.key(0)
+    shard.unlink() if how == "gone" else os.truncate(shard, shard.stat().st_size // 2)
+    with (
+        opened(manifest, LocalStorage(root), kind) as loader,
+        pytest.raises(IobenchError, match=manifest.key(0)) as caught,
+    ):
+        list(loader)
+    assert len(str(caught.value)) < 500
 
 
 def test_a_retry_is_told_once_by_readers_that_share_a_storage(make_dataset: Any) -> None:

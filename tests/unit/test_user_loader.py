@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import iobench
-from iobench.base.errors import IobenchError, UsageError
+from iobench.base.errors import IobenchError, StorageError, UsageError
 from iobench.host.timeline import read_events
 from iobench.judge.user_loader import start_left_out, user_findings
 from iobench.record.job import DatasetFacts, LoaderFacts, UserFacts
@@ -196,6 +196,7 @@ def test_an_error_with_several_lines_is_one_line() -> None:
         'last):\n  File "x.py", line 1\n    a[1]\nKeyError: 1\nmore'
     )
     assert one_line(passed_on) == "KeyError: 1"
+    assert one_line(StorageError(str(passed_on))) == "KeyError: 1"  # its text is escaped
     assert one_line(ValueError("a\nb")) == "ValueError: a"
     assert one_line(ValueError()) == "ValueError"
 

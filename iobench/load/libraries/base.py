@@ -25,6 +25,7 @@ from ...record.manifest import Manifest
 from ...settings.workload import LoaderSpec, ReaderSpec
 from ...storage.base import Files, Storage, read_object
 from ...storage.files import StorageFile
+from ..engines.base import ends_early
 from ..requests import Stats
 
 
@@ -163,10 +164,19 @@ class Source:
             with open(path, "rb", buffering=0) as file:
                 if offset:
                     file.seek(offset)
-                return file.read(size)
+                return self.whole(index, file.read(size))
         buffer = bytearray(size)
         read = self.storage.read_into(self.manifest.key(shard), offset, memoryview(buffer))
-        return bytes(buffer) if read == size else bytes(buffer[:read])
+        return self.whole(index, bytes(buffer[:read]))
+
+    def whole(self, index: int, found: bytes) -> bytes:
+        """The stored bytes of a sample. Raises StorageError if its shard ends before them."""
+        shard, offset, size = (
+            int(self.manifest.samples[name][index]) for name in ("shard", "offset", "stored")
+        )
+        if len(found) < size:
+            raise ends_early(self.manifest.key(shard), offset + len(found), offset + size)
+        return found
 
     def order(self, epoch: int) -> list[int]:
         """The samples of this rank in order, as torch's DistributedSampler distributes them.

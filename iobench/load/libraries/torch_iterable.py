@@ -68,7 +68,8 @@ class _Shards(IterableDataset[Sample]):
         with self.source.open(shard) as file:
             for index in range(first, first + count):
                 file.seek(int(manifest.samples["offset"][index]))
-                yield index, file.read(int(manifest.samples["stored"][index]))
+                stored = file.read(int(manifest.samples["stored"][index]))
+                yield index, self.source.whole(index, stored)
 
 
 def shuffled(
