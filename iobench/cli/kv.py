@@ -11,6 +11,7 @@ from .verbs import KvRequest
 
 
 def run(request: KvRequest) -> int:
+    options = request.made(VerbOptions)
     plan = make_kv_plan(
         load_kv_scenario(request.scenario, overrides_of(request)),
         request.to,
@@ -18,8 +19,8 @@ def run(request: KvRequest) -> int:
         repetitions=request.repeat,
         seed=request.seed,
         price_per_hour=request.accelerator_price_per_hour,
+        budget=options.budget,
     )
-    options = request.made(VerbOptions)
     return measured(
         request, lambda live: run_kv(plan, options, observer=live), fail_on=request.fail_on
     )

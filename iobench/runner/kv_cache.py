@@ -33,6 +33,7 @@ from ..storage.base import MaybeDirect, Storage, innermost, retried
 from ..storage.local.storage import LocalStorage
 from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease
+from .budget import Budget
 from .checkpoint import unlocked
 from .curve.places import Place
 from .curve.reader import HostReader
@@ -91,8 +92,12 @@ def make_kv_plan(
     repetitions: int = 3,
     seed: int = 42,
     price_per_hour: float | None = None,
+    budget: Budget | None = None,
 ) -> KvPlan:
-    """Check that the scenario, the rate and the storage fit. Raises UsageError."""
+    """Check that the scenario, the rate and the storage fit. Raises UsageError.
+
+    ``budget``: to which the windows are shortened, and with them what has to have room.
+    """
     if find_max and scenario.share < 1:
         raise UsageError(
             f"--find-max needs all layers: with {scenario.measured_layers} of "
@@ -112,7 +117,8 @@ def make_kv_plan(
         price_per_hour=price_per_hour,
     )
     if rate is not None:
-        _check_room(plan, plan.window(rate, seed))
+        short = plan.fitted(budget or Budget())
+        _check_room(short, short.window(rate, seed))
     return plan
 
 

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.base.errors import UsageError
+from iobench.runner import kv_cache
+from iobench.runner.budget import Budget
 from iobench.runner.kv_cache import make_kv_plan
 from iobench.serve.arrivals import Arrivals
 from iobench.serve.kv.layouts import layout_of
@@ -400,6 +402,15 @@ def test_what_is_found_in_memory_has_stayed_in_a_slot_of_its_own(
 def tiers_loads(prompts: list[list[int]], dram: int) -> list[list[int]]:
     tiers = Tiers(dram, 10**6, "always")
     return [tiers.prompt(prompt).load for prompt in prompts]
+
+
+def test_room_is_needed_for_what_a_budget_has_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed: list[float] = []
+    monkeypatch.setattr(kv_cache, "check_room", lambda to, each, *words: needed.append(each))
+    scenario = load_kv_scenario("kv-chat-llama3-8b", ["layers=1"])
+    for seconds in (None, 60.0):
+        make_kv_plan(scenario, "kv", budget=Budget(seconds=seconds))
+    assert needed[1] < 0.9 * needed[0]
 
 
 def test_memory_that_is_not_there_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
