@@ -77,8 +77,15 @@ def model_gain(evidence: Evidence, **moved: float | None) -> float | None:
     if now is None or then is None:
         return None
     if now[0] == then[0] or not evidence.measured:
-        return then[1] / now[1]
-    return then[1] / evidence.measured
+        return beside_saves(evidence, then[1]) / beside_saves(evidence, now[1])
+    return beside_saves(evidence, then[1]) / evidence.measured
+
+
+def beside_saves(evidence: Evidence, rate: float) -> float:
+    """Samples/s with the saves of the run, of a job that takes ``rate`` between them."""
+    if not evidence.shares.saves or not evidence.measured:
+        return rate
+    return 1 / (1 / rate + evidence.shares.saves / evidence.measured)
 
 
 class Effect(NamedTuple):
@@ -165,10 +172,13 @@ WIDEST = 20.0
 
 
 def demanded(evidence: Evidence) -> float | None:
-    """The factor at which the accelerators have all that they demand; None if it is not known."""
+    """The factor at which the accelerators have all that they demand; None if it is not known.
+
+    The saves of the run stay as they are.
+    """
     if not evidence.accelerator or not evidence.measured:
         return None
-    return evidence.accelerator / evidence.measured
+    return beside_saves(evidence, evidence.accelerator) / evidence.measured
 
 
 def possible(evidence: Evidence, stage: str) -> float | None:
@@ -179,6 +189,8 @@ def possible(evidence: Evidence, stage: str) -> float | None:
     read after it.
     """
     most, limit = demanded(evidence), limit_of(evidence, {})
+    if stage == "checkpoint" and evidence.accelerator and evidence.measured:
+        return evidence.accelerator / evidence.measured
     if stage == "cpu" and most is not None and evidence.measured and evidence.alone:
         return max(most, evidence.alone / evidence.measured)  # the steps are faster, too
     if stage != "fill" or limit is None or not evidence.measured:
@@ -189,8 +201,9 @@ def possible(evidence: Evidence, stage: str) -> float | None:
 
 def required_gain(evidence: Evidence) -> float | None:
     """The factor at which the accelerators are as busy as is required; None if it is not known."""
-    most = demanded(evidence)
-    return None if most is None else evidence.required * most
+    if not evidence.accelerator or not evidence.measured:
+        return None
+    return beside_saves(evidence, evidence.required * evidence.accelerator) / evidence.measured
 
 
 def limited(advice: Advice, tested: Estimate | None, most: float | None) -> Advice:

@@ -256,6 +256,24 @@ def test_more_workers_are_more_and_bring_what_the_cores_allow(
     assert first.predicted_gain == pytest.approx(gain)
 
 
+def test_faster_storage_is_promised_what_saves_leave_of_it() -> None:
+    """Saves take 10 % of the time. Without a wait, 1,530 samples/s become 1 / (1 / 2,000 + 0.1 /
+    1,530) of them, as the what-if says, and not 2,000.
+    """
+    part = {"wall_s": 60.0, "busy_s": 45.9, "fill_s": 0.0, "fetch_s": 8.1, "prep_s": 0.0}
+    doc = build_run(
+        measured=1530.0,
+        au=0.85,
+        rates={"fetch": 1700.0, "storage_raw": 1700.0},
+        repetition={"ranks": [{"rank": rank, "saves_s": 6.0} | part for rank in range(2)]},
+    )
+    first = doc.job.verdict.advice[0]
+    found = what_if([(doc, {})], Change(storage_bandwidth=Quantity(10, relative=True)))
+    rate = found.what_if.metrics["samples_per_s"].median
+    assert first.id == "faster-storage"
+    assert first.predicted_gain == pytest.approx(rate / 1530) == pytest.approx(1.156, abs=0.001)
+
+
 # What if
 
 
