@@ -171,14 +171,14 @@ WIDEST = 20.0
 """An interval that goes this factor below or above its value excludes nothing."""
 
 
-def demanded(evidence: Evidence) -> float | None:
-    """The factor at which the accelerators have all that they demand; None if it is not known.
+def demanded(evidence: Evidence, share: float = 1.0) -> float | None:
+    """The factor at which the accelerators have this share of what they demand; None: not known.
 
     The saves of the run stay as they are.
     """
     if not evidence.accelerator or not evidence.measured:
         return None
-    return beside_saves(evidence, evidence.accelerator) / evidence.measured
+    return beside_saves(evidence, share * evidence.accelerator) / evidence.measured
 
 
 def possible(evidence: Evidence, stage: str) -> float | None:
@@ -201,9 +201,7 @@ def possible(evidence: Evidence, stage: str) -> float | None:
 
 def required_gain(evidence: Evidence) -> float | None:
     """The factor at which the accelerators are as busy as is required; None if it is not known."""
-    if not evidence.accelerator or not evidence.measured:
-        return None
-    return beside_saves(evidence, evidence.required * evidence.accelerator) / evidence.measured
+    return demanded(evidence, evidence.required)
 
 
 def limited(advice: Advice, tested: Estimate | None, most: float | None) -> Advice:
