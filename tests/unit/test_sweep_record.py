@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from iobench.ask.tuning.points import payback
 from iobench.ask.tuning.sweepfolder import read_sweep
-from iobench.base.errors import IobenchError, StorageError, UsageError
-from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, save_sweep
+from iobench.base.errors import IobenchError, SpecError, StorageError, UsageError
+from iobench.record.sweep import (
+    SWEEP_FILE,
+    Sweep,
+    SweepPoint,
+    combinations,
+    parse_axis,
+    save_sweep,
+)
 from iobench.report.render_text import render_text
 from iobench.report.sections import first_screen
 from iobench.report.sweep import sections
@@ -46,6 +53,12 @@ def test_every_point_once(axes: dict[str, list[Any]], data: st.DataObject) -> No
     for point in few:
         assert point in whole
         assert sum(point[key] != base[key] for key in base) == (point != base)
+
+
+def test_true_is_not_one() -> None:
+    assert parse_axis("storage.x=true,1") == ("storage.x", [True, 1])
+    with pytest.raises(SpecError, match="twice"):
+        parse_axis("storage.x=1,1.0")
 
 
 def test_a_record_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) -> None:
