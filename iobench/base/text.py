@@ -65,17 +65,29 @@ def _shown(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-_MARKDOWN = str.maketrans(
-    {"|": "\\|", "[": "\\[", "`": "&#96;", "<": "&lt;", ">": "&gt;", "*": "\\*"}
-)
+_MARKDOWN = {
+    "\\": "&#92;",
+    "`": "&#96;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "&": "&amp;",
+    **{each: f"\\{each}" for each in "|[*_~"},
+}
 
-_BACKSLASH = re.compile(r"\\(?=[|\[*\\])")
+_MARKUP = re.compile(
+    r"\\(?=[|\[*_~\\])"  # in the text, it must not take the place of the one that escapes
+    r"|&(?=#?\w+;)"
+    r"|(?<![^\W_])_|_(?![^\W_])"  # within a word, it is no emphasis
+    r"|[|\[`<>*~]"
+)
 
 
 def markdown(text: str, limit: int | None = None) -> str:
-    """``printable`` text that Markdown shows as it is: no cell, code, HTML, emphasis or link."""
-    # A backslash in the text must not take the place of the one that escapes what follows it.
-    return _BACKSLASH.sub("&#92;", printable(text, limit)).translate(_MARKDOWN)
+    """``printable`` text that Markdown shows as it is.
+
+    No cell, code, HTML, character reference, emphasis, strikethrough or link.
+    """
+    return _MARKUP.sub(lambda found: _MARKDOWN[found[0]], printable(text, limit))
 
 
 _GITHUB = str.maketrans({each: f"&#{ord(each)};" for each in "&<>|[]`*_~#\\@$"})

@@ -121,7 +121,7 @@ def _folded(title: str, section: Section) -> Iterator[str]:
 
 def _verbatim(line: str) -> str:
     """An escaped line as HTML: in ``pre``, a backslash is shown."""
-    for character in "|[*":
+    for character in "|[*_~":
         line = line.replace(f"\\{character}", f"&#{ord(character)};")
     return line
 

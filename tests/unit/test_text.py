@@ -53,6 +53,20 @@ def test_nothing_raw_is_left(text: str) -> None:
     assert RAW.search(str(StorageError(text, remedy=text))) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("__init__ of _x_", "\\_\\_init\\_\\_ of \\_x\\_"),
+        ("samples_per_s, R&D", "samples_per_s, R&D"),
+        ("~~x~~", "\\~\\~x\\~\\~"),
+        ("&lt; &#92;", "&amp;lt; &amp;#92;"),
+        ("\\_x \\*", "&#92;\\_x &#92;\\*"),
+    ],
+)
+def test_markdown_shows_a_text_as_it_is(text: str, shown: str) -> None:
+    assert markdown(text) == shown
+
+
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "-x"])
 def test_formulas_are_texts(text: str) -> None:
     assert csv_cell(text) == f"'{text}"
