@@ -6,7 +6,7 @@ what is loaded by what, and how often.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -94,11 +94,16 @@ def read_any_workload(name: str) -> dict[str, object]:
     return read_yaml(find_spec("scenario" if kind is Scenario else "workload", name))
 
 
-def load_any_workload(name: str, overrides: Sequence[str] = ()) -> AnyWorkload:
-    """Load what has this name, with ``a.b=c`` overrides. Raises as ``kind_of``."""
+def load_any_workload(
+    name: str, overrides: Sequence[str] = (), *, kinds: Iterable[str] = ()
+) -> AnyWorkload:
+    """Load what has this name, with ``a.b=c`` overrides; ``kinds`` as of ``load_workload``.
+
+    Raises as ``kind_of``.
+    """
     kind = kind_of(name)
     if kind is Workload:
-        return load_workload(name, overrides)
+        return load_workload(name, overrides, kinds=kinds)
     if kind is Scenario:
         return load_scenario(name, overrides)
     return build(LoadSpec, apply_overrides({}, overrides), where=MODEL_LOAD)

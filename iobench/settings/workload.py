@@ -18,11 +18,11 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..base.errors import UsageError
+from ..base.errors import SpecError, UsageError
 from ..base.text import printable
 from ..base.units import MIN_SHARE
 from .accelerator import read_recording
@@ -116,6 +116,14 @@ def _null_is_a_name(value: object) -> object:
     return "null" if value is None else value
 
 
+_OF_A_RECORDING = frozenset({"steps", "accept_cpu"})
+
+_OF_A_MODEL = frozenset(
+    {"model", "precision", "memory_format", "compile", "optimizer", "learning_rate", "threads"}
+    | {"bind", "gradient_sync", "peak_flops", "warm_up"}
+)
+
+
 class AcceleratorSpec(Strict):
     """One accelerator.
 
@@ -144,6 +152,14 @@ class AcceleratorSpec(Strict):
     reach at this precision, where iobench does not know it. ``warm_up``: a warm-up whose steps do
     not settle ends after this time, and at least three steps.
     """
+
+    # For each kind the keys that it has no use for. Plug-ins may use any.
+    unused: ClassVar[Mapping[str, frozenset[str]]] = {
+        "emulated": _OF_A_RECORDING | _OF_A_MODEL,
+        "null": _OF_A_RECORDING | _OF_A_MODEL | {"step_time"},
+        "recorded": _OF_A_MODEL | {"step_time"},
+        "model": _OF_A_RECORDING | {"step_time"},
+    }
 
     kind: Annotated[str, BeforeValidator(_null_is_a_name)] = "emulated"
     name: str = "emulated"
@@ -288,6 +304,11 @@ class LoaderSpec(Strict):
     batches; None: the leading dimension of its first tensor or array. ``replay``: ``samples`` puts
     the samples of one batch in place of its dataset, ``batches`` repeats ten of its batches.
     """
+
+    unused: ClassVar[Mapping[str, frozenset[str]]] = {
+        OWN_LOADER: frozenset({"samples_per_batch"}),
+        USER_LOADER: frozenset(),
+    }
 
     kind: str = OWN_LOADER
     workers: int = Field(default=2, ge=0, le=1024)
@@ -506,13 +527,55 @@ def option_texts(options: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
+def load_workload(
+    name: str, overrides: Sequence[str] = (), *, kinds: Iterable[str] = ()
+) -> Workload:
     """Load a workload by name or path, with ``a.b=c`` overrides.
 
-    Raises SpecError, UnknownNameError.
+    ``kinds``: of accelerators and loaders that are measured in turns with this one, for which an
+    override may be meant. Raises SpecError, UnknownNameError.
     """
-    data, where = read_spec("workload", name, overrides)
-    return with_recording(build(Workload, data, where=where))
+    written, where = read_spec("workload", name)
+    workload = build(Workload, apply_overrides(written, overrides), where=where)
+    for given, also in ((written, None), (apply_overrides({}, overrides), kinds)):
+        for group in (each for each in _WITH_KINDS if each in given):
+            check_used(getattr(workload, group), given[group], where=f"{where}: {group}", also=also)
+    return with_recording(workload)
+
+
+_WITH_KINDS = ("accelerator", "loader")
+
+
+def check_used(
+    spec: AcceleratorSpec | LoaderSpec,
+    given: object,
+    *,
+    where: str,
+    also: Iterable[str] | None = (),
+) -> None:
+    """Raise SpecError for a key of ``given`` that has no effect in ``spec``.
+
+    ``given`` is what the user wrote of the group that ``where`` names. ``also``: other kinds for
+    which it may be meant; None: the one that is written there, which an override may have replaced.
+    A key with its default value asks for nothing.
+    """
+    if not isinstance(given, Mapping):
+        return  # an override has replaced it
+    fields = type(spec).model_fields
+    if also is None:
+        also = [str(_null_is_a_name(given.get("kind", fields["kind"].default)))]
+    kinds = {spec.kind, *also}
+    for key in given:
+        if not all(key in spec.unused.get(kind, ()) for kind in kinds):
+            continue
+        if getattr(spec, key) != fields[key].default:
+            users = " or ".join(
+                f"'{kind}'" for kind, keys in spec.unused.items() if key not in keys
+            )
+            raise SpecError(
+                f"{where}.{key} has no effect with kind '{spec.kind}'",
+                remedy=f"leave it out, or set kind to {' or '.join(users)}",
+            )
 
 
 def with_recording(workload: Workload) -> Workload:

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from iobench.record.run import TrainingRecord
 from iobench.report.glance import again_sections, quoted
 from iobench.report.sections import SourceLines
-from iobench.settings.base import build
-from iobench.settings.workload import Workload, load_workload
+from iobench.settings.workload import load_workload
 from tests.processes import in_process
 from tests.unit.conftest import build_run
 
@@ -106,8 +104,11 @@ def sources(doc: TrainingRecord) -> dict[str, tuple[str, ...]]:
     return {each.id: each.lines for each in again_sections(doc) if isinstance(each, SourceLines)}
 
 
-def test_a_workload_can_be_taken_from_a_page() -> None:
-    asked = load_workload("resnet50-h100", ["loader.workers=3", "reader.concurrency=9"])
+@pytest.mark.parametrize(
+    "settings", [["loader.workers=3", "reader.concurrency=9"], ["accelerator.kind=null"]]
+)
+def test_a_workload_can_be_taken_from_a_page(settings: list[str], tmp_path: Path) -> None:
+    asked = load_workload("resnet50-h100", settings)
     doc = TrainingRecord.model_validate(
         {
             **build_run().model_dump(mode="json"),
@@ -117,5 +118,8 @@ def test_a_workload_can_be_taken_from_a_page() -> None:
             },
         }
     )
-    told = yaml.safe_load("\n".join(sources(doc)["workload-yaml"]))
-    assert build(Workload, told, where="page") == asked
+    told = tmp_path / "workload.yaml"
+    told.write_text("\n".join(sources(doc)["workload-yaml"]))
+    null = {"step_time": None} if asked.accelerator.kind == "null" else {}
+    used = asked.accelerator.model_copy(update=null)
+    assert load_workload(str(told)) == asked.model_copy(update={"accelerator": used})

@@ -139,3 +139,35 @@ def test_a_place_of_a_flag_is_taken_as_it_is_written(place: str) -> None:
     cache = load_workload("demo", flag_overrides(asked)).local_cache
     assert cache is not None
     assert cache.directory == place
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        (["accelerator.precision=bfloat16"], "accelerator.precision"),
+        (["accelerator.model=resnet18"], "accelerator.model"),
+        (["loader.samples_per_batch=7"], "loader.samples_per_batch"),
+        (["accelerator.kind=null", "accelerator.step_time=5ms"], "accelerator.step_time"),
+        (["accelerator.kind=null"], ""),  # the file's own step time is of its own kind
+        (["accelerator.kind=mine", "accelerator.precision=bfloat16"], ""),  # a plug-in's
+        (["accelerator.compile=false", "accelerator.peak_flops=null"], ""),
+    ],
+)
+def test_what_another_kind_uses_is_refused(asked: list[str], refused: str) -> None:
+    if not refused:
+        assert load_workload("demo", asked)
+        return
+    line = refusal(lambda: load_workload("demo", asked))
+    assert line.startswith(f"workload 'demo': {refused} has no effect with kind ")
+
+
+def test_a_file_says_what_its_kind_uses(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    job = "{name: job, dataset: demo, batch_size: 2, accelerator: {step_time: 5ms, %s}}"
+    file.write_text(job % "warm_up: 5s")
+    assert "accelerator.warm_up has no effect" in refusal(lambda: load_workload(str(file)))
+    model = ["accelerator.kind=model", "accelerator.model=resnet18"]
+    assert load_workload(str(file), model).accelerator.warm_up == 5.0
+    # In a sweep of kinds, an override may be meant for any of them.
+    file.write_text(job % "kind: emulated")
+    assert load_workload(str(file), ["accelerator.model=resnet18"], kinds=["emulated", "model"])

@@ -164,6 +164,9 @@ def _check_weights(sweep: Sweep, given: Sequence[str]) -> None:
         )
 
 
+_KINDS = ("accelerator.kind", "loader.kind")
+
+
 def workload_of(sweep: Sweep, settings: Settings) -> AnyWorkload:
     """The workload of a point. Raises SpecError, UnknownNameError.
 
@@ -171,7 +174,9 @@ def workload_of(sweep: Sweep, settings: Settings) -> AnyWorkload:
     """
     given = _given(sweep, settings)
     workload = load_any_workload(
-        sweep.workload, [text for text in given if not text.startswith(DATASET)]
+        sweep.workload,
+        [text for text in given if not text.startswith(DATASET)],
+        kinds=[str(kind) for key in _KINDS for kind in sweep.axes.get(key, ())],
     )
     if sweep.samples_per_trial is None or not isinstance(workload, Workload):
         return workload
