@@ -29,6 +29,7 @@ def run(request: ServeRequest) -> int:
     overrides = overrides_of(request)
     if request.log is not None:
         overrides.append(f"log.to={json.dumps(request.log)}")
+    options = request.made(VerbOptions)
     plan = make_serving_plan(
         load_scenario(request.scenario, overrides),
         request.data,
@@ -36,8 +37,8 @@ def run(request: ServeRequest) -> int:
         repetitions=request.repeat,
         seed=request.seed,
         origin=request.origin,
+        budget=options.budget,
     )
-    options = request.made(VerbOptions)
     return measured(
         request, lambda live: run_serving(plan, options, observer=live), fail_on=request.fail_on
     )

@@ -26,6 +26,7 @@ from ..settings.scenario import Scenario
 from ..storage import open_storage
 from ..storage.base import Storage, retried
 from ..storage.locks.lock import reading
+from .budget import Budget
 from .cache import Others, prepare_cache
 from .calibration.bench import MAX_COPY_BYTES, choose_shards, copy_to_memory
 from .checkpoint import unlocked
@@ -69,13 +70,15 @@ def make_serving_plan(
     repetitions: int = 5,
     seed: int = 42,
     origin: str | None = None,
+    budget: Budget | None = None,
 ) -> ServingPlan:
     """Check that data, scenario and rate fit.
 
+    ``budget``: to which the windows are shortened, and with them the log that has to have room.
     Raises UsageError, also where no rate is known and none is to be found; DatasetError as
     ``make_plan``.
     """
-    arrivals, seconds = Arrivals(scenario.arrivals), scenario.duration
+    arrivals = Arrivals(scenario.arrivals)
     rate = asked_rate(
         scenario,
         arrivals,
@@ -90,17 +93,7 @@ def make_serving_plan(
         check_index(plan.manifest)
     if scenario.engine is not None:
         check_vectors(plan.manifest, plan.home, scenario.engine)
-    if rate is not None:
-        arrivals.window(rate, seconds, seed)  # refuses what no record holds
-    if scenario.log.to is not None and rate is not None:
-        each = scenario.log.record + plan.manifest.mean_stored_bytes * scenario.log.inputs
-        check_room(
-            scenario.log.to,
-            rate * seconds * each,
-            "the log of a window takes",
-            "use a smaller log.record, a lower --rate or a shorter --duration",
-        )
-    return ServingPlan(
+    serving = ServingPlan(
         scenario=scenario,
         plan=plan,
         arrivals=arrivals,
@@ -108,6 +101,19 @@ def make_serving_plan(
         repetitions=repetitions,
         seed=seed,
     )
+    if rate is None:
+        return serving
+    seconds = serving.fitted(budget or Budget()).seconds
+    arrivals.window(rate, seconds, seed)  # refuses what no record holds
+    if scenario.log.to is not None:
+        each = scenario.log.record + plan.manifest.mean_stored_bytes * scenario.log.inputs
+        check_room(
+            scenario.log.to,
+            rate * seconds * each,
+            "the log of a window takes",
+            "use a smaller log.record, a lower --rate or a shorter --duration",
+        )
+    return serving
 
 
 def run_serving(

@@ -13,6 +13,9 @@ import pytest
 from iobench.host.tables import read_requests
 from iobench.record.run import load_run
 from iobench.record.serving import SERVED_COLUMNS
+from iobench.runner import serving
+from iobench.runner.budget import Budget
+from iobench.settings.scenario import load_scenario
 from tests.conftest import MakeDataset
 from tests.e2e.test_requests import asked, data, document, scenario
 from tests.processes import in_process, refused
@@ -128,6 +131,17 @@ def test_a_log_has_inputs(asked: tuple[object, ...], data: Path, tmp_path: Path)
     words = ("--data", data, "--rate", 60, "--log", tmp_path / "logs")
     trial = document(*asked, *words, "--set", "log.inputs=true")["job"]["trials"][0]
     assert trial["log_bytes"] > 5 * 1000 * trial["log_records"] > 0  # of samples of 20 kB
+
+
+def test_a_log_needs_room_for_what_a_budget_has_time_for(
+    scenario: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed: list[float] = []
+    monkeypatch.setattr(serving, "check_room", lambda to, each, *words: needed.append(each))
+    spec = load_scenario(str(scenario), ["log.to=logs", "arrivals.rate=9", "duration=600"])
+    for seconds in (None, 60.0):
+        serving.make_serving_plan(spec, str(data), budget=Budget(seconds=seconds))
+    assert needed[1] < 0.5 * needed[0]
 
 
 def test_a_log_without_room_is_one_line(
