@@ -66,7 +66,7 @@ def run_cached_phase(
         if cache is not None and used is not None:
             epoch.local_cache = cache.counted().since(used)
         traffic = nfs.diff(before, agent.mount_counters()) if counter is not None else None
-        if traffic is not None:
+        if traffic is not None and phase.evaluation is None:  # which reads after the epoch
             epoch.bytes_fetched = traffic.read_bytes
 
     try:
@@ -74,9 +74,14 @@ def run_cached_phase(
     finally:
         if cache is not None and not cache.keep:
             cache.empty()  # another variant of the run may have one in the same place
-    for epoch in outcome.epochs if counter is not None and counter.by != "nobody" else ():
-        if epoch.bytes_fetched is None:
-            epoch.fetched_how = "not measured: the counter could not be read"
+    if counter is not None and counter.by != "nobody":
+        evaluates = counter.by == "mount" and phase.evaluation is not None
+        why = (
+            "evaluation reads from the mount, too" if evaluates else "the counter could not be read"
+        )
+        for epoch in outcome.epochs:
+            if epoch.bytes_fetched is None:
+                epoch.fetched_how = f"not measured: {why}"
     return outcome
 
 

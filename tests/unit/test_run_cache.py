@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from iobench.runner.cache import prepare_cache, run_cached_phase
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.tasks import load
-from iobench.settings.workload import AcceleratorSpec, load_workload
+from iobench.settings.workload import AcceleratorSpec, EvaluationSpec, load_workload
 from iobench.storage.base import StorageTraits
 
 EPOCHS, RANKS = 3, 2
@@ -86,6 +87,18 @@ def test_on_an_nfs_mount_its_client_counts(data: Path, monkeypatch: pytest.Monke
     epochs = run(plan_of(data)).epochs
     assert [epoch.bytes_fetched for epoch in epochs] == [700, 0, 400]
     assert all("mountstats" in epoch.fetched_how for epoch in epochs)
+
+
+def test_what_evaluation_reads_from_an_nfs_mount_hides_no_cache(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = itertools.count(0, 1_000_000)
+    mount = Mount("0:60", "/", "/mnt", "rw", "nfs4", "filer:/x", "rw")
+    monkeypatch.setattr(fetches, "mount_of", lambda path: mount)
+    monkeypatch.setattr(nfs, "read", lambda point: mountstats(next(served)))
+    epochs = run(plan_of(data), evaluation=EvaluationSpec(share=0.5, step_time=0.001)).epochs
+    assert [epoch.bytes_fetched for epoch in epochs] == [None] * EPOCHS
+    assert all("evaluation reads from the mount" in epoch.fetched_how for epoch in epochs)
 
 
 def test_what_cannot_be_counted_has_a_reason(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
