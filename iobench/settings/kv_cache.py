@@ -185,7 +185,8 @@ class KvScenario(Strict):
         if self.measured_layers > self.model.layers:
             raise ValueError(f"'layers' is at most {self.model.layers}, those of the model")
         longest = -(-self.prompts.max_tokens // self.chunk_tokens)
-        if self.capacity_chunks < longest:
+        # The prompts of a trace are as long as they are: that is checked when it is read.
+        if self.arrivals.kind != "trace" and self.capacity_chunks < longest:
             raise ValueError(
                 f"the longest prompt has {longest:,} chunks, and 'capacity' has room for "
                 f"{self.capacity_chunks:,}: raise 'capacity', or lower 'prompts.max_tokens'"

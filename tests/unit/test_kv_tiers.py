@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -288,6 +289,22 @@ def test_a_trace_of_mooncake_is_replayed_with_its_blocks(tmp_path: Path) -> None
     assert [each.loaded for each in plan.requests] == [0, 1024, 1280]
     assert [len(each.writes) for each in plan.requests] == [5, 0, 0]
     assert plan.before == []
+
+
+def test_a_trace_needs_the_capacity_of_its_own_prompts(tmp_path: Path) -> None:
+    path = trace_of(
+        tmp_path / "trace.jsonl",
+        [{"timestamp": 1000 * each, "input_length": 600, "hash_ids": [1, 2]} for each in range(2)],
+    )
+    arrivals = {"kind": "trace", "path": str(path), "format": "mooncake"}
+    chunk = spec().whole_chunk_bytes
+    for room, fits in ((2, True), (1, False)):
+        scenario = spec(arrivals=arrivals, capacity=room * chunk)
+        found = Arrivals(scenario.arrivals)
+        with nullcontext() if fits else pytest.raises(UsageError, match="longest prompt"):
+            draw_prompts(scenario, found, found.usual_rate(), 1.0, 1, 0.0)
+    with pytest.raises(ValueError, match="longest prompt"):
+        spec(capacity=2 * chunk)
 
 
 def test_a_trace_of_bailian_has_many_blocks_in_a_chunk(tmp_path: Path) -> None:
