@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import resource
+import struct
 import tarfile
 from pathlib import Path
 
@@ -65,8 +67,39 @@ def hdf5(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def mds(tmp_path: Path) -> Path:
+    """As mosaicml-streaming writes it: columns by name, and the lengths of those that vary."""
+    root = tmp_path / "shards"
+    root.mkdir()
+    described = {
+        "column_encodings": ["int", "jpeg"],
+        "column_names": ["class", "image"],
+        "column_sizes": [8, None],
+        "compression": None,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": 1 << 26,
+        "version": 2,
+    }
+    told = json.dumps(described, sort_keys=True).encode()
+    for shard in range(2):
+        images = [photo(20 * shard + each, 24 + each) for each in range(20)]
+        rows = [struct.pack("<Iq", len(each), 7) + each for each in images]
+        ends = np.cumsum([4 + 4 * 21 + len(told), *map(len, rows)]).astype("<u4")
+        whole = struct.pack("<I", 20) + ends.tobytes() + told + b"".join(rows)
+        (root / f"shard.{shard:05d}.mds").write_bytes(whole)
+    (root / "index.json").write_text("{}")
+    return root
+
+
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("images", (40, 40, "files", "jpeg")), ("hdf5", (100, 1, "hdf5", "raw"))]
+    ("kind", "expected"),
+    [
+        ("images", (40, 40, "files", "jpeg")),
+        ("hdf5", (100, 1, "hdf5", "raw")),
+        ("mds", (40, 2, "mds", "jpeg")),
+    ],
 )
 def test_scanned_run_and_cloned_and_left_as_it_was(
     kind: str,
@@ -98,6 +131,19 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
         stored = [each.samples["stored"].sum() for each in (clone, theirs)]
         assert stored[0] == pytest.approx(stored[1], rel=0.2)
     assert tree(root) == before
+
+
+@pytest.mark.parametrize("cut", [3, 50, 200, 2000])
+def test_a_damaged_mds_shard_is_named(mds: Path, cut: int) -> None:
+    shard = mds / "shard.00001.mds"
+    shard.write_bytes(shard.read_bytes()[:cut])
+    with pytest.raises(DatasetError, match=r"shard\.00001\.mds"):
+        scan(LocalStorage(mds), workers=0)
+
+
+def test_compressed_mds_shards_are_told(tmp_path: Path) -> None:
+    (tmp_path / "shard.00000.mds.zstd").write_bytes(b"packed")
+    assert any("MDS" in note for note in scan(LocalStorage(tmp_path), workers=0).notes)
 
 
 def test_verify_finds_a_sample_that_can_not_be_decoded(images: Path, tmp_path: Path) -> None:

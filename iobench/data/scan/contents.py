@@ -33,6 +33,7 @@ FORMAT_OF = {
     ".h5": "hdf5",
     ".hdf5": "hdf5",
     ".lmdb": "lmdb",
+    ".mds": "mds",
 }
 """Formats of shards by suffix; all other files are one sample each."""
 

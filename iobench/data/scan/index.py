@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ...base.documents import parse_json
 from ...base.limits import MAX_PAX_HEADER
 from ...storage.files import Pages, ReadWindow, Seekable
 from ..formats import FORMATS
@@ -170,11 +171,49 @@ def tfrecord(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
         position += 16 + length
 
 
+def mds(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
+    """One sample for each row of a shard, whose offsets are at its beginning.
+
+    It is the one column of the row whose length varies, or the whole row if there are several.
+    """
+    table = 4 * (struct.unpack("<I", window.read(0, 4))[0] + 2) if size >= 4 else 4
+    if table > size:
+        raise damaged(key, "no MDS shard: its offsets do not fit into the file")
+    last, before, after, suffix = table, 0, 0, ""
+    for at in range(4, table - 4, 4):
+        begin, end = struct.unpack("<2I", window.read(at, at + 8))
+        if at == 4:
+            before, after, suffix = _column_of_mds(window, key, table, min(begin, size))
+            last = begin
+        if begin != last or not begin + before + after <= end <= size:
+            raise damaged(key, f"the sample from byte {begin} to {end} can't be in the shard")
+        yield FoundSample(begin + before, end - begin - before - after, suffix)
+        last = end
+
+
+def _column_of_mds(window: ReadWindow, key: str, begin: int, end: int) -> tuple[int, int, str]:
+    """The bytes of a row before and after its column of varying length, and the suffix of that."""
+    try:
+        told = parse_json(bytes(window.read(begin, end)))
+        sizes, kinds = told["column_sizes"], told["column_encodings"]
+        known = [size for size in sizes if size is not None]
+        if len(sizes) != len(kinds) or not all(type(size) is int and size >= 0 for size in known):
+            raise ValueError("its columns have no sizes")
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(key, f"no MDS shard: its description of columns is wrong ({error})") from None
+    if len(sizes) != len(known) + 1:
+        return 0, 0, ""
+    place = sizes.index(None)
+    suffix = ".jpg" if kinds[place] == "jpeg" else ""
+    return 4 + sum(sizes[:place]), sum(sizes[place + 1 :]), suffix
+
+
 Indexer = Callable[[ReadWindow, str, int], ShardSamples]
 
 _WALKS: dict[str, Callable[[ReadWindow, str, int], Iterator[FoundSample]]] = {
     "tar": tar,
     "tfrecord": tfrecord,
+    "mds": mds,
 }
 FINDERS: dict[str, Finder] = {"parquet": parquet, "hdf5": hdf5}
 """By format: what finds a shard's samples with a library, which may do so in a sandbox only."""

@@ -300,6 +300,12 @@ def _notes(kind: FoundFiles, odd: Sequence[Entry], shards: Sequence[ShardSamples
             f"each {kind.suffix} file is one sample: a scan does not divide it into "
             f"{_DIVIDED[kind.suffix]}"
         )
+    packed = [entry.key for entry in kind.data if ".mds." in entry.key]
+    if kind.format == "files" and packed:
+        notes.append(
+            f"each compressed MDS shard is one sample: {len(packed)}, e.g. "
+            f"'{printable(packed[0], 100)}'"
+        )
     if kind.format == "files" and len({shard_suffix(entry.key) for entry in kind.data}) > 1:
         notes.append(f"each file is one sample: {types_of([entry.key for entry in kind.data])}")
     every = sum((found.notes for found in shards), Counter[str]())
