@@ -574,7 +574,7 @@ def check_used(
             )
             raise SpecError(
                 f"{where}.{key} has no effect with kind '{spec.kind}'",
-                remedy=f"leave it out, or set kind to {' or '.join(users)}",
+                remedy=f"leave it out, or set kind to {users}",
             )
 
 

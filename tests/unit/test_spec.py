@@ -159,6 +159,7 @@ def test_what_another_kind_uses_is_refused(asked: list[str], refused: str) -> No
         return
     line = refusal(lambda: load_workload("demo", asked))
     assert line.startswith(f"workload 'demo': {refused} has no effect with kind ")
+    assert line.endswith((" to 'model'", " to 'user'", " to 'emulated'"))
 
 
 def test_a_file_says_what_its_kind_uses(tmp_path: Path) -> None:
