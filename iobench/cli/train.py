@@ -12,7 +12,7 @@ from ..base.errors import StorageError, UsageError
 from ..base.units import counted, format_duration
 from ..data.dataset import find_dataset
 from ..settings.base import apply_overrides, build
-from ..settings.workload import AcceleratorSpec, Workload, check_used
+from ..settings.workload import AcceleratorSpec, Workload, check_group, check_used
 from .live import Live
 from .run import measure
 from .terminal import show_lines
@@ -68,8 +68,7 @@ def workload_of(request: TrainRequest, data: str) -> Workload:
     }
     asked = apply_overrides(asked, request.overrides)
     workload = build(Workload, asked, where="iobench train")
-    check_used(workload.accelerator, asked["accelerator"], where="iobench train: accelerator")
-    check_used(workload.loader, asked["loader"], where="iobench train: loader")
+    check_used(workload, asked, where="iobench train")
     if workload.accelerator.compile and "tail" not in workload.reader.model_fields_set:
         # A batch of another size would be compiled in the middle of an epoch.
         complete = workload.reader.model_copy(update={"tail": "drop"})
@@ -120,7 +119,7 @@ def record_steps(request: TrainRequest, target: Path, asked: dict[str, object]) 
             remedy="use --batch-size N",
         )
     spec = build(AcceleratorSpec, changed["accelerator"], where="iobench train --record")
-    check_used(spec, changed["accelerator"], where="iobench train --record: accelerator")
+    check_group(spec, changed["accelerator"], where="iobench train --record: accelerator")
     use_allocator(spec.allocator, request.command[1:])
     with Live(quiet=request.quiet) as live:
         live.phase(f"{counted(steps, 'step')} or more are recorded")

@@ -27,7 +27,7 @@ from ..serve.logs import log_place
 from ..settings.any_workload import MODEL_LOAD, AnyWorkload, LoadSpec
 from ..settings.base import apply_overrides, build
 from ..settings.scenario import Scenario
-from ..settings.workload import Named, Workload, check_named, code_in, code_of
+from ..settings.workload import Named, Workload, check_named, check_used, code_in, code_of
 from ..storage import is_local, open_storage
 from ..storage.locks.lock import reading
 from .cache import Others
@@ -420,8 +420,12 @@ def asked_again(
     asked = apply_overrides(settings, overrides)
     said = {**code_in(overrides), **(code or {})}
     check_named(code_of(asked), said, where=f"the record of run {doc.run_id}")
+    where = f"the workload of run {doc.run_id}"
+    workload = build(then.kind, asked, where=where)
+    if isinstance(workload, Workload):
+        check_used(workload, apply_overrides({}, overrides), where=where)
     return Asked(
-        workload=build(then.kind, asked, where=f"the workload of run {doc.run_id}"),
+        workload=workload,
         data=place,
         origin=_allowed("origin", origin, then.origin),
         accelerators=then.accelerators,

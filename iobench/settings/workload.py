@@ -537,28 +537,37 @@ def load_workload(
     """
     written, where = read_spec("workload", name)
     workload = build(Workload, apply_overrides(written, overrides), where=where)
-    for given, also in ((written, None), (apply_overrides({}, overrides), kinds)):
-        for group in (each for each in _WITH_KINDS if each in given):
-            check_used(getattr(workload, group), given[group], where=f"{where}: {group}", also=also)
+    check_used(workload, written, where=where, also=None)
+    check_used(workload, apply_overrides({}, overrides), where=where, also=kinds)
     return with_recording(workload)
 
 
-_WITH_KINDS = ("accelerator", "loader")
-
-
 def check_used(
+    workload: Workload,
+    given: Mapping[str, object],
+    *,
+    where: str,
+    also: Iterable[str] | None = (),
+) -> None:
+    """Raise SpecError, which begins with ``where``, for a key of ``given`` that has no effect.
+
+    ``given`` is what the user wrote of the workload. ``also``: other kinds for which it may be
+    meant; None: those that are written there, which an override may have replaced.
+    """
+    for group in ("accelerator", "loader"):
+        if group in given:
+            spec = getattr(workload, group)
+            check_group(spec, given[group], where=f"{where}: {group}", also=also)
+
+
+def check_group(
     spec: AcceleratorSpec | LoaderSpec,
     given: object,
     *,
     where: str,
     also: Iterable[str] | None = (),
 ) -> None:
-    """Raise SpecError for a key of ``given`` that has no effect in ``spec``.
-
-    ``given`` is what the user wrote of the group that ``where`` names. ``also``: other kinds for
-    which it may be meant; None: the one that is written there, which an override may have replaced.
-    A key with its default value asks for nothing.
-    """
+    """As ``check_used`` for one group of keys. A key with its default value asks for nothing."""
     if not isinstance(given, Mapping):
         return  # an override has replaced it
     fields = type(spec).model_fields

@@ -17,11 +17,14 @@ from iobench.cli.run import flag_overrides
 from iobench.cli.verbs import RunRequest
 from iobench.record.checkpoint import CheckpointSpec
 from iobench.record.packing import matches
+from iobench.runner.repeated import asked_again
+from iobench.runner.sweeping.plan import workload_of
 from iobench.settings.base import build, find_spec, known_specs
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec
 from iobench.settings.scenario import load_scenario
-from iobench.settings.workload import load_workload
+from iobench.settings.workload import Workload, load_workload
 from iobench.settings.yamlfile import read_yaml
+from tests.unit.conftest import build_run, build_sweep
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
 
@@ -172,3 +175,20 @@ def test_a_file_says_what_its_kind_uses(tmp_path: Path) -> None:
     # In a sweep of kinds, an override may be meant for any of them.
     file.write_text(job % "kind: emulated")
     assert load_workload(str(file), ["accelerator.model=resnet18"], kinds=["emulated", "model"])
+
+
+def test_a_run_that_is_done_again_is_checked_as_well(tmp_path: Path) -> None:
+    doc = build_run(workload={"dataset": "demo"}, dataset={"location": str(tmp_path)})
+    with pytest.raises(SpecError, match="precision has no effect with kind 'emulated'"):
+        asked_again(doc, overrides=["accelerator.precision=bfloat16"])
+
+
+def test_an_override_may_be_meant_for_any_kind_of_a_sweep() -> None:
+    sweep = build_sweep(workload="demo", overrides=["accelerator.model=resnet18"])
+    kinds = ["emulated", "model"]
+    both = sweep.model_copy(update={"axes": {"accelerator.kind": kinds}})
+    for kind in kinds:
+        found = workload_of(both, {"accelerator.kind": kind})
+        assert isinstance(found, Workload)
+        assert found.accelerator.kind == kind
+    assert "accelerator.model has no effect" in refusal(lambda: workload_of(sweep, {}))
