@@ -112,6 +112,7 @@ def held_as_seen(storage: Storage, attempt: Callable[[ExitStack], T | None]) -> 
                 found = attempt(stack)
             except MissingObjectError as error:
                 problem = error
+                innermost(storage).close()  # it may keep the folder open that was removed meanwhile
                 continue
             if found is not None:
                 yield found

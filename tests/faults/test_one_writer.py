@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 
 from iobench.base.errors import MissingObjectError
 from iobench.storage import open_storage
+from iobench.storage.base import read_object
 from iobench.storage.locks.objects import is_lock_name
+from iobench.storage.markers import held_as_seen
 from tests.processes import in_process, paused, race, wait_until
 from tests.servers.s3 import S3Server, s3_environment, swift_s3
 
@@ -225,6 +228,24 @@ def test_a_race_to_generate(place: str, tmp_path: Path, loop: int) -> None:
             refused((one.code, one.out, one.err))
     assert sum(one.out.startswith("generated") for one in ended) == 1, ended
     whole(place)
+
+
+def test_a_folder_that_was_made_anew_is_looked_into(tmp_path: Path) -> None:
+    """As ``clean`` removes it, and ``generate`` makes it, at the same time."""
+    root = tmp_path / "place"
+    storage = open_storage(str(root))
+    root.mkdir()
+    (root / "marker").write_bytes(b"old")
+    assert read_object(storage, "marker", max_bytes=3) == b"old"
+    shutil.rmtree(root)
+
+    def attempt(stack: ExitStack) -> bytes:
+        root.mkdir(exist_ok=True)
+        (root / "marker").write_bytes(b"new")
+        return read_object(storage, "marker", max_bytes=3)
+
+    with held_as_seen(storage, attempt) as found:
+        assert found == b"new"
 
 
 @pytest.mark.parametrize("loop", range(LOOPS))
