@@ -17,7 +17,7 @@ from ..record.job import DatasetFacts, WorkloadFacts
 from ..record.run import TrainingRecord
 from ..record.sweep import setting_text
 from ..settings.dataset import load_dataset_spec
-from ..settings.workload import AcceleratorSpec, Workload, load_workload
+from ..settings.workload import Workload, load_workload
 
 NEW = "NEW"
 """The place of a dataset that is to be made."""
@@ -158,7 +158,7 @@ def _base(name: str) -> Workload:
 def _differing(workload: WorkloadFacts, base: Workload) -> Iterator[tuple[str, object]]:
     """The settings of a workload that are not those of the base."""
     before = dict(_flat(base.model_dump(mode="json")))
-    unused = AcceleratorSpec.unused.get(workload.accelerator.kind, frozenset())
+    unused = workload.accelerator.without_effect
     none = {*_OF_ITS_OWN, *(f"accelerator.{key}" for key in unused)}
     for key, value in _flat(workload.model_dump(mode="json", exclude_unset=True)):
         if none.isdisjoint((key, key.split(".")[-1])) and before.get(key) != value:

@@ -38,7 +38,14 @@ from .order import BatchPlan, Indices
 from .reader import BatchReader, BegunBatch
 from .requests import Extents, Stats
 from .slots import NO_SLOT, SlotRing
-from .torch_compat import HAS_IN_ORDER, end_iterator, end_workers, has_workers, kill_iterator
+from .torch_compat import (
+    HAS_IN_ORDER,
+    end_iterator,
+    end_workers,
+    has_workers,
+    kill_iterator,
+    worker_error,
+)
 
 _SETTLE = -2
 """A request with this slot reads nothing.
@@ -567,9 +574,8 @@ class BatchLoader(DataLoader[Any]):
                         raise cause_of_death(death, self.reader) or death from error
                     raise
                 except (ConnectionError, EOFError) as error:
-                    # The shared memory of a tensor is received from the worker that sent it. torch
-                    # marks an error that a worker raised itself by "Caught".
-                    if not self.num_workers or str(error).startswith("Caught"):
+                    # The shared memory of a tensor is received from the worker that sent it.
+                    if not self.num_workers or worker_error(error) is not None:
                         raise
                     death = WorkerError(
                         "a loader worker died before its batch was received",
@@ -696,8 +702,8 @@ def worker_death(error: BaseException) -> WorkerError | None:
     """
     if not isinstance(error, RuntimeError) or "DataLoader worker" not in str(error):
         return None
-    if str(error).startswith("Caught "):
-        return None  # a RuntimeError of the worker's own code, which torch has passed on
+    if worker_error(error) is not None:
+        return None  # a RuntimeError of the worker's own code
     if "Bus error" in str(error):
         return BusError("a loader worker")
     return WorkerError(

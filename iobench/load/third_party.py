@@ -25,6 +25,7 @@ from .layouts import made_layout
 from .libraries import library_class
 from .libraries.base import Converts, Library, Source
 from .loader import Batch, worker_death
+from .torch_compat import worker_error
 
 
 def check_library(
@@ -204,15 +205,13 @@ class _One:
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if error is None or not isinstance(error, Exception):
             return
-        text = str(error)
-        if isinstance(error, IobenchError):
-            if not text.startswith("Caught "):
-                return
-            # Of a worker: torch has added a traceback, whose lines the error has escaped.
-            text = text.replace("\\n", "\n")
+        passed_on = worker_error(error)
+        if isinstance(error, IobenchError) and passed_on is None:
+            return
         death = worker_death(error)
         if death is not None:
             raise death from error
+        text = passed_on or str(error)
         lines = [line.strip() for line in text.splitlines() if line.strip()] or [
             type(error).__name__
         ]

@@ -13,8 +13,21 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ..base.errors import IobenchError
+
 HAS_IN_ORDER = "in_order" in inspect.signature(DataLoader.__init__).parameters
 """Whether batches may arrive as they are ready: torch 2.6."""
+
+
+def worker_error(error: BaseException) -> str | None:
+    """The message of an error that torch has passed on from a worker, with the worker's traceback.
+
+    None for any other error. An IobenchError escapes the ends of lines, which are here again.
+    """
+    text = str(error)
+    if not text.startswith("Caught "):
+        return None
+    return text.replace("\\n", "\n") if isinstance(error, IobenchError) else text
 
 
 def has_workers(loader: DataLoader[Any]) -> bool:

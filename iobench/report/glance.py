@@ -18,7 +18,6 @@ from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
 from ..record.run import CheckpointRecord, RequestsRecord, RunRecord, TrainingRecord
 from ..record.verdict import Verdict
 from ..settings.base import OpenRecord, RecordHead, Strict
-from ..settings.workload import AcceleratorSpec
 from .figures import facts, sentence, some, tags_text
 from .sections import (
     LEVELS,
@@ -252,8 +251,7 @@ def _training(doc: TrainingRecord) -> list[Section]:
     title = "The same from the specifications, on any host: NEW is a directory or a URL"
     found.append(SourceLines(id="again-from-files", title=title, lines=tuple(lines), folded=True))
     spec = job.workload.accelerator
-    unused = AcceleratorSpec.unused.get(spec.kind, frozenset())
-    used = {key: value for key, value in _plain(spec).items() if key not in unused}
+    used = {key: value for key, value in _plain(spec).items() if key not in spec.without_effect}
     found.append(_file("workload", "workload.yaml", {**_plain(job.workload), "accelerator": used}))
     if data.spec is not None:
         name = "The dataset, as it was scanned" if scanned else "dataset.yaml"

@@ -183,6 +183,11 @@ class AcceleratorSpec(Strict):
     peak_flops: float | None = Field(default=None, gt=0, le=1e21)
     warm_up: Seconds = Field(default=20.0, ge=0, le=3600)
 
+    @property
+    def without_effect(self) -> frozenset[str]:
+        """The keys that its kind has no use for."""
+        return self.unused.get(self.kind, frozenset())
+
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> AcceleratorSpec:
         if self.kind == "emulated" and self.step_time is None:

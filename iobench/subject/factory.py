@@ -24,7 +24,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ..base.errors import IobenchError, UsageError, nearest
+from ..base.errors import UsageError, nearest
+from ..load.torch_compat import worker_error
 from ..settings.workload import LoaderSpec
 
 _LAST = 0
@@ -202,13 +203,12 @@ def one_line(error: BaseException) -> str:
     kind and message.
     """
     try:
-        message = str(error)
+        passed_on = worker_error(error)
+        message = passed_on or str(error)
     except Exception:  # the user's own class may fail at this
-        message = ""
-    if isinstance(error, IobenchError) and message.startswith("Caught "):  # its lines are escaped
-        message = message.replace("\\n", "\n")
+        passed_on, message = None, ""
     lines = [line for line in message.splitlines() if line.strip()]
-    if lines and lines[0].startswith("Caught "):
+    if passed_on is not None:
         last = max((at for at, line in enumerate(lines) if line.startswith("  ")), default=-1)
         own = lines[last + 1 :] or lines
         return own[0].strip()[:300]

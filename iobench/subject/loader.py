@@ -20,7 +20,7 @@ from ..accelerate.base import Indices, Samples
 from ..base.errors import IobenchError, UsageError, WorkerError
 from ..load.loader import worker_death, worker_start
 from ..load.requests import Stats
-from ..load.torch_compat import end_iterator, end_workers, is_map_style
+from ..load.torch_compat import end_iterator, end_workers, is_map_style, worker_error
 from ..record.job import UserFacts
 from ..record.manifest import Manifest
 from ..settings.workload import USER_LOADER, LoaderSpec
@@ -298,7 +298,7 @@ def _over_kept(made: Iterable[Any], not_replaced: str) -> DataLoader[Any]:
 
 def failed(error: BaseException) -> IobenchError:
     """The error of one line for an exception of the user's loader."""
-    if isinstance(error, IobenchError) and not str(error).startswith("Caught "):
+    if isinstance(error, IobenchError) and worker_error(error) is None:
         return error
     death = worker_death(error)
     if death is not None:

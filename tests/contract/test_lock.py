@@ -213,6 +213,7 @@ class TestFiles:
     def test_a_worker_that_outlives_its_parent_keeps_the_lock(self, storage: LocalStorage) -> None:
         """Its parent, which took the lock, is dead; the worker writes on, and is waited for."""
         ours, theirs = os.pipe()
+        ends, lives = os.pipe()  # the worker has the other end as long as it lives
         parent = os.fork()
         if not parent:
             os.close(theirs)
@@ -223,9 +224,12 @@ class TestFiles:
                 os.read(ours, 1)
             os._exit(0)
         os.close(ours)
+        os.close(lives)
         os.waitpid(parent, 0)
         refused(exclusive, storage, "another process")
-        os.close(theirs)  # the worker ends
+        os.close(theirs)  # the worker ends, which takes a while on a busy machine
+        assert os.read(ends, 1) == b""
+        os.close(ends)
         taken(exclusive, storage)
 
     def test_a_marker_that_is_gone(self, storage: LocalStorage) -> None:

@@ -215,7 +215,7 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
     def run(phase: Phase, *, stored: bool) -> Outcome:
         tried.append(phase)
         assert phase.limit_s is not None
-        assert phase.limit_s <= budget.left_s + 1  # whatever the tries before have taken
+        assert phase.limit_s <= budget.left_s + 5  # whatever the tries before have taken
         budget.began_s -= 10 if budget.limited else 0
         recorder = Recorder()
         for step in range(60 // phase.accelerators):
