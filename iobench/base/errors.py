@@ -46,6 +46,7 @@ from typing import TypeVar
 from .text import printable
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 
 class IobenchError(Exception):
@@ -95,10 +96,12 @@ def first_line(error: BaseException, limit: int = 200) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].strip()[:limit]
 
 
-def kept_in(error: IobenchError, directory: object) -> IobenchError:
+def kept_in(error: E, directory: object) -> E:
     """The error, which also says where the record is of what was done before."""
     told = f"what was measured until then is in {directory}"
-    if str(directory) not in str(error):
+    if not isinstance(error, IobenchError):
+        error.add_note(told)
+    elif str(directory) not in str(error):
         error.remedy = printable(f"{error.remedy}; {told}" if error.remedy else told)
     return error
 

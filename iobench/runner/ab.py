@@ -31,7 +31,7 @@ from .estimate import Work
 from .hosts.hosts import Hosts
 from .options import AbOptions, Observer, timed
 from .repeated import AnyPlan, Asked, Repeated, RepeatedTraining, asked_of, expected_s, hold
-from .results import make_directory, new_directory
+from .results import failure_text, make_directory, new_directory
 from .trials import take_turns
 
 
@@ -107,7 +107,8 @@ class MeasuredVariant:
         """Write the run, and add what it says of itself to the record of the variant."""
         if interrupted:
             self.doc.status = "interrupted"
-        doc = self.run.end(stopped=stopped)
+        with naming(self.name):
+            doc = self.run.end(stopped=stopped)
         self.record.validity, self.record.identity = doc.validity, identity(doc)
 
     @contextmanager
@@ -115,8 +116,8 @@ class MeasuredVariant:
         """A failure in the body is recorded in the run, and names the variant."""
         try:
             yield
-        except IobenchError as error:
-            self.doc.status, self.doc.error = "failed", str(error)
+        except Exception as error:
+            self.doc.status, self.doc.error = "failed", failure_text(error)
             with naming(self.name):
                 raise
 
@@ -246,7 +247,7 @@ class _Comparison:
     def run(self) -> AbRecord:
         """Take the rounds. What was measured is written, whatever happens."""
         record = self.record
-        failure: IobenchError | None = None
+        failure: Exception | None = None
         try:
             self._save()
             trainings = self._shortened()
@@ -260,13 +261,17 @@ class _Comparison:
                 f"interrupted after {counted(len(record.rounds), 'complete round')}; what was "
                 f"measured until then: iobench report {quoted(str(self.directory))}"
             )
-        except IobenchError as error:
-            record.status, record.error = "failed", str(error)
+        except Exception as error:
+            record.status, record.error = "failed", failure_text(error)
             failure = error
         with defer_interrupts(discard=failure is not None):
+            interrupted = record.status == "interrupted"
             for variant in self.variants:
-                interrupted = record.status == "interrupted"
-                variant.finish(stopped=failure is not None, interrupted=interrupted)
+                try:
+                    variant.finish(stopped=failure is not None, interrupted=interrupted)
+                except Exception as error:  # what the other variant has measured is written, too
+                    if failure is None:
+                        record.status, record.error, failure = "failed", failure_text(error), error
             record.a, record.b = (variant.record for variant in self.variants)
             self._save()
         log.info("%s: %s after %d rounds", self.directory.name, record.status, len(record.rounds))

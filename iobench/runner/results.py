@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from ..base.errors import InterruptedRun, IobenchError, StorageError, kept_in
+from ..base.errors import InterruptedRun, IobenchError, StorageError, first_line, kept_in
 from ..base.filesystem import describe_path
 from ..base.interrupts import defer_interrupts
 from ..base.processes import in_own_process
+from ..base.text import printable
 from ..data.dataset import ResolvedSpec, cheaper_codecs
 from ..judge.figures.events import Events
 from ..judge.figures.metrics import repetition_metrics, uncounted_reads
@@ -203,7 +204,7 @@ def new_record(
 class Ending:
     """How a run ended. ``failure`` is raised when its document is written."""
 
-    failure: IobenchError | None = None
+    failure: Exception | None = None
 
     def write(
         self,
@@ -211,26 +212,38 @@ class Ending:
         directory: Path,
         *,
         files: Callable[[], dict[str, FileDigest]] = dict,
-        explain: Callable[[IobenchError], IobenchError] = lambda failure: failure,
+        explain: Callable[[Exception], Exception] = lambda failure: failure,
     ) -> R:
         """Conclude the record, and write it after the ``files`` that it names; return it.
 
         After a failure a further interrupt is dropped, and the failure is raised with what
-        ``explain`` adds to it. A record whose files can't be written is one that has failed.
+        ``explain`` adds to it. A record whose files can't be written, or which can't be judged, is
+        one that has failed.
         """
         with defer_interrupts(discard=self.failure is not None):
             with failures_recorded(doc, directory) as writing:
                 doc.files = files()
-            doc = conclude(doc)
+            with failures_recorded(doc, directory) as judging:
+                doc = conclude(doc)
             write_document(directory, doc)
-        if failure := self.failure or writing.failure:
+        if failure := self.failure or writing.failure or judging.failure:
             raise kept_in(explain(failure), directory)
         return doc
 
 
+def failure_text(error: Exception) -> str:
+    """What a record says of a failure, in one line."""
+    if isinstance(error, IobenchError):
+        return str(error)
+    return printable(f"{type(error).__name__}: {first_line(error)}")
+
+
 @contextmanager
 def failures_recorded(doc: RunRecord, directory: Path) -> Iterator[Ending]:
-    """An interrupt or a failure of the body is written into the record, and goes no further."""
+    """An interrupt or a failure of the body is written into the record, and goes no further.
+
+    That includes exceptions that nobody expects, since what was measured is not to be lost.
+    """
     ending = Ending()
     try:
         yield ending
@@ -239,8 +252,8 @@ def failures_recorded(doc: RunRecord, directory: Path) -> Iterator[Ending]:
         ending.failure = InterruptedRun(
             f"interrupted; what was measured until then is in {directory}"
         )
-    except IobenchError as error:
-        doc.status, doc.error = "failed", str(error)
+    except Exception as error:
+        doc.status, doc.error = "failed", failure_text(error)
         ending.failure = error
 
 

@@ -190,11 +190,13 @@ def begin_study(plan: StudyPlan, kind: type[S]) -> S:
     )
 
 
-def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
+def with_leftovers(failure: Exception, root: CheckpointRoot) -> Exception:
     """Return ``failure`` with a remedy that says what is in the target, and how to remove it.
 
     That is the latest complete checkpoint, and the incomplete ones.
     """
+    if not isinstance(failure, IobenchError):
+        return failure
     try:
         latest, partial = root.latest(), root.partial()
     except IobenchError:

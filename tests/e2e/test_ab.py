@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from iobench.base.errors import IobenchError
+from iobench.host import timeline
 from iobench.record.ab import AbRecord, load_ab
-from iobench.record.run import ModelLoadRecord, ServingRecord, load_run, load_training
+from iobench.record.run import FileDigest, ModelLoadRecord, ServingRecord, load_run, load_training
 from iobench.runner import repeated as side
 from iobench.runner.repetition import measure as original
 from tests.conftest import MakeDataset
@@ -140,6 +142,30 @@ def test_a_side_that_fails_is_named_and_the_turns_are_kept(
     assert record.error
     statuses = [load_training(directory / each.run).status for each in record.variants]
     assert statuses == ["ok", "failed"]
+
+
+def test_a_side_whose_run_cannot_be_written_does_not_cost_the_other_one(
+    data: Path, tmp_path: Path, words: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does an exception of code that others wrote."""
+    written: list[Path] = []
+
+    def full(path: Path, parts: object) -> FileDigest:
+        written.append(path)
+        if len(written) == 1:
+            raise IobenchError("cannot write the events: No space left on device")
+        return write(path, parts)
+
+    write = timeline.write_events
+    monkeypatch.setattr(timeline, "write_events", full)
+    raising(monkeypatch, 8, TypeError("planted"))
+    code, _, err = in_process("ab", data, *words)
+    assert (code, err.count("\n")) == (70, 1)
+    record, directory = the_record(tmp_path)
+    assert (record.status, record.error, len(record.rounds)) == ("failed", "TypeError: planted", 2)
+    runs = [load_training(directory / each.run) for each in record.variants]
+    assert [run.status for run in runs] == ["failed", "failed"]
+    assert [len(run.job.repetitions) for run in runs] == [3, 2]
 
 
 @pytest.mark.parametrize(

@@ -128,19 +128,16 @@ def test_saves_of_what_changes_are_restored_over_the_whole_state(
         assert_newest_state(root, job["spec"], 4)
 
 
-def assert_newest_state(
-    root: CheckpointRoot, asked: Mapping[str, Any], advanced_to: int | None
-) -> None:
+def assert_newest_state(root: CheckpointRoot, asked: Mapping[str, Any], advanced_to: int) -> None:
     """What is restored from the newest checkpoint is the state that a training of one rank had.
 
-    ``advanced_to``: the step to which what changes was advanced; None: as it was built.
+    ``advanced_to``: the step to which what changes was advanced.
     """
     given = {key: value for key, value in asked.items() if value is not None}
     plan = make_study_plan(build(CheckpointSpec, given, where="test"), root.url, Training())
     wanted, found = plan.builder(0)(), plan.builder(0)()
-    if advanced_to is not None:
-        checkpoint.advance(part_of(wanted, plan.saved[0]), advanced_to)
-        wanted["step"] = advanced_to
+    checkpoint.advance(part_of(wanted, plan.saved[0]), advanced_to)
+    wanted["step"] = advanced_to
     checkpoint.wipe(found)
     latest = root.latest()
     assert latest is not None
@@ -160,7 +157,7 @@ def test_a_run_saves_what_changes_based_on_the_whole_state_before_it(
 
     def looked(self: CheckpointRoot, *, above: int) -> None:
         left.extend(target.number for target in self.complete() if target.sources())
-        assert_newest_state(root, asked, None)
+        assert_newest_state(root, asked, left[-1])
         leave(self, above=above)
 
     leave = CheckpointRoot.leave

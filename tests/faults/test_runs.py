@@ -4,6 +4,7 @@ is left behind, nothing is lost.
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -20,7 +21,6 @@ import psutil
 import pytest
 
 from iobench.base.errors import InterruptedRun, IobenchError, StorageError
-from iobench.host import timeline
 from iobench.record.run import FileDigest, load_training
 from iobench.record.training import Epoch
 from iobench.runner.calibration import findmax
@@ -130,23 +130,38 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
     assert found.bound  # why no larger number was tried
 
 
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("iobench.host.timeline.write_events", IobenchError("No space left on device")),
+        ("iobench.runner.experiment.add_changes", OSError(errno.ENOSPC, "No space left on device")),
+        ("iobench.runner.results.conclude", TypeError("No space left on device")),
+    ],
+    ids=["its events", "anything else", "what it means"],
+)
 def test_a_record_is_left_where_its_events_have_no_room(
-    make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_dataset: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    error: Exception,
 ) -> None:
-    def full(*given: object) -> FileDigest:
-        raise IobenchError("cannot write the events: No space left on device")
+    """Nor is it lost where something fails that should not."""
 
-    monkeypatch.setattr(timeline, "write_events", full)
+    def failing(*given: object, **more: object) -> FileDigest:
+        raise error
+
+    monkeypatch.setattr(place, failing)
     _, path = make_dataset(format="tar", samples_per_shard=20)
     settings = ["batch_size=2", "reader.crop=null", "loader.workers=1", "accelerator.step_time=1ms"]
     plan = make_plan(
         load_workload("demo", settings), str(path), accelerators=1, repetitions=1, seed=1
     )
-    with pytest.raises(IobenchError, match="No space left"):
+    with pytest.raises(type(error), match="No space left"):
         run_plan(plan, Options(results=tmp_path / "r", calibration_s=0, ablations=False))
     (directory,) = (tmp_path / "r").iterdir()
     doc = load_training(directory)
-    assert (doc.status, doc.metrics["samples_per_s"].n) == ("failed", 1)
+    assert (doc.status, len(doc.job.repetitions)) == ("failed", 1)
     assert "No space left" in doc.error
 
 
@@ -219,6 +234,12 @@ class EndlessSave:
         time.sleep(3600)
 
     def poll(self) -> None:
+        return
+
+    def change(self, step: int) -> None:
+        return
+
+    def changed(self) -> None:
         return
 
     def close(self) -> None:

@@ -9,7 +9,8 @@ What the parent of a study sends, and what comes back::
     RestoreNow      PartRestored
     Stop            Ended
 
-Beside a run, ``tasks.load`` calls ``save``, ``poll`` and ``close`` between its steps instead.
+Beside a run, ``tasks.load`` calls ``change``, ``changed``, ``save``, ``poll`` and ``close`` between
+its steps instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import inspect
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from ...checkpoint import CheckpointWriter, make_writer, options_of
@@ -127,6 +129,7 @@ class CheckpointRank:
         self.writer.check(self.state, root.step(0))
         self.training = TrainingSteps(spec.step_time, spec.host_share) if spec.steps else None
         self.going: _Going | None = None
+        self._changing: Future[None] | None = None
 
     def run(self) -> None:
         self.link.send(Done())
@@ -154,6 +157,7 @@ class CheckpointRank:
 
     def close(self) -> None:
         """Report the save in progress, if any, and release the writer."""
+        self.changed()
         self._finish()
         self.writer.close()
 
@@ -165,6 +169,17 @@ class CheckpointRank:
         advance(self.changing, step)
         self.state["step"] = step
         self.checksums |= state_checksums(self.changing)
+
+    def change(self, step: int) -> None:
+        """Begin to ``prepare`` the save of this step in a thread, while the training goes on."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="iobench-change")
+        self._changing = thread.submit(self.prepare, step)
+        thread.shutdown(wait=False)
+
+    def changed(self) -> None:
+        """Wait until the change that has begun, if any, has ended."""
+        if self._changing is not None:
+            self._changing.result()
 
     def save(self, step: int, start_ns: int, *, whole: bool = False, asked_s: float = 0.0) -> None:
         """Save what changes of the state, or the ``whole`` state, as of ``step``.

@@ -33,6 +33,7 @@ from ..barrier import StepAgreement, StepBarrier, stops_soon
 from ..counters import Counters, Pauses, WorkerBook, lost_in_waits
 from ..messages import HURRY, Link, ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
+from .checkpoint import CheckpointRank
 from .evaluation import Evaluation
 from .stopping import Stopping
 from .together import Follower, GroupEpochs, InStep
@@ -153,7 +154,10 @@ class _Stepper:
             self.accelerator.prepare(place)
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
-        self.saver = phase.saving.saver(link) if phase.saving else None
+        self.saver: CheckpointRank | None = None
+        if phase.saving is not None:
+            self.saver = phase.saving.saver(link)
+            self.saver.change(phase.saving.first + 1)
         self.evaluation: Evaluation | None = None
         if phase.evaluation is not None and isinstance(phase.reader, BatchReader):
             self.evaluation = Evaluation(phase, phase.evaluation, phase.reader, self.rank)
@@ -349,12 +353,14 @@ class _Stepper:
             return 0
         began = time.monotonic_ns()
         number += self.phase.saving.first
+        self.saver.changed()
         self.link.send(ReadyToSave(number))
         command = self.link.receive()
         asked_s = (time.monotonic_ns() - began) / 1e9
         if isinstance(command, Start):
             with self._in_storage():
                 self.saver.save(number, command.at_ns, asked_s=asked_s)
+        self.saver.change(number + 1)
         return time.monotonic_ns() - began
 
     def _epoch(self, epoch: int, start: int) -> None:
