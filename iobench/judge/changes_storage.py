@@ -33,8 +33,10 @@ def storage_bound(evidence: Evidence) -> Bound | None:
     if evidence.cached:
         return None
     if evidence.curve is not None:
-        known = evidence.curve
-        return bound_at(known.curve, evidence.in_flight, known.large, known.opens)
+        known, reads = evidence.curve, evidence.in_flight
+        if gets_all(evidence):
+            reads = max(reads, enough_in_flight(evidence) or 0.0)
+        return bound_at(known.curve, reads, known.large, known.opens)
     if evidence.client_bound:
         return "client"
     if evidence.raw is None or evidence.fetch is None:
@@ -42,6 +44,15 @@ def storage_bound(evidence: Evidence) -> Bound | None:
     if evidence.fetch < AT_LIMIT * evidence.raw:
         return "latency"
     return "operations or bandwidth" if evidence.raw_by == "reader" else "unknown"
+
+
+def gets_all(evidence: Evidence) -> bool:
+    """Whether the run's own reader gets all that the storage gave to any number of reads.
+
+    More reads in flight bring nothing then, whatever the curve says of the run's number of them.
+    """
+    fetch, raw = evidence.fetch, evidence.raw
+    return fetch is not None and raw is not None and fetch * (1 + NOISE) >= raw
 
 
 def enough_in_flight(evidence: Evidence) -> float | None:
@@ -278,6 +289,9 @@ def _more_reads(evidence: Evidence) -> MoreReads | None:
     if target is None:
         target = evidence.in_flight * min(most.value, needed)
     more = gain_of_more_reads(evidence, target) or most
+    if evidence.raw and evidence.fetch:  # no number of reads got more than that
+        cut = min(1.0, max(1.0, evidence.raw / evidence.fetch) / more.value)
+        more = more.each(lambda end: end * cut)
     gain = _moved(evidence, more)
     if gain is None:
         return None

@@ -20,12 +20,14 @@ from typing import NamedTuple
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling, FindMax
 from ..record.verdict import Advice, AdviceId, Estimate, Fed, FedAt
+from .changes_storage import gets_all
 from .evidence import Decision, Evidence
 from .figures.curve import expected_rate, highest, is_known
 from .figures.in_flight import run_reads_in_flight
 from .figures.metrics import NULL_ACCELERATOR
 from .figures.search import may_be_more
 from .judged import Judged, is_null_accelerator
+from .promise import between_saves
 
 MAX_FED = 10**9
 
@@ -82,7 +84,8 @@ def fed(judged: Judged, *, held_up: bool = False) -> Fed:
         found = Fed(accelerators=None, not_measured=_why_not(doc, evidence))
     most = None
     if supply is not None and blamed and evidence.measured is not None and not evidence.fed:
-        most = _RunRate(evidence.measured, grows=supply.too_few or held_up)
+        rate = between_saves(evidence, evidence.measured)
+        most = _RunRate(rate, grows=supply.too_few or held_up)
     return found.model_copy(update={"at": _at(doc, evidence, found, supply, most)})
 
 
@@ -132,7 +135,8 @@ def _before(judged: Judged) -> StorageSupply | None:
     if curve is None or ceiling is None or judged.evidence.fetch is None:
         return curve or ceiling
     if ceiling.value <= curve.value:
-        return replace(curve, today=ceiling.value)
+        too_few = curve.too_few and not gets_all(judged.evidence)
+        return replace(curve, today=ceiling.value, too_few=too_few)
     low = max((each for each in (curve.low, ceiling.low) if each is not None), default=None)
     return replace(
         ceiling,
@@ -170,7 +174,7 @@ def delivered(judged: Judged) -> StorageSupply | None:
     capped = supply is not None and found.accelerators < _number(supply.value, each)
     if supply is None or not capped or supply.too_few or evidence.measured is None:
         return supply
-    rate = evidence.measured
+    rate = between_saves(evidence, evidence.measured)
     return replace(
         supply, value=min(rate, supply.value), low=None, high=None, today=rate, plateau=False
     )
@@ -200,8 +204,9 @@ def with_potential(found: Fed, evidence: Evidence, advice: Sequence[Advice]) -> 
     gains = [one.found.value for one in several if one.found is not None]
     tried = bool(gains)
     gains = gains or [one.predicted_gain for one in several if one.predicted_gain is not None]
-    numbers = [_number(rate * gain, each) for gain in gains]
-    if any(gain * busy >= evidence.required for gain in gains):
+    now, *then = (between_saves(evidence, rate * gain) for gain in (1.0, *gains))
+    numbers = [_number(other, each) for other in then]
+    if any(other / now * busy >= evidence.required for other in then):
         numbers.append(max(evidence.accelerators, found.potential or 0))
     elif not tried and found.potential is not None:
         numbers.append(found.potential)
@@ -327,7 +332,7 @@ def _measured(found: Fed, judged: Judged, supply: StorageSupply, each: float) ->
         return found
     most = ranks - 1
     if evidence.measured is not None:
-        today = _number(evidence.measured, each)
+        today = _number(between_saves(evidence, evidence.measured), each)
     if certain and not (low is None and high is None):
         high = min(most if high is None else high, most)
     elif not certain and high is None:
@@ -344,7 +349,7 @@ def _measured(found: Fed, judged: Judged, supply: StorageSupply, each: float) ->
 
 
 class _RunRate(NamedTuple):
-    """What a run received that starves because of the storage, in samples/s.
+    """What a run received between its saves that starves because of the storage, in samples/s.
 
     ``grows``: more ranks have more reads in flight, and get more in proportion.
     """

@@ -88,6 +88,13 @@ def beside_saves(evidence: Evidence, rate: float) -> float:
     return 1 / (1 / rate + evidence.shares.saves / evidence.measured)
 
 
+def between_saves(evidence: Evidence, rate: float) -> float:
+    """Samples/s between the saves of the run, of a job that takes ``rate`` with them."""
+    if not evidence.shares.saves or not evidence.measured:
+        return rate
+    return 1 / max(1 / rate - evidence.shares.saves / evidence.measured, 1e-9)
+
+
 class Effect(NamedTuple):
     """What a change brings (None: nothing tells), and the facts for its words."""
 

@@ -126,12 +126,15 @@ def _state(evidence: Evidence, decision: Decision, found: Verdict) -> list[str]:
         if undecided:
             return [fed, f"what takes the rest of the time is undecided: {decision.reason}"]
         return [f"{fed}, but {_subject(evidence, decision, found)} {_is_bottleneck(decision)}"]
+    starve = "starves" if evidence.accelerators == 1 else "starve"
     if undecided:
-        starve = "starves" if evidence.accelerators == 1 else "starve"
         return [
             f"{accelerators} {starve} {busy}",
             f"the bottleneck is undecided: {decision.reason}",
         ]
+    if decision.bottleneck == "checkpoint":  # no utilization has the time of saves
+        bottleneck = f"{_subject(evidence, decision, found)} {_is_bottleneck(decision)}"
+        return [f"{accelerators} {starve} {busy}, but {bottleneck}"]
     if decision.bottleneck == "accelerator":
         is_are = "is" if evidence.accelerators == 1 else "are"
         why = "leaving out any other stage gains nothing"
@@ -339,7 +342,7 @@ def _rates(evidence: Evidence, found: Verdict) -> str:
         who = "the accelerator demands" if evidence.accelerators == 1 else "the accelerators demand"
         who = "without waits your training would take" if evidence.watched else who
         parts.append(f"{who} {evidence.told(evidence.accelerator)}")
-    if evidence.measured is not None and not evidence.modelled:
+    if evidence.measured is not None and not (evidence.modelled or evidence.drained):
         run = "it" if evidence.watched else "the run"
         parts.append(f"{run} sustained {evidence.told(evidence.measured)}{_fell(evidence, found)}")
     if evidence.storage is not None and not evidence.cached:

@@ -118,8 +118,6 @@ class FedAt(Record):
     accelerator_utilization: Estimate | None
     fed: bool | None  # at the required utilization; None: not known
     how: Literal["measured", "extrapolated"]
-    # The fewest times one job's demand that the storage must deliver to feed these ranks.
-    supply: Estimate | None = None
 
 
 class Fed(Record):

@@ -84,6 +84,8 @@ def _state(verdict: Verdict, *, watched: bool) -> str:
     stages = " and ".join(stage_names(verdict, watched=watched))
     if verdict.starved and verdict.bottleneck == "accelerator":
         return "less busy than required, by no stage alone"
+    if verdict.starved and verdict.bottleneck == "checkpoint":
+        return f"starved, the bottleneck is {stages}"
     if verdict.starved:
         return f"starved by {stages}" if stages else "starved, the bottleneck is undecided"
     if verdict.starved is False:
@@ -181,7 +183,9 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
     ]
     if sampler:
         bars.append(("sampler", sampler, "bottleneck"))
-    bars.append(("all together", evidence.measured, ""))
+    whole = doc.metrics.get("samples_per_s")
+    together = whole.median if whole and evidence.drained else evidence.measured
+    bars.append(("all together", together, ""))
     line = f"; the line is the demand, {told(demand)}" if demand else ""
     longest = WIDEST * demand if demand else max(known.values())
     title = f"What each stage delivers alone{line}"
@@ -224,7 +228,8 @@ def _gauges(doc: TrainingRecord, evidence: Evidence) -> Iterator[KeyFigure]:
         yield _fed(doc, verdict.fed)
     rate = doc.metrics.get("samples_per_s")
     if rate is not None:
-        yield KeyFigure("samples/s", *_figure(rate, evidence.measured, evidence, format_count))
+        lasting = None if evidence.drained else evidence.measured
+        yield KeyFigure("samples/s", *_figure(rate, lasting, evidence, format_count))
 
 
 def _figure(

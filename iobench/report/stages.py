@@ -18,6 +18,7 @@ from ..base.units import (
     format_rate,
     percent_beside,
 )
+from ..judge.evidence import DRAINED
 from ..judge.figures.curve import highest
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.figures.rates import long_enough, steady_from
@@ -146,8 +147,9 @@ def ceiling_section(doc: TrainingRecord) -> Table | None:
         rates.insert(rows_at, StageRate("cache", cache.samples_per_s, cache))
     none = Ceiling(not_measured="no ceiling was measured")
     rates.append(StageRate("predicted", evidence.predicted, none))
-    whole = Ceiling(not_measured="no complete repetition", cpu_s_per_gb=cpu_s_per_gb(doc))
-    rates.append(StageRate("measured", evidence.measured, whole))
+    why = DRAINED if evidence.drained else "no complete repetition"
+    whole = Ceiling(not_measured=why, cpu_s_per_gb=cpu_s_per_gb(doc))
+    rates.append(StageRate("measured", None if evidence.drained else evidence.measured, whole))
     known = [each.rate for each in rates if each.rate]
     if not known:
         return None

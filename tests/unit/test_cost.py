@@ -244,6 +244,16 @@ def test_hosts_get_no_more_than_the_storage_was_measured_to_deliver() -> None:
     assert (enough.figures.storage_limits, enough.figures.if_storage_grows) == (False, False)
 
 
+def test_no_end_of_an_interval_is_above_what_the_storage_delivers() -> None:
+    """Two hosts take 3,800 samples/s, and up to 4,000 by the fastest repetition, of 3,810."""
+    rates = {"fetch": 3810.0, "storage_raw": None}
+    doc = build_run(rates=rates, measured=[1800.0, 1850.0, 1900.0, 1950.0, 2000.0])
+    two, _ = options(doc, Terms(), hosts=2)
+    assert two.figures.samples_per_s == pytest.approx(3800)
+    ends = [two.figures.samples_per_usd_low, two.figures.samples_per_usd_high]
+    assert ends == pytest.approx([samples_per_usd(3600, 4.0), samples_per_usd(3810, 4.0)])
+
+
 def test_a_storage_that_grows_is_a_condition() -> None:
     terms = Terms(epochs=1, deadline_s=1800, storage_grows=True)
     one, _ = options(storage_of(2100.0), terms)

@@ -43,9 +43,9 @@ def curve_of(
 
 
 def with_curve(doc: TrainingRecord, curve: StorageCurve, in_flight: float = 64.0) -> TrainingRecord:
-    raw = Ceiling(
-        samples_per_s=1.0, by="fio", details=CeilingDetails(read_bytes_per_sample=float(SIZE))
-    )
+    most = max(each.reads_per_s.value for each in curve.points)
+    details = CeilingDetails(read_bytes_per_sample=float(SIZE))
+    raw = Ceiling(samples_per_s=most, by="fio", details=details)
     return doc.with_job(
         curve=RunCurve(curve=curve, in_flight=in_flight),
         ceilings=doc.job.ceilings | {"storage_raw": raw},

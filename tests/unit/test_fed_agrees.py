@@ -129,6 +129,37 @@ def test_saves_are_in_the_rate_after_its_fall_as_in_that_of_the_whole_time() -> 
     assert pace.middle == pytest.approx(1700)
 
 
+def saving(**changes: Any) -> TrainingRecord:
+    """Four accelerators get 2,800 of 4,000 samples/s between saves, which take 30 % of the time."""
+    part = {"wall_s": 60.0, "busy_s": 29.4, "fetch_s": 12.6, "saves_s": 18.0}
+    return build_run(
+        accelerators=4,
+        measured=0.7 * 2800,
+        au=0.7,
+        rates={"fetch": 2800.0, "storage_raw": 2800.0},
+        repetition={
+            "ranks": [{"rank": rank, "fill_s": 0.0, "prep_s": 0.0} | part for rank in range(4)],
+            "at_more_ranks": [EIGHT],
+        },
+        **changes,
+    )
+
+
+def test_what_a_storage_feeds_is_asked_between_saves() -> None:
+    """2,800 samples/s feed 3 accelerators, and keep 8 busy for 35 % of the time between saves."""
+    found, fed = told(saving(ablations=without(storage=(1.25, 1.28))))
+    assert found.bottleneck == "storage"
+    assert (fed.accelerators, fed.today) == (3, 3)
+    assert fed.at[-1].accelerator_utilization.value == pytest.approx(0.35)
+
+
+def test_saves_starve_nobody_since_no_utilization_has_their_time() -> None:
+    found, _ = told(saving())
+    assert (found.bottleneck, found.starved) == ("checkpoint", True)
+    said = "4 accelerators starve (70.0 % busy, 90 % required), but saving checkpoints is the"
+    assert found.sentence.startswith(said)
+
+
 def test_a_gain_beside_another_stage_does_not_starve_them() -> None:
     """Preparation is the bottleneck. One round without the storage brought something, too, but the
     storage alone delivers 14 times the demand: it could feed 15, and not 0.
@@ -152,6 +183,25 @@ def test_what_the_advice_makes_possible_is_no_absolute_no() -> None:
     assert (found.bottleneck, found.storage_bound) == ("storage", "latency")
     assert found.advice[0].id == "concurrency"
     assert (fed.accelerators, fed.today, fed.potential) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("most", [650.0, 1300.0])
+def test_more_reads_get_no_more_than_any_number_of_them_got(most: float) -> None:
+    """The reader gets 640 samples/s, and the curve 400 with as many reads, and at most ``most``."""
+    doc = build_run(
+        accelerators=1,
+        measured=600.0,
+        au=0.6,
+        rates={"fetch": 640.0, "storage_raw": most},
+        workload={"reader": {"concurrency": 2, "decode": True}},
+        ablations=without(storage=(1.6, 1.66)),
+    )
+    rates = [min(rate, most) for rate in (160.0, 330.0, 400.0, 520.0, 1300.0, 1300.0, 1300.0)]
+    found, fed = told(with_curve(doc, run_curve(curve(*rates))))
+    more = [each.predicted_gain for each in found.advice if each.id == "concurrency"]
+    assert more == ([pytest.approx(1.63)] if most > 1000 else [])
+    assert (found.storage_bound == "latency") == bool(more)
+    assert fed.potential == (1 if more else None)
 
 
 @pytest.mark.parametrize(("rate", "potential"), [(950.0, 1), (500.0, None)])
@@ -194,7 +244,7 @@ def test_more_ranks_get_no_more_than_the_run_received() -> None:
         accelerators=1,
         measured=600.0,
         au=0.6,
-        rates={"fetch": 5000.0},
+        rates={"fetch": 5000.0, "storage_raw": 6000.0},
         repetition={"at_more_ranks": [EIGHT]},
         ablations=without(storage=(1.5, 1.6)),
     )

@@ -662,3 +662,6 @@ def test_a_utilization_that_is_not_known_after_the_first_batch_says_so(cut: Cut)
     assert doc.job.verdict.bottleneck == "accelerator"
     told = "44.1 % [44.1 %, 44.1 %] with the first batch, not known after it; 90 % required"
     assert screen.gauges[0].text == told
+    assert screen.gauges[-1].text == "441 [441, 441] with the first batch, not known after it"
+    assert screen.picture is not None
+    assert screen.picture.rows[-1].cells[-1].text == "44.1 MB/s"

@@ -6,6 +6,7 @@ storage would feed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from ...judge.evidence import Evidence
 from ...judge.fed import StorageSupply, delivered
 from ...judge.figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reads_per_sample
 from ...judge.judged import accelerators_fed, judge
+from ...judge.promise import between_saves
 from ...judge.statistics import of_all
 from ...record.curve import CurvePoint, StorageCurve
 from ...record.run import TrainingRecord
@@ -150,7 +152,10 @@ def _with_its_job(doc: TrainingRecord, supply: StorageSupply) -> bool:
         return True
     if doc.job.verdict is None or supply.plateau:
         return False
-    return supply.today is not None and supply.today == judge(doc).evidence.measured
+    evidence = judge(doc).evidence
+    if supply.today is None or evidence.measured is None:
+        return False
+    return math.isclose(supply.today, between_saves(evidence, evidence.measured))
 
 
 def _amplification(doc: TrainingRecord) -> float:
@@ -208,7 +213,8 @@ def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
     if curve and doc.job.curve is not None:
         notes += [f"its curve: {note}" for note in _doubts(doc.job.curve.curve)]
     found = doc.job.verdict
-    if found is not None and found.starved and found.bottleneck not in ("storage", "undecided"):
+    others = ("storage", "undecided", "checkpoint")  # the time of saves starves nobody
+    if found is not None and found.starved and found.bottleneck not in others:
         notes.append(
             f"the run itself starved its {counted(doc.job.accelerators, 'accelerator')}, since "
             f"{found.bottleneck} is the bottleneck on its {counted(len(doc.hosts), 'host')}: what "

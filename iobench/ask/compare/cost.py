@@ -346,14 +346,18 @@ def _saving(pace: Pace, terms: Terms, hosts: int) -> SaveTimes | None:
 def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float] | None:
     """The ends of the rate's interval, over the rate; None if it is not known.
 
-    Hosts that wait for the storage have the interval of the storage.
+    No end is above what the storage delivers; hosts that wait for it have its interval.
     """
     pace, storage, top = job.slowest, job.slowest.storage, job.storage(hosts)
-    if not limits or storage is None or top is None:
-        return pace.low / pace.middle, pace.high / pace.middle
-    if storage.low is None or storage.high is None:
+    ends = pace.low / pace.middle, pace.high / pace.middle
+    if storage is None or top is None or job.terms.storage_grows:
+        return ends
+    if limits and (storage.low is None or storage.high is None):
         return None
-    return min(storage.low, top) / top, max(storage.high, top) / top
+    wanted = job.wanted(hosts)
+    rate = min(wanted, top)
+    low, high = min(storage.low or top, top), max(storage.high or top, top)
+    return min(ends[0] * wanted, low, rate) / rate, max(min(ends[1] * wanted, high), rate) / rate
 
 
 def _waiting(
