@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
@@ -366,10 +366,9 @@ def set_threads(threads: int) -> int:
     return torch.get_num_threads()
 
 
-def told_by(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def told_by() -> dict[str, str]:
     """Those of ``VARIABLES`` that are set, with their values."""
-    given = os.environ if environment is None else environment
-    return {name: given[name] for name in VARIABLES if name in given}
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 MIN_WARM_UP_STEPS, MAX_WARM_UP_STEPS = 3, 200

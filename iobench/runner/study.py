@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import IobenchError
 from ..base.text import quoted
@@ -27,12 +27,11 @@ from ..record.checkpoint import (
     Study,
     StudySpec,
 )
-from ..storage.base import Storage, address_of
+from ..storage.base import address_of
 from ..storage.scratch import scratch
-from .agent import CacheState, HostAgent
+from .agent import CacheState
 from .checkpoint_plan import StudyPlan
 from .conductor import Script, Scripted, conduct
-from .crew import Crew
 from .messages import (
     Done,
     Drain,
@@ -47,6 +46,9 @@ from .messages import (
     SaveNow,
 )
 from .tasks.checkpoint import CheckpointRank
+
+if TYPE_CHECKING:
+    from .hosts.hosts import Hosts
 
 HEAD_START_NS = 2_000_000
 """Time from a command to the common start, so that every rank has received it by then."""
@@ -137,16 +139,6 @@ def _persist_s(part: RankSave) -> float | None:
     return part.durable_s - part.staged_s - (part.waited_s or 0.0)
 
 
-class SavingHosts(Protocol):
-    """What a study needs of ``Hosts``."""
-
-    def agent(self, storage: Storage) -> HostAgent: ...
-
-    def head_start_ns(self, least_ns: int) -> int: ...
-
-    def saving(self, plan: StudyPlan, root: CheckpointRoot) -> AbstractContextManager[Crew]: ...
-
-
 @contextmanager
 def rank_maker(
     plan: StudyPlan, root: CheckpointRoot, rendezvous: str = ""
@@ -227,7 +219,7 @@ class StudyJob:
         plan: StudyPlan,
         root: CheckpointRoot,
         study: Study,
-        hosts: SavingHosts,
+        hosts: Hosts,
         after: int,
     ) -> None:
         self.plan, self.root, self.study, self.hosts = plan, root, study, hosts

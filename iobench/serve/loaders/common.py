@@ -39,6 +39,7 @@ from .base import Exchange, Loaded, Stage, TensorTimes, size_class
 TORCH: dict[str, torch.dtype] = {name: getattr(torch, own) for name, (_, own) in DTYPES.items()}
 
 _PAGE = 4096
+_MAX_BLOCK = 1 << 30
 _MAX_CONCURRENCY = 256
 
 
@@ -103,14 +104,14 @@ def memory_for(nbytes: int, what: str) -> buffers.Memory:
     return buffers.private(max(nbytes, 1)).array
 
 
-def size_option(name: str, value: int | str, *, least: int = _PAGE, most: int = 1 << 30) -> int:
+def block_size_option(value: int | str) -> int:
     """Bytes that were given as a number or a text. Raises UsageError."""
     size = parse_size(value)
-    if not least <= size <= most or size % _PAGE:
+    if not _PAGE <= size <= _MAX_BLOCK or size % _PAGE:
         raise UsageError(
-            f"{name} can't be {value}",
-            remedy=f"use a multiple of 4096 bytes from {format_bytes(least)} to "
-            f"{format_bytes(most)}",
+            f"block_size can't be {value}",
+            remedy=f"use a multiple of 4096 bytes from {format_bytes(_PAGE)} to "
+            f"{format_bytes(_MAX_BLOCK)}",
         )
     return size
 

@@ -24,10 +24,10 @@ from .common import (
     Placed,
     Prepared,
     PreparedLoader,
+    block_size_option,
     concurrency_option,
     lay_out,
     memory_for,
-    size_option,
     view,
 )
 
@@ -71,7 +71,7 @@ class DirectLoader(PreparedLoader):
     buffered = False
 
     def __init__(self, *, block_size: int | str = 0, concurrency: int | str = CONCURRENCY) -> None:
-        self._block_size = size_option("block_size", block_size) if block_size else 0
+        self._block_size = block_size_option(block_size) if block_size else 0
         self.concurrency = concurrency_option(concurrency)
         self._forget()
 

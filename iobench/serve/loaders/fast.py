@@ -12,9 +12,9 @@ from .common import (
     LoadClock,
     Prepared,
     PreparedLoader,
+    block_size_option,
     concurrency_option,
     library_errors,
-    size_option,
     tensors_of_files,
 )
 
@@ -32,7 +32,7 @@ class FastsafetensorsLoader(PreparedLoader):
     _files: Any = None  # the memory that the tensors are views of
 
     def __init__(self, *, block_size: int | str = 16 << 20, concurrency: int | str = 16) -> None:
-        self._block_kib = size_option("block_size", block_size) >> 10
+        self._block_kib = block_size_option(block_size) >> 10
         self._threads = concurrency_option(concurrency)
 
     def run(self, prepared: Prepared, clock: LoadClock, leave_out: Stage | None) -> Loaded:

@@ -13,9 +13,9 @@ from .common import (
     LoadClock,
     Prepared,
     PreparedLoader,
+    block_size_option,
     concurrency_option,
     library_errors,
-    size_option,
     tensors_of_files,
 )
 
@@ -30,7 +30,7 @@ class RunaiLoader(PreparedLoader):
 
     def __init__(self, *, block_size: int | str = 2 << 20, concurrency: int | str = 16) -> None:
         self._settings = {
-            "RUNAI_STREAMER_CHUNK_BYTESIZE": str(size_option("block_size", block_size)),
+            "RUNAI_STREAMER_CHUNK_BYTESIZE": str(block_size_option(block_size)),
             "RUNAI_STREAMER_CONCURRENCY": str(concurrency_option(concurrency)),
         }
 

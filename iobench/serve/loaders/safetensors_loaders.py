@@ -33,10 +33,10 @@ from .common import (
     OwnTensor,
     Prepared,
     PreparedLoader,
+    block_size_option,
     concurrency_option,
     library_errors,
     memory_for,
-    size_option,
     tensors_of_files,
     touch,
     view,
@@ -54,7 +54,7 @@ class EagerLoader(PreparedLoader):
     def __init__(
         self, *, block_size: int | str = OBJECT_BLOCK, concurrency: int | str = CONCURRENCY
     ) -> None:
-        self._block_size = size_option("block_size", block_size)
+        self._block_size = block_size_option(block_size)
         self._concurrency = concurrency_option(concurrency)
 
     def take_memory(self, prepared: Prepared) -> None:
@@ -144,7 +144,7 @@ class PrefetchLoader(MmapLoader):
 
     def __init__(self, *, block_size: int | str = 16 << 20, concurrency: int | str = 8) -> None:
         super().__init__()
-        self._block_size = size_option("block_size", block_size)
+        self._block_size = block_size_option(block_size)
         self._concurrency = concurrency_option(concurrency)
         self._engine: ThreadEngine | None = None
 

@@ -14,7 +14,6 @@ import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,15 +34,7 @@ _pool: list[npt.NDArray[np.uint8]] = []
 _writer: tuple[int, ThreadPoolExecutor] | None = None
 
 
-class LocalSink(Protocol):
-    def write(self, data: bytes | Buffer) -> None: ...
-
-    def commit(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-def open_sink(path: Path, *, size_hint: int, durable: bool) -> LocalSink:
+def open_sink(path: Path, *, size_hint: int, durable: bool) -> SmallSink | LargeSink:
     """A new file at ``path``, which must not exist.
 
     ``durable``: the file gets its name only when it is complete and on disk (fsync of file and

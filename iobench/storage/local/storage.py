@@ -42,7 +42,7 @@ from ..base import (
     check_prefix,
 )
 from ..handles import Handles, with_room
-from .sinks import LocalSink, ParallelFile, make_folders, open_sink, replace_file
+from .sinks import LargeSink, ParallelFile, SmallSink, make_folders, open_sink, replace_file
 
 ALIGNMENT = 4096
 """The strictest alignment that O_DIRECT requires: block devices under Linux have logical blocks of
@@ -53,7 +53,7 @@ _MAX_KNOWN = 1 << 16
 
 _NO_NAMES = frozenset({"", ".", ".."})
 
-_Sink = TypeVar("_Sink", LocalSink, ParallelFile)
+_Sink = TypeVar("_Sink", SmallSink | LargeSink, ParallelFile)
 
 
 class LocalStorage:

@@ -19,39 +19,11 @@ from ..base import (
 )
 
 
-class _ReadOnly:
-    """The methods of a storage that can't be written."""
+class MemoryStorage:
+    """Objects in this process's memory, which forked workers share. They can't be written."""
 
     alignment = 1
-    scheme = ""
-    url = ""
-
     traits = StorageTraits()
-
-    def facts(self) -> dict[str, Any]:
-        return {"scheme": self.scheme, "url": self.url}
-
-    def create(
-        self, key: str, *, size_hint: int = 0, durable: bool = True
-    ) -> AbstractContextManager[Sink]:
-        check_key(key)
-        raise StorageError(f"cannot create {key}: {self.scheme} storage is read-only")
-
-    def flush(self) -> None:
-        return
-
-    def delete(self, key: str) -> None:
-        check_key(key)
-        raise StorageError(f"cannot delete {key}: {self.scheme} storage is read-only")
-
-    def close(self) -> None:
-        return
-
-
-class MemoryStorage(_ReadOnly):
-    """Objects in this process's memory, which forked workers share."""
-
-    scheme = "memory"
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
@@ -83,6 +55,25 @@ class MemoryStorage(_ReadOnly):
             np.frombuffer(source, dtype=np.uint8),
         )
         return len(source)
+
+    def facts(self) -> dict[str, Any]:
+        return {"scheme": "memory", "url": self.url}
+
+    def create(
+        self, key: str, *, size_hint: int = 0, durable: bool = True
+    ) -> AbstractContextManager[Sink]:
+        check_key(key)
+        raise StorageError(f"cannot create {key}: memory storage is read-only")
+
+    def flush(self) -> None:
+        return
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        raise StorageError(f"cannot delete {key}: memory storage is read-only")
+
+    def close(self) -> None:
+        return
 
     def __getstate__(self) -> dict[str, Any]:
         return {
