@@ -1,12 +1,22 @@
-"""The command that installs an optional part of iobench, an extra of ``pyproject.toml``."""
+"""Which packages are installed, and the command that installs an extra of ``pyproject.toml``."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+
+@cache
+def package_version(name: str) -> str | None:
+    """The version of an installed package, without importing it; None if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def install_command(extra: str) -> str:

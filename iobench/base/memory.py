@@ -44,5 +44,10 @@ def _own_limit() -> int | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
+    return max(0, limit - address_space_bytes())
+
+
+def address_space_bytes() -> int:
+    """What this process has mapped; 0 where the kernel does not say."""
     pages = (cgroup.read_text(Path("/proc/self/statm")) or "0").split()[0]
-    return max(0, limit - int(pages) * mmap.PAGESIZE)
+    return int(pages) * mmap.PAGESIZE

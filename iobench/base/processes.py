@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Protocol, TypeVar
 from weakref import WeakSet
 
@@ -51,6 +52,18 @@ def die_with_parent(parent: int | None = None) -> None:
         parent = by_multiprocessing.pid
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def stat_fields(pid: int) -> list[str]:
+    """What ``/proc/PID/stat`` says after the name (proc(5)): state, parent, group ...
+
+    Nothing where there is no such process, or where it is hidden.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return stat.rpartition(")")[2].split()
 
 
 def interrupted_with_parent() -> None:

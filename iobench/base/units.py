@@ -1,4 +1,4 @@
-"""Parse and format sizes, durations and rates.
+"""Parse and format sizes, durations and rates, and format the time.
 
 Data holds plain numbers in base units (bytes, seconds); text always has a unit. SI prefixes (kB,
 MB, GB) are powers of 1000, IEC prefixes (KiB, MiB, GiB) powers of 1024 (IEC 80000-13).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from .errors import UsageError
 
@@ -268,3 +269,8 @@ class Quantity:
                 remedy="give the new value instead of a factor",
             )
         return self.value * recorded
+
+
+def utc_now() -> str:
+    """The time as ISO 8601, in whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

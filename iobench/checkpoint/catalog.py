@@ -7,7 +7,6 @@ has only what changed names its base there, the checkpoint of a whole state, whi
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ..base.buffers import private
 from ..base.documents import MAX_DOCUMENT_BYTES
 from ..base.errors import CheckpointError, CorruptCheckpointError, MissingObjectError, StorageError
 from ..base.safety import Removal
+from ..base.units import utc_now
 from ..storage import open_storage
 from ..storage.base import Storage, exists, local_root, read_object
 from ..storage.local.sinks import make_folders
@@ -259,7 +259,7 @@ class CheckpointTarget:
             step=self.number,
             writer=writer,
             world=world,
-            created=_now(),
+            created=utc_now(),
             bytes=total,
             parts=tuple(listed),
             facts=dict(facts or {}),
@@ -346,7 +346,3 @@ class CheckpointTarget:
         manifest = self.manifest()
         names = manifest.files() if rank is None else manifest.parts[rank].files
         return [self.key(name) for name in names]
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

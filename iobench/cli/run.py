@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shlex
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,6 +22,7 @@ from ..runner.checkpoint_plan import make_study_plan
 from ..runner.hosts.serving import Permitted, Same, Served
 from ..runner.options import Confirm, Mixed, Options
 from ..runner.plan import Plan, make_plan
+from ..runner.results import fresh_name
 from ..settings.base import build
 from ..settings.workload import Workload, load_workload
 from ..storage import is_local, open_storage
@@ -210,9 +209,8 @@ def scan_first(request: RunRequest) -> RunRequest:
 
     with progress_bar("scanning", quiet=request.quiet) as tell:
         report = scan(open_storage(data), progress=tell)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    name = f"{report.manifest.spec.name}-{stamp}-{secrets.token_hex(2)}.yaml"
-    folder = save(report, Path(request.results) / "scanned" / name)
+    name = fresh_name(report.manifest.spec.name)
+    folder = save(report, Path(request.results) / "scanned" / f"{name}.yaml")
     samples = counted(report.manifest.sample_count, "sample")
     note(
         f"scanned {data}: {samples}. Without a scan next time: --data "

@@ -21,15 +21,15 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from http.client import HTTPException
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import __version__
 from ..base import cgroup, memory
 from ..base.cgroup import read_text, selected
+from ..base.extras import package_version
 
 DMI = Path("/sys/class/dmi/id")
 AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # the chassis tag of all virtual machines in Azure
@@ -281,15 +281,6 @@ def effective_cores() -> float:
     limits = [float(len(affinity))] if affinity else [float(os.cpu_count() or 1)]
     quota = cgroup.cpu_quota_cores()
     return min([*limits, *([quota] if quota else [])])
-
-
-@cache
-def package_version(name: str) -> str | None:
-    """The version of an installed distribution, without importing it; None if not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def gpus(timeout_s: float = 3.0) -> list[dict[str, Any]] | None:

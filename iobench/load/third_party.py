@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
 from ..base.errors import IobenchError, UsageError, WorkerError
+from ..base.extras import package_version
 from ..base.units import counted
 from ..data.formats import FORMATS
 from ..data.formats.base import Blocks
@@ -96,10 +96,8 @@ def library_version(kind: str) -> str:
     """
     library = library_class(kind)
     package = library.package if library is not None else "torch"
-    try:
-        return f"{package} {version(package)}"
-    except PackageNotFoundError:
-        return package
+    version = package_version(package)
+    return f"{package} {version}" if version else package
 
 
 def open_library(

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ..ask.compare.identity import identity
@@ -21,7 +20,7 @@ from ..ask.compare.sequential import MIN_ROUNDS, claims_of, logs_of, metrics_lik
 from ..base.errors import InterruptedRun, IobenchError, UsageError
 from ..base.interrupts import defer_interrupts
 from ..base.text import printable, quoted
-from ..base.units import counted
+from ..base.units import counted, utc_now
 from ..record.ab import AbRecord, AbRound, AbTrial, AbVariant, Name, save_ab
 from ..record.metrics import BY_NAME
 from ..record.run import RunRecord
@@ -94,7 +93,7 @@ class MeasuredVariant:
 
     def measure(self, number: int) -> None:
         """Run the repetition of a round. Raises IobenchError if it has not read all it should."""
-        self.began, began = now(), time.monotonic()
+        self.began, began = utc_now(), time.monotonic()
         with self._failing():
             title = f"round {number + 1}, variant {self.name}"
             with timed(self.doc, "measure", self.observer, title):
@@ -134,11 +133,6 @@ class MeasuredVariant:
                 f"variant {self.name}: {label} ({metric}) {why}", remedy="choose another --metric"
             )
         return self.last
-
-
-def now() -> str:
-    """Return the time as ISO 8601, in whole seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 log = logging.getLogger(__name__)

@@ -84,9 +84,6 @@ _PATIENCE = 2.0
 HELD_S, _LOOK_S = 10.0, 0.05
 """How long the removal waits for processes that hold the data, and how often it looks."""
 
-_NAME = CHECKED
-"""Beginning of the names of generated folders."""
-
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -149,7 +146,7 @@ def left_behind(place: CheckPlace) -> list[tuple[str, int]]:
     """
     root = local_root(innermost(open_storage(place.url)))
     found = []
-    for folder in sorted(root.glob(f"{_NAME}*")) if root is not None else ():
+    for folder in sorted(root.glob(f"{CHECKED}*")) if root is not None else ():
         try:
             if folder.is_symlink() or not folder.is_dir():
                 continue
@@ -193,7 +190,7 @@ def provided(
         yield Provided(url=place.url)
         return
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    url = below(place.url, f"{_NAME}{stamp}-{secrets.token_hex(2)}")
+    url = below(place.url, f"{CHECKED}{stamp}-{secrets.token_hex(2)}")
     spec = load_dataset_spec(place.workload.dataset)
     filling = _Filling(place, spec, url, accelerators, seconds, keep, observer, size_bytes, look)
     try:

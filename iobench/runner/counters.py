@@ -12,14 +12,13 @@ import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from ..accelerate.emulated import MADE_UP_NS
+from ..base.processes import stat_fields
 from ..host.timeline import Columns
 from ..load.requests import Stats
 from ..record.training import MAX_WORKERS, WorkerLoad
@@ -115,7 +114,7 @@ class Pauses:
         elif now - self._looked_ns < _LOOK_NS:
             return
         for rank, pid in processes.items():
-            if _is_stopped(pid):
+            if stat_fields(pid)[:1] in (["T"], ["t"]):
                 self._add(rank, max(self._looked_ns, now - 3 * _LOOK_NS), now)
         self._looked_ns = now
 
@@ -126,12 +125,6 @@ class Pauses:
         elif used < MAX_PAUSES:
             times[2 * used], times[2 * used + 1] = began_ns, ended_ns
             self._used[rank] += 1
-
-
-def _is_stopped(pid: int) -> bool:
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    return False
 
 
 def lost_in_waits(

@@ -29,7 +29,7 @@ from typing import Protocol
 
 from ..base.errors import BusError, IobenchError, NoMemoryError, WorkerError
 from ..base.interrupts import defer_interrupts
-from ..base.processes import die_with_parent, set_rank
+from ..base.processes import die_with_parent, set_rank, stat_fields
 from ..base.units import counted
 from ..load.loader import single_threaded, worker_death
 from ..storage.scratch import scratch
@@ -52,10 +52,9 @@ def end_groups(ranks: Sequence[int]) -> None:
     and then ends.
     """
     for entry in os.listdir("/proc"):
-        with suppress(OSError, ValueError):  # no process, or one that has just ended
+        with suppress(OSError, ValueError, IndexError):  # no process, or one that has just ended
             pid = int(entry)
-            stat = Path(f"/proc/{pid}/stat").read_text()
-            group = int(stat.rpartition(")")[2].split()[2])  # proc(5)
+            group = int(stat_fields(pid)[2])
             if group not in ranks or group == os.getpgrp():
                 continue
             if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():

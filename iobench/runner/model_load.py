@@ -20,6 +20,7 @@ from ..base.errors import DatasetError, IobenchError, StorageError, WorkerError
 from ..base.units import counted, format_bytes
 from ..host import nfs
 from ..judge.model_load import MEASURED, first_trials, least, value_of
+from ..judge.statistics import of_all
 from ..record.model_load import HostLoad, LoadStage, LoadTrial, LocalCopy, ModelLoadRun, PlainReads
 from ..record.run import ModelLoadRecord
 from ..serve.loaders import MODEL_LOADERS
@@ -431,13 +432,8 @@ def _measured(
     return {
         "ready_s": max(part.ready_s for part in parts),
         "late_s": max(part.late_s for part in parts),
-        "read_bytes": _sum(part.bytes_read for part in parts),
-        "fetched_bytes": _sum(part.fetched for part in parts),
+        "read_bytes": of_all(sum, (part.bytes_read for part in parts)),
+        "fetched_bytes": of_all(sum, (part.fetched for part in parts)),
         "residency_before": before,
         "residency_after": after,
     }
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    known = list(counts)
-    return None if None in known else sum(count for count in known if count is not None)

@@ -40,10 +40,15 @@ from .plan import Plan
 
 def new_directory(results: Path, name: str) -> Path:
     """Make a fresh run directory; an existing one is never reused."""
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    directory = results / f"{name}-{stamp}-{secrets.token_hex(2)}"
+    directory = results / fresh_name(name)
     make_directory(directory)
     return directory
+
+
+def fresh_name(name: str) -> str:
+    """The name with the time and two random bytes."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{name}-{stamp}-{secrets.token_hex(2)}"
 
 
 def make_directory(

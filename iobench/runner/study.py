@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from ..base.errors import IobenchError
 from ..base.text import quoted
@@ -27,11 +27,12 @@ from ..record.checkpoint import (
     Study,
     StudySpec,
 )
-from ..storage.base import address_of
+from ..storage.base import Storage, address_of
 from ..storage.scratch import scratch
-from .agent import CacheState
+from .agent import CacheState, HostAgent
 from .checkpoint_plan import StudyPlan
 from .conductor import Script, Scripted, conduct
+from .crew import Crew
 from .messages import (
     Done,
     Drain,
@@ -46,9 +47,6 @@ from .messages import (
     SaveNow,
 )
 from .tasks.checkpoint import CheckpointRank
-
-if TYPE_CHECKING:
-    from .hosts.hosts import Hosts
 
 HEAD_START_NS = 2_000_000
 """Time from a command to the common start, so that every rank has received it by then."""
@@ -139,6 +137,16 @@ def _persist_s(part: RankSave) -> float | None:
     return part.durable_s - part.staged_s - (part.waited_s or 0.0)
 
 
+class SavingHosts(Protocol):
+    """What a study needs of ``Hosts``."""
+
+    def agent(self, storage: Storage) -> HostAgent: ...
+
+    def head_start_ns(self, least_ns: int) -> int: ...
+
+    def saving(self, plan: StudyPlan, root: CheckpointRoot) -> AbstractContextManager[Crew]: ...
+
+
 @contextmanager
 def rank_maker(
     plan: StudyPlan, root: CheckpointRoot, rendezvous: str = ""
@@ -219,7 +227,7 @@ class StudyJob:
         plan: StudyPlan,
         root: CheckpointRoot,
         study: Study,
-        hosts: Hosts,
+        hosts: SavingHosts,
         after: int,
     ) -> None:
         self.plan, self.root, self.study, self.hosts = plan, root, study, hosts

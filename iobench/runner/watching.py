@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..base.errors import IobenchError, UsageError
 from ..base.text import printable, quoted
+from ..base.units import utc_now
 from ..host import host as this_host
 from ..record.host import Host
 from ..record.run import TrainingRecord
@@ -106,7 +106,7 @@ class Watch:
             self._data = look_at(self.data)
         except IobenchError as error:
             log.warning("iobench.watch: %s", one_line(error))
-        self.created = datetime.now(UTC).isoformat(timespec="seconds")
+        self.created = utc_now()
         hooks = EpochHooks()
         if _is_first_of_host(self.rank):
             hooks = self._host = HostWatch(self._data)

@@ -7,7 +7,6 @@ path and the nearest known key. Models of what iobench writes in JSON are less s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args
@@ -36,7 +35,7 @@ from ..base.documents import (
 )
 from ..base.errors import IobenchError, SpecError, UnknownNameError, UsageError, nearest
 from ..base.text import printable
-from ..base.units import MAX_SECONDS, MIN_SECONDS, parse_duration, parse_size
+from ..base.units import MAX_SECONDS, MIN_SECONDS, parse_duration, parse_size, utc_now
 from .tags import Tags, tags
 from .yamlfile import MAX_DEPTH, parse_yaml, read_yaml
 
@@ -134,7 +133,7 @@ def head(command: Sequence[str], created: str | None = None) -> dict[str, Any]:
     """What every new record begins with: who writes it, when, for which command and labels."""
     return {
         "iobench_version": __version__,
-        "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": created or utc_now(),
         "command": list(command),
         "tags": tags(),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import time
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 from ..base.documents import MAX_DOCUMENT_BYTES, parse_json
 from ..base.errors import MissingObjectError, StorageError, TargetHeldError, TargetRefusedError
 from ..base.safety import Removal, removed_empty
+from ..base.units import utc_now
 from .base import (
     Entry,
     Folders,
@@ -150,8 +150,7 @@ class Marked:
         if not self._is_new(storage):
             return
         makes_root = root_is_missing(storage) if makes_root is None else makes_root
-        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        marker = {"created": created, "made_root": makes_root, **(facts or {})}
+        marker = {"created": utc_now(), "made_root": makes_root, **(facts or {})}
         made_root = local_root(innermost(storage)) if makes_root else None
         put_marker(storage, self.marker, json.dumps(marker).encode() + b"\n", made_root=made_root)
 

@@ -9,7 +9,6 @@ A marker may claim any number of samples, so nothing here may grow with that num
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from ...base.errors import (
 )
 from ...base.filesystem import free_bytes, nearest_existing, require_room
 from ...base.text import quoted
-from ...base.units import format_count
+from ...base.units import format_count, utc_now
 from ...load.libraries import LOADERS
 from ...record.manifest import (
     ENGINES,
@@ -275,7 +274,7 @@ def _begin(
     _require_space(spec, plan, root, done_bytes=0, done_shards=0)
     marker = {
         "id": dataset_id(spec),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "created": utc_now(),
         "generator": generator,
         "made_root": makes_root,
         "spec": spec.model_dump(mode="json"),

@@ -32,6 +32,7 @@ import numpy as np
 
 from ...base.buffers import Buffer
 from ...base.limits import SANDBOX_BYTES, SANDBOX_BYTES_PER_S, SANDBOX_S, plausible
+from ...base.memory import address_space_bytes
 from ...base.processes import die_with_parent
 from ...storage.files import ByteSource, ReadWindow
 from .samples import ShardSamples, damaged
@@ -183,7 +184,7 @@ class _Asked:
 def _serve(pipe: Connection, find: Finder, parent: int) -> NoReturn:
     try:
         _confine(pipe.fileno(), parent)
-        at_first = _address_space()
+        at_first = address_space_bytes()
         while True:
             (size,) = _SIZE.unpack(pipe.recv_bytes())
             _limit(
@@ -239,8 +240,3 @@ def _limit(which: int, value: int) -> None:
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
     resource.setrlimit(which, (value, hard))
-
-
-def _address_space() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ...base.beneath import key_problem
 from ...base.documents import require_place
 from ...base.errors import DatasetError, UsageError
 from ...base.text import printable
-from ...base.units import counted
+from ...base.units import counted, utc_now
 from ...record.manifest import (
     SAMPLE_COLUMNS,
     SAMPLES,
@@ -338,7 +337,7 @@ def _manifest(
     header = Header(
         generator=f"iobench {__version__} scan",
         id=digest.hexdigest(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=utc_now(),
         spec=spec,
         samples=len(table["stored"]),
         shards=len(data),

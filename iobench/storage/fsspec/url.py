@@ -9,7 +9,6 @@ URL.
 
 from __future__ import annotations
 
-import importlib.metadata
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from ...base.errors import (
     TargetRefusedError,
     UsageError,
 )
-from ...base.extras import install_command
+from ...base.extras import install_command, package_version
 from ...base.processes import watch
 from ..base import Buffer, Entry, Sink, StorageTraits, check_key, check_prefix
 from .fsspec_compat import path_of
@@ -144,7 +143,7 @@ class FsspecStorage:
             "url": self.url,
             "compatibility": True,
             "client": f"{kind.__module__}.{kind.__qualname__}",
-            "client_version": _version(kind.__module__.partition(".")[0]),
+            "client_version": package_version(kind.__module__.partition(".")[0]),
             "fsspec_version": fsspec.__version__,
             "durable": "as far as the service makes a closed object durable: fsspec has no fsync",
         }
@@ -388,10 +387,3 @@ def _file_system_class(scheme: str) -> Any:
         raise UsageError(
             f"storage '{scheme}' needs the Python package '{package}'", remedy=remedy
         ) from error
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

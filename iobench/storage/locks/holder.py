@@ -18,6 +18,9 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+from ...base.processes import stat_fields
+from ...base.units import utc_now
+
 BODY_BYTES = 1024
 """Every lock object is padded to this size, so that a read during a replacement is never cut."""
 
@@ -43,7 +46,7 @@ class Holder:
 
     @classmethod
     def this_process(cls, verb: str) -> Holder:
-        now = _now()
+        now = utc_now()
         return cls(
             token=secrets.token_hex(16),
             host=re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:255],
@@ -58,7 +61,7 @@ class Holder:
 
     def beaten(self) -> Holder:
         """The same holder with a heartbeat of now."""
-        return replace(self, heartbeat=_now())
+        return replace(self, heartbeat=utc_now())
 
     def dump(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode().ljust(BODY_BYTES - 1) + b"\n"
@@ -119,12 +122,8 @@ def start_of(pid: int) -> int | None:
 
     A process that has ended and was not waited for (a zombie) holds nothing, and counts as none.
     """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else int(fields[19])
-    except (OSError, IndexError, ValueError):
-        return None
+    fields = stat_fields(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
 
 
 def is_alive(pid: int) -> bool:
@@ -163,10 +162,6 @@ def _namespace() -> str:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _time(text: str) -> datetime:
