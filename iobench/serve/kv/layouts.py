@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import count
 from threading import Lock
 
 import numpy as np
@@ -22,7 +24,35 @@ from ...storage.local.storage import ALIGNMENT, LocalStorage
 from ...storage.locks.held import delete
 
 _CONTENT = 4 << 20
-"""Random bytes of which extents are made, at least: more than file systems compress together."""
+"""Random bytes beyond those of a piece: more than file systems compress together."""
+
+
+class _Content:
+    """What pieces consist of: random bytes, of which no two pieces have a block in common.
+
+    So neither compressing nor storing equal blocks once helps. Each of the ``writers`` has memory
+    of its own, since a piece gets its number at the begin of each block.
+    """
+
+    def __init__(self, piece_bytes: int, writers: int) -> None:
+        self._room = -(-piece_bytes // ALIGNMENT) * ALIGNMENT
+        drawn = np.frombuffer(os.urandom(self._room + _CONTENT), np.uint8)
+        self._free = deque(buffers.private(len(drawn)).array for _ in range(writers))
+        for memory in self._free:
+            memory[:] = drawn
+        self._numbers = count()  # next() is atomic
+
+    @contextmanager
+    def piece(self) -> Iterator[memoryview]:
+        """A piece, rounded up to whole blocks. It begins elsewhere than the one before it."""
+        number, memory = next(self._numbers), self._free.pop()
+        step, blocks = self._room // ALIGNMENT + 1, _CONTENT // ALIGNMENT
+        piece = memory[ALIGNMENT * (number * step % blocks) :][: self._room]
+        piece.view(np.int64)[:: ALIGNMENT // 8] = number
+        try:
+            yield piece.data
+        finally:
+            self._free.append(memory)
 
 
 class ChunkLayout(ABC):
@@ -34,6 +64,7 @@ class ChunkLayout(ABC):
         """``held`` is called before each deletion: it raises where the place is another's now."""
         self.spec, self.storage, self.held = spec, storage, held
         self.window = f"window-{window:05d}"
+        self._content = _Content(spec.piece_bytes, spec.writers)
 
     @abstractmethod
     def reserve(self, chunks: int) -> None:
@@ -70,7 +101,6 @@ class ChunkFiles(ChunkLayout):
         self, spec: KvScenario, storage: Storage, window: int, held: Callable[[], None]
     ) -> None:
         super().__init__(spec, storage, window, held)
-        self._content = memoryview(os.urandom(2 * spec.piece_bytes))
         self._there: set[int] = set()
         self._lock = Lock()
 
@@ -84,10 +114,12 @@ class ChunkFiles(ChunkLayout):
         size = self.spec.piece_bytes
         with self._lock:
             self._there.add(chunk)
-        for piece, key in enumerate(self._pieces(chunk)):
-            at = 61 * (chunk * self.spec.pieces + piece) % size
-            with self.storage.create(key, size_hint=size, durable=self.spec.durable) as sink:
-                sink.write(self._content[at : at + size])
+        for key in self._pieces(chunk):
+            with (
+                self._content.piece() as piece,
+                self.storage.create(key, size_hint=size, durable=self.spec.durable) as sink,
+            ):
+                sink.write(piece[:size])
 
     def extents(self, chunk: int) -> list[Extent]:
         size, step = self.spec.piece_bytes, self.storage.alignment
@@ -135,10 +167,6 @@ class ChunkExtents(ChunkLayout):
         super().__init__(spec, storage, window, held)
         self.key = f"{self.window}.extents"
         self._room = -(-spec.piece_bytes // ALIGNMENT) * ALIGNMENT
-        content = self._room + max(self._room, _CONTENT)
-        array = buffers.private(content).array
-        array[:] = np.frombuffer(os.urandom(content), np.uint8)
-        self._content = array.data
         self._slots: dict[int, int] = {}
         self._free: list[int] = []
         self._most = 0
@@ -167,11 +195,9 @@ class ChunkExtents(ChunkLayout):
             else:
                 slot, self._most = self._most, self._most + 1
             self._slots[chunk] = slot
-        step, pages = self._room // ALIGNMENT + 1, max(self._room, _CONTENT) // ALIGNMENT
-        for piece, extent in enumerate(self.extents(chunk)):
-            # Pieces that follow one another in the file have no bytes in common.
-            at = ALIGNMENT * ((chunk * self.spec.pieces + piece) * step % pages)
-            self._write(extent.offset, self._content[at : at + self._room])
+        for extent in self.extents(chunk):
+            with self._content.piece() as piece:
+                self._write(extent.offset, piece)
 
     def _write(self, offset: int, data: memoryview) -> None:
         try:
