@@ -152,6 +152,8 @@ def make_loader(
         )
         storage = open_storage(place, direct=direct)
     made = make_reader(manifest, storage, reading)
+    # Samples that share blocks cost least where each worker reads its own blocks.
+    steady = not read_by_blocks(manifest.spec)
     table = None
     if training:
         wishes.check(made, reading)
@@ -168,12 +170,12 @@ def make_loader(
         world=world,
         seed=seed,
         finish=wishes.finish(loading) if training else None,
-        # Samples that share blocks cost least where each worker reads its own blocks.
-        steady=training and not read_by_blocks(manifest.spec),
+        steady=training and steady,
     )
     if not training or not isinstance(loaded, BatchLoader):
         return loaded
-    facts = {
+    facts = {} if steady else {"workers": max(1, loading.workers)}
+    facts |= {
         "samples": manifest.sample_count,
         "batch_size": batch_size,
         "rank": rank,

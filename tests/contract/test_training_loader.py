@@ -359,6 +359,31 @@ def test_an_epoch_goes_on_where_its_state_was_taken(make_dataset: MakeDataset, l
             second.load_state_dict({**state, key: value})
 
 
+@pytest.mark.parametrize(
+    ("form", "loader", "error"),
+    [("parquet", {}, "workers 2"), ("files", {"in_order": False}, "in_order")],
+)
+def test_an_epoch_whose_order_depends_on_workers_goes_on_with_as_many_or_not_at_all(
+    make_dataset: MakeDataset, load: Load, form: str, loader: dict[str, Any], error: str
+) -> None:
+    """Some samples were read twice, and others never."""
+    _, path = make_dataset(format=form, samples=60)
+    more = {"batch_size": 5, "labels": list(range(60)), "collate": "list"}
+
+    def taken(workers: int) -> list[int]:
+        first = load(path, num_workers=2, loader=loader, **more)
+        batches = iter(first)
+        seen = [number for _ in range(3) for number in next(batches).indices.tolist()]
+        second = load(path, num_workers=workers, loader=loader, **more)
+        second.load_state_dict(first.state_dict())
+        return seen + [number for examples in second for number in examples.indices.tolist()]
+
+    with pytest.raises(UsageError, match=error):
+        taken(3)
+    if not loader:
+        assert sorted(taken(2)) == list(range(60))
+
+
 def fails(sample: Any) -> Any:
     raise RuntimeError("two\nlines")
 

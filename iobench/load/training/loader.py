@@ -230,9 +230,6 @@ def in_layout(images: torch.Tensor, layout: str | None) -> torch.Tensor:
 
 Layout = Literal["HWC", "CHW"]
 
-_STATE = ("samples", "batch_size", "rank", "world", "seed")
-"""What must be the same for a state to be continued."""
-
 
 class _Pair(NamedTuple):
     samples: Any
@@ -351,11 +348,11 @@ class TrainingLoader:
         wishes: Wishes,
         facts: Mapping[str, int],
     ) -> None:
-        """``facts``: values of ``samples``, ``batch_size``, ``rank``, ``world`` and ``seed``."""
+        """``facts``: what must be the same for a state to be continued."""
         self.labels = labels
         self.inner = inner
         self._wishes = wishes
-        self._facts = {name: facts[name] for name in _STATE}
+        self._facts = dict(facts)
         self._done = 0
         self._rest = inner.plan_epoch = _Rest(inner.plan_epoch)
 
@@ -411,14 +408,23 @@ class TrainingLoader:
         return whole if shapes is None else in_layout(whole.view(len(batch), *table[0]), layout)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the place in the epoch, after the last batch that the loop got."""
+        """Return the place in the epoch, after the last batch that the loop got.
+
+        Raises UsageError where batches come in the order in which workers end them.
+        """
+        if not self.inner.loader_spec.in_order:
+            raise UsageError(
+                "with loader.in_order=false nobody knows which batches of an epoch are left",
+                remedy="leave in_order out",
+            )
         return {"epoch": self.inner.epoch, "batches": self._done, **self._facts}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue where a state was taken: the next iteration leaves out the batches before it.
 
-        The number of workers may be another one. Raises UsageError for a state of another dataset,
-        batch size, seed, rank or number of ranks.
+        The number of workers may be another one, unless they change the order (Parquet). Raises
+        UsageError then, and for a state of another dataset, batch size, seed, rank or number of
+        ranks.
         """
         for name, value in self._facts.items():
             if state.get(name) != value:
