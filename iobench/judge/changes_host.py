@@ -12,7 +12,16 @@ from ..base.units import counted, format_count, format_duration, format_percent
 from ..settings.workload import OWN
 from .criteria import computing, waited_for
 from .evidence import LONGER, Evidence, cut_epochs
-from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
+from .promise import (
+    WORTH,
+    Effect,
+    advised,
+    between_saves,
+    bringing,
+    demanded,
+    model_gain,
+    moving,
+)
 from .user_loader import (
     BESIDE_TRAINING,
     IN_TURNS,
@@ -105,7 +114,7 @@ def cores_for_preparation(evidence: Evidence) -> Effect | None:
     gain = min(gain, demanded(evidence) or gain)
     # What all cores together could do, if nothing else needed them.
     alone = evidence.cpu or evidence.prep
-    wanted = gain * (evidence.measured or evidence.prep)
+    wanted = between_saves(evidence, gain * (evidence.measured or evidence.prep))
     needed = math.ceil(evidence.cores * wanted / alone)
     return bringing(
         gain,

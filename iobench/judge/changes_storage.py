@@ -20,7 +20,7 @@ from ..record.verdict import Estimate
 from ..settings.workload import MAX_CONCURRENCY
 from .evidence import AT_LIMIT, Evidence
 from .figures.curve import bound_at, expected_rate
-from .promise import WORTH, Effect, advised, at_most, bringing, model_gain, moving
+from .promise import WORTH, Effect, advised, at_most, beside_saves, bringing, model_gain, moving
 from .statistics import NOISE
 
 
@@ -154,7 +154,7 @@ def stragglers(evidence: Evidence, bound: Bound | None) -> Stragglers | None:
     """
     if evidence.curve is None or bound in (None, "client") or not evidence.in_flight > 0:
         return None
-    if bound != "latency" and not _far_from(evidence.raw, evidence.measured):
+    if bound != "latency" and not _far_from(evidence.raw, evidence.between_saves):
         return None
     known = [
         (abs(math.log(point.in_flight / evidence.in_flight)), usual, slow)
@@ -206,7 +206,7 @@ LITTLE = "reads in flight = rate x latency (Little's law)"
 )
 def reads_instead_of_a_map(evidence: Evidence) -> Effect | None:
     """Where the storage's curve has more of them than the map gets, which waits for each page."""
-    today = evidence.fetch or evidence.measured
+    today = evidence.fetch or evidence.between_saves
     if not evidence.job.workload.reader.mmap or not evidence.raw or not today:
         return None
     most = gain_of_more_reads(evidence, enough_in_flight(evidence))
@@ -324,7 +324,7 @@ def more_batches(evidence: Evidence) -> Effect | None:
         return None
     tested = evidence.gains.get("storage")
     most = [evidence.raw, evidence.accelerator, evidence.prep, evidence.loader]
-    gains = [rate / evidence.measured for rate in most if rate]
+    gains = [beside_saves(evidence, rate) / evidence.measured for rate in most if rate]
     gains += [tested.value] if tested is not None else []
     useful = max(1.0, min(gains, default=1.0))
     today = evidence.workers // evidence.accelerators

@@ -143,7 +143,7 @@ def workers_took_longest(case: Case) -> Decision | None:
 
 def in_turns(case: Case) -> Decision | None:
     """Fetch and prep are too slow if a worker does them one after the other."""
-    serial, measured = case.evidence.serial, case.evidence.measured or 0.0
+    serial, measured = case.evidence.serial, case.evidence.between_saves or 0.0
     if serial is None or case.lowest not in ("storage", "prep"):
         return None
     if serial >= FED * (case.evidence.accelerator or 0.0) or measured < (1 - IN_TURNS) * serial:
@@ -193,7 +193,7 @@ def _is_near(case: Case, stage: Stage) -> bool:
 
 
 def a_ceiling_is_missing(case: Case) -> str:
-    share = (case.evidence.measured or 0.0) / case.ceilings[case.lowest]
+    share = (case.evidence.between_saves or 0.0) / case.ceilings[case.lowest]
     if not case.missing or share >= MIN_EXPLAINED:
         return ""
     return (
@@ -465,7 +465,7 @@ def hand_over_costs_most(case: Case) -> str:
 
 
 def loader_explains_it(case: Case) -> str:
-    loader, measured = case.evidence.loader, case.evidence.measured or 0.0
+    loader, measured = case.evidence.loader, case.evidence.between_saves or 0.0
     explained = bool(loader) and measured >= MIN_EXPLAINED * (loader or 0.0)
     return "no other stage gains anything if it is left out" if explained else ""
 

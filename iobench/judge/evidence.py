@@ -169,6 +169,12 @@ class Evidence:
         return (self.measured or 0.0) * self.made_after * interval(gain)[0] if gain else 0.0
 
     @property
+    def between_saves(self) -> float | None:
+        """What the run delivered in the time in which it did not stand still for saves."""
+        saves = min(self.shares.saves or 0.0, 1 - 1e-9)
+        return None if self.measured is None else self.measured / (1 - saves)
+
+    @property
     def serial(self) -> float | None:
         """Predicted rate if each worker does fetch, prep and hand-over one after the other.
 
@@ -190,10 +196,10 @@ class Evidence:
         return (
             not self.modelled
             and self.serial is not None
-            and self.measured is not None
+            and self.between_saves is not None
             and self.predicted is not None
-            and abs(self.measured / self.serial - 1) <= IN_TURNS
-            and self.measured < (1 - IN_TURNS) * self.predicted
+            and abs(self.between_saves / self.serial - 1) <= IN_TURNS
+            and self.between_saves < (1 - IN_TURNS) * self.predicted
         )
 
     @property

@@ -83,8 +83,8 @@ def fed(judged: Judged, *, held_up: bool = False) -> Fed:
     else:
         found = Fed(accelerators=None, not_measured=_why_not(doc, evidence))
     most = None
-    if supply is not None and blamed and evidence.measured is not None and not evidence.fed:
-        rate = between_saves(evidence, evidence.measured)
+    rate = evidence.between_saves
+    if supply is not None and blamed and rate is not None and not evidence.fed:
         most = _RunRate(rate, grows=supply.too_few or held_up)
     return found.model_copy(update={"at": _at(doc, evidence, found, supply, most)})
 
@@ -172,9 +172,9 @@ def delivered(judged: Judged) -> StorageSupply | None:
             return least
         return supply if supply.low is None else replace(supply, low=max(supply.low, least.value))
     capped = supply is not None and found.accelerators < _number(supply.value, each)
-    if supply is None or not capped or supply.too_few or evidence.measured is None:
+    rate = evidence.between_saves
+    if supply is None or not capped or supply.too_few or rate is None:
         return supply
-    rate = between_saves(evidence, evidence.measured)
     return replace(
         supply, value=min(rate, supply.value), low=None, high=None, today=rate, plateau=False
     )
@@ -331,8 +331,8 @@ def _measured(found: Fed, judged: Judged, supply: StorageSupply, each: float) ->
     if not may_starve(judged.decision):
         return found
     most = ranks - 1
-    if evidence.measured is not None:
-        today = _number(between_saves(evidence, evidence.measured), each)
+    if evidence.between_saves is not None:
+        today = _number(evidence.between_saves, each)
     if certain and not (low is None and high is None):
         high = min(most if high is None else high, most)
     elif not certain and high is None:

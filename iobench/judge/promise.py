@@ -34,9 +34,9 @@ def reached(evidence: Evidence) -> Evidence:
     return replace(
         evidence,
         **{
-            name: max(rate, evidence.measured)
+            name: max(rate, evidence.between_saves)
             for name in CEILINGS
-            if (rate := getattr(evidence, name)) and evidence.measured is not None
+            if (rate := getattr(evidence, name)) and evidence.between_saves is not None
         },
     )
 
@@ -202,7 +202,7 @@ def possible(evidence: Evidence, stage: str) -> float | None:
         return max(most, evidence.alone / evidence.measured)  # the steps are faster, too
     if stage != "fill" or limit is None or not evidence.measured:
         return most
-    reached = max(limit[1], evidence.after_start) / evidence.measured
+    reached = max(beside_saves(evidence, limit[1]), evidence.after_start) / evidence.measured
     return reached if most is None else min(most, reached)
 
 

@@ -147,7 +147,7 @@ def loader_bound(judged: Judged) -> RuleOutcome | None:
         return None  # a library is the subject of the measurement, not the measuring tool
     if evidence.fed:
         return None
-    if evidence.loader is None or evidence.measured is None:
+    if evidence.loader is None or evidence.between_saves is None:
         return unknown(
             "the loader ceiling or the measured rate is missing, so the tool itself may be the "
             "bottleneck"
@@ -155,7 +155,7 @@ def loader_bound(judged: Judged) -> RuleOutcome | None:
     others = [
         rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None
     ]
-    share = evidence.measured / evidence.loader
+    share = evidence.between_saves / evidence.loader
     if share >= 0.9 or (others and evidence.loader <= min(others) * (1 + NOISE)):
         remedy = (
             "use loader.transport=ring, more workers or larger batches; until then the rate is "

@@ -311,9 +311,9 @@ def _storms(found: Storms) -> Table:
     labels = {
         "mtbf_s": f"mean time between interruptions, {stated}",
         "save_s": "a save by all hosts at once",
-        "restart_s": "a restart: all hosts read at once",
+        "restart_s": "all hosts read it again at once, after an interruption",
         "interval_s": "best interval between saves",
-        "lost": "lost to saves, lost work and restarts",
+        "lost": "lost to saves, lost work and these reads",
         "samples_per_s": "samples/s that are left",
     }
 

@@ -307,6 +307,26 @@ def test_workers_that_take_turns_are_modelled_as_that() -> None:
     assert rate == pytest.approx(1 / (1 / 2000 + 1 / 1200), rel=0.05)
 
 
+def test_saves_do_not_look_like_workers_that_take_turns() -> None:
+    """4,000 samples/s between saves, as storage delivers them, are 2,800 with saves for 30 % of the
+    time. One after the other, reads and preparation would be 2,807. Without the storage the limit
+    is 10,000, so 2,800 become 1 / (1 / 10,000 + 0.3 / 2,800).
+    """
+    part = {"wall_s": 60.0, "busy_s": 8.4, "fill_s": 0.0, "fetch_s": 33.6, "saves_s": 18.0}
+    doc = build_run(
+        accelerators=20,
+        measured=2800.0,
+        au=0.2,
+        rates={"storage_raw": 4000.0, "fetch": 4000.0, "prep": 10_000.0, "loader": 160_000.0},
+        host={"effective_cores": 64.0, "cores": 64, "affinity_cores": 64},
+        repetition={"ranks": [{"rank": rank, "prep_s": 0.0} | part for rank in range(20)]},
+    )
+    found = verdict_of(doc)
+    assert found.bottleneck == "storage"
+    gain = 1 / (1 / 10_000 + 0.3 / 2800) / 2800
+    assert found.advice[0].predicted_gain == pytest.approx(gain)
+
+
 def test_preparation_that_was_not_measured_alone_but_binds_by_test_gets_advice() -> None:
     """20 ms a sample are 100 samples/s of 2 workers: what the run had, by no ceiling."""
     doc = build_run(

@@ -17,7 +17,6 @@ from ...judge.evidence import Evidence
 from ...judge.fed import StorageSupply, delivered
 from ...judge.figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reads_per_sample
 from ...judge.judged import accelerators_fed, judge
-from ...judge.promise import between_saves
 from ...judge.statistics import of_all
 from ...record.curve import CurvePoint, StorageCurve
 from ...record.run import TrainingRecord
@@ -152,10 +151,8 @@ def _with_its_job(doc: TrainingRecord, supply: StorageSupply) -> bool:
         return True
     if doc.job.verdict is None or supply.plateau:
         return False
-    evidence = judge(doc).evidence
-    if supply.today is None or evidence.measured is None:
-        return False
-    return math.isclose(supply.today, between_saves(evidence, evidence.measured))
+    between, today = judge(doc).evidence.between_saves, supply.today
+    return today is not None and between is not None and math.isclose(today, between)
 
 
 def _amplification(doc: TrainingRecord) -> float:

@@ -36,14 +36,15 @@ NO_READS = "what the storage delivers was not measured: give --storage-limit"
 class Storms:
     """Saves and restarts of all hosts. None: not known, and ``not_measured`` says why.
 
-    ``lost``: share of the time for saves, lost work and restarts at ``interval_s``, 0 to 1.
+    ``restart_s`` is the time to read the checkpoint. The time in which processes start is not in
+    it, nor in ``lost``: the share of the time for saves, lost work and reads at ``interval_s``.
     ``samples_per_s``: what is left of the job's rate.
     """
 
     mtbf_s: float
     mtbf_stated: bool
     save_s: Band | None = None
-    restart_s: Band | None = None  # from an interruption until training goes on
+    restart_s: Band | None = None
     interval_s: Band | None = None
     lost: Band | None = None
     samples_per_s: Band | None = None
