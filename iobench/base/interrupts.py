@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FrameType, ModuleType
 from typing import Any
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -54,3 +57,34 @@ def interrupt_on_sigterm() -> None:
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+class _Whole(MetaPathFinder):
+    """Finds one module, and defers interrupts while it is imported."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == self.name else None
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def whole(module: ModuleType) -> None:
+            with defer_interrupts():
+                load(module)
+
+        spec.loader.exec_module = whole  # type: ignore[method-assign]
+        return spec
+
+
+def import_whole(name: str) -> None:
+    """Let an interrupt that arrives while module ``name`` is imported wait until it is there.
+
+    torch calls Python from C++ meanwhile, and an interrupt there ends the process by SIGABRT.
+    """
+    if not any(isinstance(each, _Whole) and each.name == name for each in sys.meta_path):
+        sys.meta_path.insert(0, _Whole(name))

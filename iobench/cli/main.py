@@ -29,7 +29,7 @@ from rich.text import Text
 
 from .. import __version__
 from ..base.errors import InterruptedRun, MissingPlaceError, UsageError
-from ..base.interrupts import interrupt_on_sigterm
+from ..base.interrupts import import_whole, interrupt_on_sigterm
 from ..base.text import MAX_SHOWN, printable
 from .failure import report_error
 from .flags import WHOLE_HELP, HostsRequest, VerbRequest, name_of
@@ -220,6 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     WHOLE_HELP.asked = not {"--help", "-h"} & {*words}
     try:
         interrupt_on_sigterm()
+        import_whole("torch")
         _check_current_directory()
         request = parse(words)
         code = 0 if words else 2

@@ -207,6 +207,9 @@ def scan_first(request: RunRequest) -> RunRequest:
     if known or not place.is_dir() or request.hosts is not None or launched(request) is not None:
         return request
 
+    from ..subject.factory import locate
+
+    locate(request.loader)  # before a scan, which may take long
     with progress_bar("scanning", quiet=request.quiet) as tell:
         report = scan(open_storage(data), progress=tell)
     name = fresh_name(report.manifest.spec.name)

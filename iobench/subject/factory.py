@@ -68,27 +68,37 @@ def make(
     return loader_of(made, name, loading, batch_size=batch_size)
 
 
+def locate(name: str) -> tuple[str, str, str]:
+    """Where the factory ``name`` is: a folder, a module in it, and the path within the module.
+
+    Nothing is imported. Raises UsageError for another form, and for a file that is not there.
+    """
+    module, colon, path = name.partition(":")
+    if not colon or not module or not path:
+        raise UsageError(f"'{name}' does not name a loader factory", remedy=_FORM)
+    if not module.endswith(".py"):
+        return os.getcwd(), module, path
+    folder, file = os.path.split(os.path.abspath(module))
+    if not os.path.isfile(module):
+        raise UsageError(f"there is no file {module}, which --loader names", remedy=_FORM)
+    return folder, file.removesuffix(".py"), path
+
+
 def find(name: str) -> Callable[..., Any]:
     """Import the factory ``module:function`` or ``file.py:function``.
 
     The current directory is searched, too, or the one of the file.
     """
-    module_name, colon, path = name.partition(":")
-    if not colon or not module_name or not path:
-        raise UsageError(f"'{name}' does not name a loader factory", remedy=_FORM)
-    folder = os.getcwd()
-    if module_name.endswith(".py"):
-        folder, file = os.path.split(os.path.abspath(module_name))
-        module_name = file.removesuffix(".py")
+    folder, module_name, path = locate(name)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module_name)
     except BaseException as error:  # a script may call sys.exit
-        place = place_of(error)
+        where = place_of(error)
         raise UsageError(
-            f"the module {module_name} of --loader can't be imported: {one_line(error)}{place}",
-            remedy=MEND if place else "start iobench where Python finds it, or set PYTHONPATH",
+            f"the module {module_name} of --loader can't be imported: {one_line(error)}{where}",
+            remedy=MEND if where else "start iobench where Python finds it, or set PYTHONPATH",
         ) from error
     for part in path.split("."):
         inner = getattr(found, part, None)

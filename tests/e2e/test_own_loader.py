@@ -151,6 +151,17 @@ def test_bad_loaders_end_in_one_line(
     assert len(err.splitlines()) == (1 if code else 0), err
 
 
+@pytest.mark.parametrize("factory", ["nowhere.py:f", "no-colon"])
+def test_a_factory_that_is_nowhere_is_refused_before_a_scan(
+    factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.bin").write_bytes(b"a")
+    where = ("--data", str(tmp_path), "--results", str(tmp_path / "results"))
+    assert main(["run", "demo", *where, "--loader", factory]) == 2
+    assert factory.partition(":")[0] in (err := capsys.readouterr().err)
+    assert len(err.splitlines()) == 1, err
+
+
 def test_what_a_loader_does_beside_loading_stays_with_it(run: Run, tmp_path: Path) -> None:
     mark = tmp_path / "processes"
     flags = ("--loader-args", f"mark={mark}", "--set", "epochs=1")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ import pytest
 
 from iobench.base import processes
 from iobench.base.errors import WorkerError
-from iobench.base.interrupts import defer_interrupts
+from iobench.base.interrupts import defer_interrupts, import_whole
 from iobench.runner import crew
 from iobench.runner.conductor import last_messages
 from iobench.runner.crew import ForkedCrew
@@ -198,3 +200,17 @@ def test_before_a_rank_leads_a_group_nothing_is_ended_for_it(
     os.waitpid(parent, 0)
     wait_until(lambda: asked[0] > 0, "the guard does nothing")
     assert asked[1 : 1 + asked[0]] == [7]
+
+
+def test_a_module_is_imported_whole_before_ctrl_c_takes_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import signal\nsignal.raise_signal(signal.SIGINT)\nsignal.written = True\n"
+    (tmp_path / "interrupted_inside.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(signal, "written", False, raising=False)
+    import_whole("interrupted_inside")
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("interrupted_inside")
+    assert signal.written  # type: ignore[attr-defined]
