@@ -216,6 +216,8 @@ class _Stepper:
         while self.in_step.any(not self.stopping.before_epoch(epoch)):
             if epoch and self.loader is not None and self.phase.evicts:
                 self.loader.release_maps()
+            if self.saver is not None:  # no change of the state beside the start of an epoch
+                self.saver.changed()
             counted = fetched_by_family() if self.phase.counts_fetched else None
             self.in_step.join(epoch)
             self.groups.begin(self.rank, epoch)
