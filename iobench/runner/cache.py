@@ -7,7 +7,7 @@ they agree, no cache served the reads.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from ..base.errors import StorageError
@@ -171,10 +171,9 @@ class Others:
         Raises TargetLostError if another process has taken the dataset over.
         """
         self._lease.check()
-        try:
+        # Without a listing, others are not seen. The run's own reads report real errors.
+        with suppress(StorageError):
             self._seen.update(dict.fromkeys(self._lease.others()))
-        except StorageError:
-            pass  # without a listing, others are not seen; the run's own reads report real errors
 
     def findings(self) -> list[Finding]:
         found = []

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from iobench.base.errors import MissingObjectError
+from iobench.base.processes import stat_fields
 from iobench.storage import open_storage
 from iobench.storage.locks import held, object_lock
 from iobench.storage.locks.objects import is_lock_name
@@ -74,12 +75,6 @@ def _family(pid: int) -> list[int]:
             for child in (task / "children").read_text().split():
                 found += _family(int(child))
     return found
-
-
-def _is_stopped(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
 
 
 @dataclass
@@ -212,7 +207,9 @@ def suspended(
         given = words(verb, url, workers=1 if here else 2)
         stop.command = Command(given, folder / "suspended", before)
         pid = stop.command.pid
-        wait_until(lambda: stop.command.ended() or _is_stopped(pid), "it never came so far")
+        wait_until(
+            lambda: stop.command.ended() or stat_fields(pid)[:1] == ["T"], "it never came so far"
+        )
         if not stop.command.ended():
             stop.stopped = stop.stopped or _family(pid)
             stopped_s = time.monotonic()

@@ -283,17 +283,12 @@ def test_one_disturbed_window_does_not_decide(seed: int) -> None:
     assert search.found().low == pytest.approx(410, rel=0.2)
 
 
-def test_where_every_rate_holds_nothing_above_the_largest_is_said() -> None:
-    search = RateSearch(least=0.2, most=100, first=32)
-    rate_searched(search, 1e9)
-    found = search.found()
-    assert (found.low, found.high) == (100, None)
-    assert "100" in found.bound
-
-
-def test_where_no_rate_holds_there_is_no_answer() -> None:
+@pytest.mark.parametrize(("holds", "low", "high"), [(1e9, 100, None), (0, None, 4)])
+def test_where_every_rate_holds_or_none_one_end_is_not_known(
+    holds: float, low: float | None, high: float | None
+) -> None:
     search = RateSearch(least=4, most=100, first=32)
-    rate_searched(search, 0)
+    rate_searched(search, holds)
     found = search.found()
-    assert (found.low, found.high) == (None, 4)
-    assert "4 requests/s" in found.bound
+    assert (found.low, found.high) == (low, high)
+    assert f"{low or high} requests/s" in found.bound

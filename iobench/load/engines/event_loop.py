@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
 
 from ...base import buffers
@@ -584,8 +585,6 @@ class _Loop:
         del self._connections[number]
         # A forked child may have a copy of it, so that closing it alone would end nothing.
         self._epoll.unregister(number)
-        try:
+        with suppress(OSError):
             connection.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         connection.socket.close()

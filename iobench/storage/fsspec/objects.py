@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ...base.errors import IobenchError
@@ -96,10 +97,8 @@ def replace(fs: Any, path: str, data: bytes, *, only_new: bool) -> None:
 
 def discard(fs: Any, file: Any, path: str) -> None:
     for step in (file.close, lambda: fs.rm_file(f"{path}.part")):
-        try:
+        with suppress(Exception):  # the first failure has already been raised
             step()
-        except Exception:
-            pass  # the first failure has already been raised
 
 
 def refuse_existing(fs: Any, path: str) -> None:

@@ -175,10 +175,8 @@ class LargeSink:
             self._pending = None
 
     def abort(self) -> None:
-        try:
+        with suppress(OSError):  # the first failure has already been raised
             self._drain()
-        except OSError:
-            pass  # the first failure has already been raised
         self._name.unlink(missing_ok=True)
         if self._fd >= 0:
             os.close(self._fd)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from contextlib import suppress
 
 from ...base.errors import StorageError, TargetHeldError
 from ...base.units import format_duration
@@ -231,7 +232,6 @@ def _held(storage: Storage, holder: Holder | None) -> TargetHeldError:
 
 def _remove_own(storage: Storage, key: str, mine: Holder) -> None:
     """After a failure, remove this process's object."""
-    try:
+    # The first failure is reported. The object is taken over once the process is dead.
+    with suppress(StorageError):
         remove_if_ours(storage, key, mine.token)
-    except StorageError:
-        pass  # the first failure is reported; the object is taken over once the process is dead

@@ -66,10 +66,8 @@ def create(storage: Storage, key: str, holder: Holder) -> None:
 
 def remove(storage: Storage, key: str) -> None:
     """Remove a lock object; a missing one is no error. Raises StorageError."""
-    try:
+    with suppress(MissingObjectError):
         storage.delete(key)
-    except MissingObjectError:
-        pass
 
 
 def remove_if_ours(storage: Storage, key: str, token: str) -> None:

@@ -22,7 +22,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -267,10 +267,8 @@ class Context:
         """
         fd = self._lib.nfs_get_fd(self._nfs)
         if fd >= 0:
-            try:
+            with suppress(OSError):
                 os.close(fd)
-            except OSError:
-                pass
 
     def _check(self, code: int) -> int:
         if code >= 0:

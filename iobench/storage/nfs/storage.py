@@ -16,7 +16,7 @@ import errno
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlencode, urlsplit
 
@@ -262,10 +262,9 @@ class NfsStorage:
             path = self.connections.path_of(folder)
             if _items(nfs, path):
                 return
-            try:
+            # Another writer may have just used it, or it is a symbolic link, or it is gone.
+            with suppress(OSError):
                 nfs.rmdir(path)
-            except OSError:
-                pass  # another writer has just used it, it is a symbolic link, or it is gone
 
         if folder and ours(folder):
             self.connections.ask(remove, "delete", folder)

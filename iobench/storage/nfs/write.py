@@ -8,7 +8,7 @@ import os
 import posixpath
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -48,12 +48,11 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
             raise
     except Lost as lost:
         nfs.abandon()
-        try:
+        # The server may still be unreachable: the next writer starts the file again.
+        with suppress(StorageError):
             connections.ask(
                 lambda other: other.unlink(part), "delete", f"{key}.part", patient=False
             )
-        except StorageError:
-            pass  # the server is still unreachable; the next writer starts the file again
         raise connections.failed("write", key, lost) from lost
     except OSError as error:
         connections.give_back(nfs)
@@ -117,10 +116,8 @@ def _make_folders(nfs: Context, folder: str, server: str) -> None:
     with alone_on_this_host(f"folders-{server}"[:90], _PATIENCE_S):
         if exists(nfs, folder):
             return  # another writer has made it meanwhile
-        try:
+        with suppress(FileExistsError):  # a writer of another host has made it
             nfs.mkdir(folder)
-        except FileExistsError:
-            pass  # so has one of another host
 
 
 def _publish(nfs: Context, part: str, path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Lock
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlencode
@@ -183,10 +183,9 @@ class S3Storage:
 
     def facts(self) -> dict[str, Any]:
         facts = self.options.facts()
-        try:
+        # Where there are no credentials, the first request to the storage reports that.
+        with suppress(Failure):
             facts |= self._session().client.facts()
-        except Failure:
-            pass  # without credentials, the first request to the storage reports that
         return {
             **facts,
             "scheme": "s3",
