@@ -169,6 +169,16 @@ def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
     assert runs_of(found) == [1, 0, 1]
 
 
+def test_a_point_that_a_cache_served_tells_nothing(home: Path) -> None:
+    """Files in memory are never cold, and O_DIRECT reads them from there."""
+    memory = Path("/dev/shm") / f"iobench-{home.name}"
+    one = "--sweep loader.workers=1 --repeat 1"
+    (found,) = document(f"sweep ./tiny.yaml --to {memory} --calibration 0 {one}", code=1)["points"]
+    memory.rmdir()
+    assert "INVALID: cache." in found["failed"]
+    assert found["figures"] == []
+
+
 WALK = """
 name: mine
 workload: ./tiny.yaml
