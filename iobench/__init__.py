@@ -141,9 +141,8 @@ if TYPE_CHECKING:
     from .record.manifest import Manifest
     from .record.run import Finding, RunRecord, Summary, load_run
     from .record.verdict import Verdict
-    from .runner.experiment import Options
     from .runner.experiment import run as run_plan
-    from .runner.options import Observer
+    from .runner.options import Observer, Options
     from .runner.plan import Plan, make_plan
     from .runner.watching import watch
     from .settings.dataset import DatasetSpec

@@ -24,7 +24,7 @@ from ..base.units import parse_size
 from ..storage.base import Buffer, Parallel, Storage
 from .base import Job, State
 from .catalog import CheckpointTarget
-from .container import PAGE, ContainerLayout, Segment, lay_out, layout_from_header, read_header
+from .container import PAGE, ContainerLayout, lay_out, layout_from_header, read_header
 from .leaves import Bytes, leaves, set_values
 from .saving import Behind, FileWriter, SaveClock
 
@@ -337,6 +337,3 @@ def needed(layout: ContainerLayout, size: int) -> list[int]:
             range(segment.offset // size, (segment.offset + len(segment.memory) - 1) // size + 1)
         )
     return [block * size for block in sorted(blocks)]
-
-
-__all__ = ["ContainerLayout", "Segment", "Stream"]

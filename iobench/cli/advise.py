@@ -75,9 +75,8 @@ def _settings(texts: Sequence[str]) -> dict[str, str]:
 def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
     """Try the advice of one run, and print what was promised and found."""
     from ..runner.confirm import NOTHING, applicable
-    from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
-    from ..runner.options import Confirm
+    from ..runner.options import Confirm, Options
     from ..runner.repeated import plan_again
 
     directory = Path(request.directory)

@@ -98,8 +98,8 @@ def _measure(
     request: CheckRequest, place: CheckPlace, url: str, ends_s: float, told: Live, hosts: Hosts
 ) -> int:
     """Run the workload on the dataset at ``url`` until about ``ends_s``, and print the report."""
-    from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
+    from ..runner.options import Options
     from .telling import RunTold
 
     plan = make_plan(

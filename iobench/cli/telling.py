@@ -7,7 +7,7 @@ import time
 from ..record.plan import PartTime
 from ..runner.budget import USUAL_S
 from ..runner.estimate import TimeLeft, shorter, total
-from ..runner.experiment import Options
+from ..runner.options import Options
 from ..runner.plan import Plan
 from .live import Live, about
 from .terminal import warn

@@ -85,7 +85,7 @@ def verdict(judged: Judged, bounds: Mapping[str, Estimate] | None = None) -> Ver
         basis=decision.basis,
         sentence="",
         starved=None if evidence.utilization is None else not evidence.fed,
-        headroom=_headroom(doc, evidence, can_feed, missing),
+        headroom=_headroom(evidence, can_feed, missing),
         contention=contention(doc),
         accelerators_fed=can_feed.accelerators,
         fed=can_feed,
@@ -125,9 +125,7 @@ def _missing(
         missing["measured_samples_per_s"] = "no repetition was completed"
 
 
-def _headroom(
-    doc: TrainingRecord, evidence: Evidence, can_feed: Fed, missing: dict[str, str]
-) -> float | None:
+def _headroom(evidence: Evidence, can_feed: Fed, missing: dict[str, str]) -> float | None:
     demand = evidence.accelerator
     lasts = evidence.lasting if can_feed.basis == "run" else None
     storage = evidence.storage if lasts is None else lasts.after

@@ -152,11 +152,9 @@ def compare_in_turns(
     b: VariantAsked,
     options: AbOptions,
     observer: Observer,
-    hosts: Hosts | None = None,
+    hosts: Hosts,
 ) -> tuple[AbRecord, Path]:
-    """Measure both variants in turns; return the record and its directory.
-
-    ``hosts``: that measure; by default this one.
+    """Measure both variants in turns on ``hosts``; return the record and its directory.
 
     Both datasets are locked together with other readers. Raises UsageError, before anything is
     written, if the budget can't be enough for one round or a variant can't be read; InterruptedRun
@@ -166,7 +164,7 @@ def compare_in_turns(
     if least is not None and not options.budget.fits(2 * least):
         raise _too_short(options.budget, 2 * least)
     with ExitStack() as held:
-        hosts, begins = hosts or Hosts(), []
+        begins = []
         for name, asked in zip(NAMES, (a, b), strict=True):
             with naming(name):
                 begins.append(

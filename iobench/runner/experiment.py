@@ -63,8 +63,6 @@ from .results import (
 from .rounds import Rounds
 from .third_party import prepare_library
 
-__all__ = ["Options", "run", "write_run"]
-
 log = logging.getLogger(__name__)
 
 

@@ -21,9 +21,8 @@ from iobench.runner import repetition, rounds
 from iobench.runner.ablations import Ablations
 from iobench.runner.budget import Budget
 from iobench.runner.calibration.bench import Bench
-from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
-from iobench.runner.options import Mixed
+from iobench.runner.options import Mixed, Options
 from iobench.runner.phase import PhaseInterrupted
 from iobench.runner.plan import make_plan
 from iobench.settings.workload import load_workload

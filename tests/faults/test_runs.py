@@ -25,10 +25,9 @@ from iobench.record.run import FileDigest, load_training
 from iobench.record.training import Epoch
 from iobench.runner.calibration import findmax
 from iobench.runner.crew import ForkedCrew
-from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
 from iobench.runner.loading import run_phase
-from iobench.runner.options import Observer
+from iobench.runner.options import Observer, Options
 from iobench.runner.phase import Phase, PhaseInterrupted, Saving
 from iobench.runner.plan import make_plan
 from iobench.settings.workload import LoaderSpec, load_workload

@@ -256,17 +256,16 @@ def run_probe(
     plan: ProbePlan,
     *,
     command: Sequence[str],
-    observer: Observer | None = None,
-    hosts: Hosts | None = None,
+    observer: Observer,
+    hosts: Hosts,
 ) -> StorageProbe:
     """Measure all curves. ``observer`` hears what is measured next.
 
-    ``hosts``: those of the plan, by default this one; if there are several, each has an equal part
-    of the reads in flight, and at the end each reads alone. Raises StorageError if even one read at
-    a time fails for all requests.
+    If there are several ``hosts``, each has an equal part of the reads in flight, and at the end
+    each reads alone. Raises StorageError if even one read at a time fails for all requests.
     """
     with tempfile.TemporaryDirectory(prefix="iobench-probe-") as folder:
-        probe = _Probe(plan, observer or Observer(), hosts or Hosts(), Path(folder))
+        probe = _Probe(plan, observer, hosts, Path(folder))
         try:
             probe.run()
         finally:

@@ -32,10 +32,9 @@ from ...settings.any_workload import AnyWorkload
 from ...settings.base import Record, build
 from ...settings.tags import Tags, tagged
 from ...settings.workload import Workload
-from ..experiment import Options
 from ..experiment import run as run_plan
 from ..hosts.hosts import Hosts
-from ..options import Observer
+from ..options import Observer, Options
 from ..plan import Plan
 from ..repeated import Asked, plan_of, repeat_once
 
