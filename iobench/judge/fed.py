@@ -27,7 +27,7 @@ from .figures.in_flight import run_reads_in_flight
 from .figures.metrics import NULL_ACCELERATOR
 from .figures.search import may_be_more
 from .judged import Judged, is_null_accelerator
-from .promise import between_saves
+from .promise import between_saves, promised, tells_nothing
 
 MAX_FED = 10**9
 
@@ -75,6 +75,8 @@ def fed(judged: Judged, *, held_up: bool = False) -> Fed:
     supply = None if evidence.cached else _before(judged)
     if supply is not None and blamed and not evidence.fed:
         supply = _lasting(judged) or supply
+    if supply is not None and held_up:
+        supply = replace(supply, too_few=True)
     each = _each(evidence)
     if search is not None and (search.accelerators is not None or not search.bound):
         found = _by_search(doc, search)
@@ -85,7 +87,7 @@ def fed(judged: Judged, *, held_up: bool = False) -> Fed:
     most = None
     rate = evidence.between_saves
     if supply is not None and blamed and rate is not None and not evidence.fed:
-        most = _RunRate(rate, grows=supply.too_few or held_up)
+        most = _RunRate(rate, grows=supply.too_few)
     return found.model_copy(update={"at": _at(doc, evidence, found, supply, most)})
 
 
@@ -203,7 +205,8 @@ def with_potential(found: Fed, evidence: Evidence, advice: Sequence[Advice]) -> 
     several = [one for one in advice if one.id in SAME_STORAGE]
     gains = [one.found.value for one in several if one.found is not None]
     tried = bool(gains)
-    gains = gains or [one.predicted_gain for one in several if one.predicted_gain is not None]
+    promises = [gain for one in several if (gain := promised(one)) is not None]
+    gains = gains or [gain.value for gain in promises if not tells_nothing(gain)]
     now, *then = (between_saves(evidence, rate * gain) for gain in (1.0, *gains))
     numbers = [_number(other, each) for other in then]
     if any(other / now * busy >= evidence.required for other in then):

@@ -215,6 +215,21 @@ def test_what_was_tried_counts_before_what_was_promised(rate: float, potential: 
     assert fed.potential == potential
 
 
+def test_a_promise_that_has_room_for_nothing_feeds_nobody() -> None:
+    """What larger reads get was not measured, and may be nothing: 200 samples/s stay 200."""
+    doc = build_run(
+        accelerators=1,
+        measured=200.0,
+        au=0.2,
+        rates={"fetch": 200.0, "storage_raw": 200.0},
+        dataset={"shards": 60_000},
+        ablations=without(storage=(4.9, 5.0)),
+    )
+    found, fed = told(with_curve(doc, run_curve(curve(*[200.0] * 8))))
+    assert (found.advice[0].id, found.advice[0].low) == ("pack", 1.0)
+    assert (fed.accelerators, fed.potential) == (0, None)
+
+
 def test_a_lucky_window_feeds_nobody() -> None:
     """One window with one read in flight hit a cache. All figures come from the others."""
     rates = [377.0, 240.0, 246.0, 251.0, 249.0, 252.0, 250.0]

@@ -97,6 +97,16 @@ def test_saves_take_as_long_as_they_did() -> None:
         assert verdict.starved == (between < 0.9)
 
 
+def test_more_reads_get_no_more_than_the_curve_had_with_as_many() -> None:
+    """16 reads in flight get 80 samples/s, 64 and 128 get 220: no plateau, yet no 640 of 128."""
+    doc = cheap(build_run(rates={"storage_raw": 220, "fetch": 80}, measured=80, au=0.04))
+    rates = (5, 10, 20, 40, 80, 160, 220, 220)
+    doc = conclude(doc.with_job(curve=run_curve(curve(*rates))))
+    for reads, rate in ((8, 160), (32, 220)):
+        found = what_if([(doc, {})], Change(concurrency=Quantity(reads)))
+        assert judge(found.what_if).evidence.fetch == pytest.approx(rate)
+
+
 SHARDS = {"dataset": {"shards": 60_000}}
 RUNS: dict[str, dict[str, Any]] = {
     "spent": {"rates": {"storage_raw": 650, "fetch": 600}, "measured": 580, "au": 0.29},

@@ -289,7 +289,7 @@ def _fetch(
     fetch = Fetch(
         rate=before.fetch,
         raw=before.raw,
-        raw_at_limit=_raw_at_limit(doc),
+        raw_at_limit=_raw_at_limit(doc, after.reads),
         reads_per_sample=requests or 1.0,
         in_flight=run_reads_in_flight(doc),
         latency_s=latency,
@@ -359,9 +359,14 @@ def _bytes_read(doc: TrainingRecord, before: Evidence) -> float:
     return float(size * samples if size and samples else doc.job.dataset.stored_bytes or 0)
 
 
-def _raw_at_limit(doc: TrainingRecord) -> bool:
-    """Whether the recorded raw rate is the limit of the storage: its curve reached a plateau."""
-    return doc.job.curve is None or doc.job.curve.curve.plateau_bytes_per_s is not None
+def _raw_at_limit(doc: TrainingRecord, reads: int) -> bool:
+    """Whether the recorded raw rate is the limit of the storage for so many reads in flight.
+
+    Its curve reached a plateau, or had as many reads in flight, and no number of them got more.
+    """
+    if doc.job.curve is None or doc.job.curve.curve.plateau_bytes_per_s is not None:
+        return True
+    return reads <= max((each.in_flight for each in doc.job.curve.curve.points), default=0)
 
 
 def _why_fetch(parts: Mapping[str, float]) -> str:
