@@ -458,10 +458,13 @@ def _with_more(evidence: Evidence, steps: int) -> str:
     if again.budget_s is not None and not again.data_is_given:
         return again.longer(steps, {})
     make = again.generate((evidence.batch_size or 1) * evidence.accelerators * steps)
+    changes: dict[str, object] = {}
+    if again.budget_s is None and (evidence.job.workload.max_steps or steps) < steps:
+        changes = {"max_steps": steps}
     if make:
-        return f"{make}; {again.line(data=NEW)}"
+        return f"{make}; {again.line(changes, data=NEW)}"
     size = (evidence.samples or 1) // (steps * evidence.accelerators)
-    return again.line({"batch_size": max(1, size)})
+    return again.line(changes | {"batch_size": max(1, size)})
 
 
 LONGER = "measure whole epochs (a larger --budget, or --set max_steps=null)"

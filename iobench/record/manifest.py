@@ -419,6 +419,11 @@ def _how_to_get(root: Path) -> str:
     if scheme := next((part for part in root.parts if part.endswith(":")), ""):
         return f"a URL has two slashes: {scheme}//..."
     if root.suffix not in (".yaml", ".yml"):
+        if root.exists():
+            folder = quoted(str(root.parent))
+            return (
+                f"to measure existing data, scan its folder: iobench scan {folder} --save mine.yaml"
+            )
         return f"generate one: iobench generate NAME --to {quoted(str(root))}"
     scanned = root.with_suffix(".manifest")
     if scanned.is_dir():

@@ -95,6 +95,13 @@ def test_a_longer_run_of_a_loader_on_scanned_data(work: Work) -> None:
     assert not second.job.verdict.too_short
 
 
+def test_more_data_for_a_run_whose_steps_were_limited(work: Work) -> None:
+    change = "--set batch_size=100 --set max_steps=1 --set loader.workers=1"
+    first = work(f"iobench run demo --data small {change} {' '.join(BARE)}")
+    assert first.job.verdict.too_short
+    assert not work(advised(first)).job.verdict.too_short
+
+
 def test_a_run_that_python_began(folder: Path, work: Work) -> None:
     """Of a workload of the user's own, which the command has to say in settings."""
     settings = ["batch_size=8", "accelerator.step_time=0.003", "max_steps=2"]

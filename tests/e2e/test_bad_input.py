@@ -203,3 +203,9 @@ def test_the_current_directory_is_gone(
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert "current directory" in told.err
+
+
+def test_a_file_in_place_of_a_dataset_is_not_said_to_be_generated(workplace: Path) -> None:
+    told = refused("verify bytes/a.bin", cwd=workplace)
+    assert "scan its folder: iobench scan" in told
+    assert "generate" not in told
