@@ -22,7 +22,6 @@ from ..runner.checkpoint_plan import make_study_plan
 from ..runner.hosts.serving import Permitted, Same, Served
 from ..runner.options import Confirm, Mixed, Options
 from ..runner.plan import Plan, make_plan
-from ..runner.results import fresh_name
 from ..settings.base import build
 from ..settings.workload import Workload, load_workload
 from ..storage import is_local, open_storage
@@ -207,6 +206,7 @@ def scan_first(request: RunRequest) -> RunRequest:
     if known or not place.is_dir() or request.hosts is not None or launched(request) is not None:
         return request
 
+    from ..runner.results import fresh_name
     from ..subject.factory import locate
 
     locate(request.loader)  # before a scan, which may take long

@@ -11,7 +11,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, TypeVar
@@ -434,8 +434,10 @@ class LocalStorage:
         """Close descriptors that nobody closed: Python does not collect them."""
         # While the interpreter ends, or for a half-made instance, anything may fail. Names of this
         # module may be None by then, so nothing but built-ins is used here.
-        with suppress(Exception):
+        try:
             self.close()
+        except Exception:
+            pass
 
     def failed(self, verb: str, key: str, error: OSError) -> StorageError:
         """What to raise when ``verb`` failed for this key."""
