@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from ..base import memory
 from ..base.documents import require_place
@@ -42,6 +40,7 @@ from ..storage.base import exists, innermost, local_root
 from ..storage.locks.lock import exclusive
 from .budget import Budget
 from .options import Observer
+from .results import fresh_name
 
 DEFAULT_WORKLOAD = "resnet50-h100"
 
@@ -189,8 +188,7 @@ def provided(
             )
         yield Provided(url=place.url)
         return
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    url = below(place.url, f"{CHECKED}{stamp}-{secrets.token_hex(2)}")
+    url = below(place.url, fresh_name(CHECKED.removesuffix("-")))
     spec = load_dataset_spec(place.workload.dataset)
     filling = _Filling(place, spec, url, accelerators, seconds, keep, observer, size_bytes, look)
     try:
