@@ -16,7 +16,6 @@ from .promise import (
     WORTH,
     Effect,
     advised,
-    between_saves,
     bringing,
     demanded,
     model_gain,
@@ -114,7 +113,7 @@ def cores_for_preparation(evidence: Evidence) -> Effect | None:
     gain = min(gain, demanded(evidence) or gain)
     # What all cores together could do, if nothing else needed them.
     alone = evidence.cpu or evidence.prep
-    wanted = between_saves(evidence, gain * (evidence.measured or evidence.prep))
+    wanted = evidence.without_saves(gain * (evidence.measured or evidence.prep))
     needed = math.ceil(evidence.cores * wanted / alone)
     return bringing(
         gain,

@@ -20,7 +20,7 @@ from ..record.verdict import Estimate
 from ..settings.workload import MAX_CONCURRENCY
 from .evidence import AT_LIMIT, Evidence
 from .figures.curve import bound_at, expected_rate
-from .promise import WORTH, Effect, advised, at_most, beside_saves, bringing, model_gain, moving
+from .promise import WORTH, Effect, advised, at_most, bringing, model_gain, moving
 from .statistics import NOISE
 
 
@@ -324,7 +324,7 @@ def more_batches(evidence: Evidence) -> Effect | None:
         return None
     tested = evidence.gains.get("storage")
     most = [evidence.raw, evidence.accelerator, evidence.prep, evidence.loader]
-    gains = [beside_saves(evidence, rate) / evidence.measured for rate in most if rate]
+    gains = [evidence.with_saves(rate) / evidence.measured for rate in most if rate]
     gains += [tested.value] if tested is not None else []
     useful = max(1.0, min(gains, default=1.0))
     today = evidence.workers // evidence.accelerators

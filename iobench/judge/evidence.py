@@ -171,8 +171,19 @@ class Evidence:
     @property
     def between_saves(self) -> float | None:
         """What the run delivered in the time in which it did not stand still for saves."""
-        saves = min(self.shares.saves or 0.0, 1 - 1e-9)
-        return None if self.measured is None else self.measured / (1 - saves)
+        return None if self.measured is None else self.without_saves(self.measured)
+
+    def without_saves(self, rate: float) -> float:
+        """Samples/s between the saves of the run, of a job that takes ``rate`` with them."""
+        if not self.shares.saves or not self.measured:
+            return rate
+        return 1 / max(1 / rate - self.shares.saves / self.measured, 1e-9)
+
+    def with_saves(self, rate: float) -> float:
+        """Samples/s with the saves of the run, of a job that takes ``rate`` between them."""
+        if not self.shares.saves or not self.measured:
+            return rate
+        return 1 / (1 / rate + self.shares.saves / self.measured)
 
     @property
     def serial(self) -> float | None:

@@ -27,7 +27,7 @@ from .figures.in_flight import run_reads_in_flight
 from .figures.metrics import NULL_ACCELERATOR
 from .figures.search import may_be_more
 from .judged import Judged, is_null_accelerator
-from .promise import between_saves, promised, tells_nothing
+from .promise import promised, tells_nothing
 
 MAX_FED = 10**9
 
@@ -207,7 +207,8 @@ def with_potential(found: Fed, evidence: Evidence, advice: Sequence[Advice]) -> 
     tried = bool(gains)
     promises = [gain for one in several if (gain := promised(one)) is not None]
     gains = gains or [gain.value for gain in promises if not tells_nothing(gain)]
-    now, *then = (between_saves(evidence, rate * gain) for gain in (1.0, *gains))
+    demand = evidence.accelerator or math.inf  # the ranks of the run take no more between saves
+    now, *then = (min(evidence.without_saves(rate * gain), demand) for gain in (1.0, *gains))
     numbers = [_number(other, each) for other in then]
     if any(other / now * busy >= evidence.required for other in then):
         numbers.append(max(evidence.accelerators, found.potential or 0))

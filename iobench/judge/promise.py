@@ -77,22 +77,8 @@ def model_gain(evidence: Evidence, **moved: float | None) -> float | None:
     if now is None or then is None:
         return None
     if now[0] == then[0] or not evidence.measured:
-        return beside_saves(evidence, then[1]) / beside_saves(evidence, now[1])
-    return beside_saves(evidence, then[1]) / evidence.measured
-
-
-def beside_saves(evidence: Evidence, rate: float) -> float:
-    """Samples/s with the saves of the run, of a job that takes ``rate`` between them."""
-    if not evidence.shares.saves or not evidence.measured:
-        return rate
-    return 1 / (1 / rate + evidence.shares.saves / evidence.measured)
-
-
-def between_saves(evidence: Evidence, rate: float) -> float:
-    """Samples/s between the saves of the run, of a job that takes ``rate`` with them."""
-    if not evidence.shares.saves or not evidence.measured:
-        return rate
-    return 1 / max(1 / rate - evidence.shares.saves / evidence.measured, 1e-9)
+        return evidence.with_saves(then[1]) / evidence.with_saves(now[1])
+    return evidence.with_saves(then[1]) / evidence.measured
 
 
 class Effect(NamedTuple):
@@ -185,7 +171,7 @@ def demanded(evidence: Evidence, share: float = 1.0) -> float | None:
     """
     if not evidence.accelerator or not evidence.measured:
         return None
-    return beside_saves(evidence, share * evidence.accelerator) / evidence.measured
+    return evidence.with_saves(share * evidence.accelerator) / evidence.measured
 
 
 def possible(evidence: Evidence, stage: str) -> float | None:
@@ -202,7 +188,7 @@ def possible(evidence: Evidence, stage: str) -> float | None:
         return max(most, evidence.alone / evidence.measured)  # the steps are faster, too
     if stage != "fill" or limit is None or not evidence.measured:
         return most
-    reached = max(beside_saves(evidence, limit[1]), evidence.after_start) / evidence.measured
+    reached = max(evidence.with_saves(limit[1]), evidence.after_start) / evidence.measured
     return reached if most is None else min(most, reached)
 
 

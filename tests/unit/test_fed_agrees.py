@@ -153,6 +153,25 @@ def test_what_a_storage_feeds_is_asked_between_saves() -> None:
     assert fed.at[-1].accelerator_utilization.value == pytest.approx(0.35)
 
 
+def test_a_lucky_try_feeds_no_more_than_the_ranks_of_the_run_can_take() -> None:
+    """Its saves were faster by chance: 3.5 x, where saves that last as long allow 3.33 x."""
+    part = {"wall_s": 60.0, "busy_s": 15.96, "fetch_s": 26.04, "saves_s": 18.0}
+    doc = build_run(
+        accelerators=1,
+        measured=0.7 * 380,
+        au=0.38,
+        rates={"fetch": 400.0},
+        workload={"reader": {"concurrency": 2, "decode": True}},
+        ablations=without(storage=(1.9, 2.0)),
+        repetition={"ranks": [{"rank": 0, "fill_s": 0.0, "prep_s": 0.0} | part]},
+    )
+    plain = with_curve(doc, latent())
+    advice: Advice = told(plain)[0].advice[0]
+    kept = tried(*advice.settings, Estimate(value=1.7), *((931.0 + n, 266.0) for n in range(3)))
+    _, fed = told(conclude(plain.with_job(confirmations=[kept])))
+    assert fed.potential == 1
+
+
 def test_saves_starve_nobody_since_no_utilization_has_their_time() -> None:
     found, _ = told(saving())
     assert (found.bottleneck, found.starved) == ("checkpoint", True)
