@@ -223,7 +223,7 @@ def test_requests_take_turns_and_their_latency_decides(data: Path, tmp_path: Pat
     scenario.write_text(SCENARIO)
     code, out, err = in_process(
         "ab", slow(data, "4ms"), slow(data, "400ms"), "--workload", scenario,
-        "--results", tmp_path / "results", "--quiet", "--max-rounds", 4, "--fail-on", "5%",
+        "--results", tmp_path / "results", "--quiet", "--max-rounds", 8, "--fail-on", "5%",
         "--set", f"log.to={log}", "--set-b", "log.commit=group", "--json",
     )  # fmt: skip
     assert code in (3, 4), err  # a busy machine makes a client late, which is INVALID
@@ -231,7 +231,8 @@ def test_requests_take_turns_and_their_latency_decides(data: Path, tmp_path: Pat
     assert json.loads(out) == record.model_dump(mode="json")
     assert (record.metric, record.a.workload) == ("latency_p99_s", "asked")
     claim = record.claims[0]
-    # A busy machine may delay the one request of 30 that p99 is, and hardly half of them.
+    # A busy machine may delay the one request of 30 that p99 is, and seldom half of them: of eight
+    # rounds two can be lost in this way, and the others still tell.
     assert (claim.answer, claim.better) in {("different", False), ("inconclusive", None)}
     assert claim.ratio.value > 1
     claims = {each.metric: (each.answer, each.better) for each in record.claims}
