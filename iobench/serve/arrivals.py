@@ -242,7 +242,7 @@ _COLUMNS: dict[TraceFormat, str] = {
 def _times(path: str, form: TraceFormat, lines: list[str]) -> Iterator[float]:
     column, before = _COLUMNS[form], -math.inf
     remedy = "name another file, or set --trace-format to the one that this file has"
-    for number, row in trace_rows(lines):
+    for number, row in trace_rows(lines, path):
         where = f"line {number} of {path}"
         try:
             if form == "sessions":
@@ -256,7 +256,7 @@ def _times(path: str, form: TraceFormat, lines: list[str]) -> Iterator[float]:
         for value in found:
             try:
                 time = seconds_of(value, form)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 shown = printable(repr(value), 60)
                 raise UsageError(
                     f"{where}: {shown} is no time of format '{form}'", remedy=remedy
@@ -298,13 +298,21 @@ def calls_of(row: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield _member(call, "timestamp"), call
 
 
-def trace_rows(lines: list[str]) -> Iterable[tuple[int, object]]:
-    """The rows of JSON lines or of CSV, with their line numbers."""
+def trace_rows(lines: list[str], path: str) -> Iterable[tuple[int, object]]:
+    """The rows of JSON lines or of CSV, with their line numbers. Raises UsageError."""
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("{"):
         return ((number, _parsed(line)) for number, line in enumerate(lines, 1) if line.strip())
+    return _csv_rows(lines, path)
+
+
+def _csv_rows(lines: list[str], path: str) -> Iterator[tuple[int, object]]:
     rows = csv.DictReader(lines)
-    return ((rows.line_num, row) for row in rows)
+    try:
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise UsageError(f"line {rows.line_num + 1} of {path} is no CSV: {error}") from None
 
 
 def _parsed(line: str) -> object:
@@ -315,7 +323,7 @@ def _parsed(line: str) -> object:
 
 
 def seconds_of(value: object, form: TraceFormat) -> float:
-    """A time in seconds. Raises TypeError, ValueError."""
+    """A time in seconds. Raises TypeError, ValueError, OverflowError."""
     if form in ("azure", "sessions"):
         at = datetime.fromisoformat(str(value).strip())
         return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()

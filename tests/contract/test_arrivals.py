@@ -186,6 +186,8 @@ BAD: dict[str, tuple[TraceFormat, bytes, str]] = {
     "a session without turns": ("sessions", b'{"timestamp": 1}\n', "line 1 of .* no 'turns'"),
     "turns that are none": ("sessions", b'{"turns": [7]}\n', "line 1 of .* no 'turns'"),
     "a deep line": ("plain", b'{"timestamp": 1}\n' + b"[" * 100_000, "line 2"),
+    "a time of 400 digits": ("plain", b'{"timestamp": 1' + b"0" * 400 + b"}\n", "line 1 of"),
+    "a field of 200,000 letters": ("plain", b"timestamp,x\n1," + b"a" * 200_000, "line 2 of"),
     "not text": ("plain", b"\xff\xfe\x00", "not UTF-8"),
 }
 

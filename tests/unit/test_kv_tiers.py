@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -367,6 +368,7 @@ def test_what_came_before_the_window_of_a_trace_is_its_history(tmp_path: Path) -
         ({"timestamp": 5, "input_length": 100, "hash_ids": [1]}, "plain", {}),
         ({"timestamp": 5, "input_length": 100, "hash_ids": [1]}, "mooncake", {"chunk_tokens": 300}),
         ({"turns": [{"llm_calls": [{"timestamp": "2026-06-01"}]}]}, "sessions", {}),
+        (called("copilot", "a", 5, math.inf, 0), "sessions", {}),
     ],
 )
 def test_a_trace_that_is_none_is_refused_in_a_line(

@@ -149,7 +149,7 @@ def trace_prompts(path: str, form: TraceFormat) -> tuple[Tokens, list[list[int]]
             remedy=f"use one of format {', '.join(BLOCK_TOKENS)} or sessions",
         )
     tokens, blocks = list[int](), list[list[int]]()
-    for number, row in trace_rows(trace_lines(path)):
+    for number, row in trace_rows(trace_lines(path), path):
         length = row.get("input_length") if isinstance(row, dict) else None
         known = row.get("hash_ids") if isinstance(row, dict) else None
         if (
@@ -179,7 +179,7 @@ def session_prompts(path: str) -> tuple[Tokens, list[Parts]]:
     written anew, after the tokens that were cached. Raises UsageError with the line.
     """
     calls = list[tuple[float, str, int, int]]()
-    for number, row in trace_rows(trace_lines(path)):
+    for number, row in trace_rows(trace_lines(path), path):
         try:
             for time, call in calls_of(row):
                 counts, names = call, ("input_tokens_total", "prefix_tokens")  # TraceLab
@@ -190,7 +190,7 @@ def session_prompts(path: str) -> tuple[Tokens, list[Parts]]:
                     raise ValueError
                 session = str(row["session_id"])  # type: ignore[index]
                 calls.append((seconds_of(time, "sessions"), session, max(1, prompt), cached))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise UsageError(
                 f"line {number} of {path} lacks its 'session_id' or the tokens of a prompt and of "
                 "its cached part, so it is no trace of sessions with prompts",
