@@ -351,3 +351,14 @@ def test_checksums_wherever_the_client_can(swift_s3: S3Server, client: str) -> N
     assert read(storage, "large", 0, 2 * PART) == content(PART + 5)
     assert storage.facts()["checksum"] == "when_supported"
     storage.close()
+
+
+@pytest.mark.parametrize("client", ["obstore", "s3fs", "boto3"])
+def test_another_checksum_is_one_line(rclone_s3: S3Server, client: str) -> None:
+    """rclone sends the checksum of the whole object with a part of it."""
+    storage = open_storage(rclone_s3.url(client=client, checksum="when_supported"))
+    put(storage, "x", content(1000))
+    assert read(storage, "x", 0, 1000) == content(1000)
+    with pytest.raises(StorageError, match="checksum"):
+        read(storage, "x", 10, 100)
+    storage.close()

@@ -16,11 +16,15 @@ import pytest
 
 from iobench.record.run import TrainingRecord
 from iobench.runner import checking
+from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.lock import reading
 from tests.conftest import MakeDataset
 from tests.datasets import generated
 from tests.processes import PATIENCE_S, Command, Ended, in_process, running, tmpfs, wait_until
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["rclone_s3", "s3_environment"]
 
 SAMPLES, SAMPLE_BYTES = 64, 20_000
 DATASET = f"""name: tiny
@@ -262,3 +266,21 @@ def test_a_failure_names_the_record_that_is_kept(here: Path) -> None:
 def test_a_dataset_of_no_known_workload(make_dataset: MakeDataset, here: Path) -> None:
     _, folder = make_dataset(name="mine", format="tar")
     assert "--workload" in refused(2, folder)
+
+
+def test_a_place_on_s3_is_empty_again(
+    here: Path, rclone_s3: S3Server, s3_environment: None
+) -> None:
+    given = {"part_size": "8MiB", "timeout": "9s", "deadline": "31s", "retries": 3}
+    url = rclone_s3.url(**given, region="eu-x")
+    code, out, err = in_process(
+        "check", url, "--workload", "./tinyrun.yaml", *BUDGET, "-q", "--json"
+    )
+    assert code == 0, err
+    storage = json.loads(out)["storage"]
+    assert storage["part_size_bytes"] == 8 << 20
+    assert (storage["timeout_s"], storage["deadline_s"], storage["retries"]) == (9, 31, 3)
+    assert (storage["client"], storage["region"]) == ("obstore", "eu-x")
+    opened = open_storage(url)
+    assert list(opened.list()) == []
+    opened.close()

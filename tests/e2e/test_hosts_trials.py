@@ -161,3 +161,18 @@ def test_a_check_generates_once_and_measures_on_both_hosts(tmp_path: Path) -> No
     assert [host.ranks for host in doc.job.hosts] == [1, 1]
     assert doc.job.repetitions
     assert "2 hosts" in " ".join(first.split())
+
+
+def test_advice_is_tried_on_both_hosts(data: Path, tmp_path: Path) -> None:
+    slow = f"throttled+{data}?latency=40ms"
+    words = (*QUICK, "--set", "reader.concurrency=1")
+    ok(start(tmp_path, "run", "demo", "--data", slow, *words, "-n", 2, "--calibration", "1s"))
+    earlier = the_only(tmp_path, "demo-*")
+    words = ("advise", earlier, "--confirm", "--budget", "10s", "--quiet")
+    found = ended(job(tmp_path, *words, "--results", tmp_path / "tried"))
+    assert found[0].code == found[1].code in (0, 4), [each.err for each in found]
+    (folder,) = (tmp_path / "tried").iterdir()
+    doc = load_training(folder)
+    assert [host.ranks for host in doc.job.hosts] == [1, 1]
+    assert [each.settings for each in doc.job.confirmations]
+    assert (bool(found[0].out), found[1].out) == (True, "")

@@ -76,6 +76,17 @@ def test_every_flag(scenario: Path, data: Path, tmp_path: Path) -> None:
     assert found["job"]["trials"][0]["seed"] == 5
 
 
+def test_requests_arrive_at_the_rate_of_a_trace(
+    asked: tuple[object, ...], data: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp\n" + "".join(f"{number / 50}\n" for number in range(101)))
+    job = document(*asked, "--data", data, "--trace", trace)["job"]
+    assert job["rate"] == pytest.approx(50)
+    for trial in job["trials"]:
+        assert trial["requests"] == pytest.approx(50 * trial["seconds"], abs=1)
+
+
 SEARCH = """
 name: search
 dataset: diskann

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import DatasetError, StorageError
-from iobench.data.dataset import ResolvedSpec, cheaper_codecs, load_manifest
+from iobench.data.dataset import Dataset, ResolvedSpec, cheaper_codecs, load_manifest
 from iobench.record.manifest import (
     MANIFEST,
     MAX_HEADER_BYTES,
@@ -81,6 +81,13 @@ def test_a_header_that_is_too_long_is_not_read(data: Path) -> None:
     with (data / MANIFEST).open("ab") as file:
         file.truncate(MAX_HEADER_BYTES + 1)
     assert "4 MiB" in refused(data)
+
+
+def test_a_level_that_the_codec_does_not_have(data: Path) -> None:
+    text = (data / MANIFEST).read_text()
+    (data / MANIFEST).write_text(text.replace('"codec": "none"', '"codec": "zstd:99"'))
+    with pytest.raises(DatasetError, match="levels 1 to 22"):
+        Dataset.open(str(data))
 
 
 # Tables

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     TIMEOUT = "no answer in time"
     SERVER = "the server failed"
     THROTTLED = "the server asks to slow down"
+    CHECKSUM = "the bytes have another checksum than the server says"
     OTHER = "the request failed"
 
 
@@ -123,6 +124,8 @@ _REMEDIES = {
     Kind.NO_UPLOAD: "another program aborted the upload: write the object again",
     Kind.RANGE: "the object is shorter than the manifest says: run iobench verify",
     Kind.UNSUPPORTED: "try another client (option client), or another server",
+    Kind.CHECKSUM: "find out what damages them; a server that sends the checksum of the whole "
+    "object with a part of it needs checksum=when_required",
     Kind.OTHER: "check the options endpoint, region and addressing, and the server's log",
     Kind.CREDENTIALS: "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile "
     "(AWS_PROFILE), and the endpoint",

@@ -17,6 +17,7 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
+    FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
@@ -94,14 +95,14 @@ class BotoApi:
                 if not count:
                     break
                 done += count
+            if done == coming:
+                # Reading to the end returns the connection to the pool, and verifies checksums.
+                body.read()
+                return coming
         except Exception as error:
             failure = to_failure(error)
-        if done < coming:
-            body.close()
-            raise failure or Failure(Kind.LOST, detail=f"got {done} of {coming} bytes")
-        # Reading to the end returns the connection to the pool, and verifies checksums.
-        body.read()
-        return coming
+        body.close()
+        raise failure or Failure(Kind.LOST, detail=f"got {done} of {coming} bytes")
 
     def put(self, key: str, data: bytes | bytearray, *, only_new: bool) -> None:
         self.call("put_object", Key=key, Body=data, **({"IfNoneMatch": "*"} if only_new else {}))
@@ -293,6 +294,7 @@ def to_failure(error: BaseException) -> Failure:
 
 _KINDS: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
     ((SSLError, ssl.SSLError), Kind.TLS),
+    ((FlexibleChecksumError,), Kind.CHECKSUM),
     ((NoCredentialsError, PartialCredentialsError, CredentialRetrievalError), Kind.NO_CREDENTIALS),
     ((ConnectTimeoutError,), Kind.UNREACHABLE),
     ((ReadTimeoutError, TimeoutError), Kind.TIMEOUT),
