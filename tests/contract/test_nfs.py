@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from iobench.base.errors import StorageError, TargetRefusedError, UsageError
-from iobench.base.safety import check_target
+from iobench.base.safety import Removal, check_target
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.data.generator.cleaner import clean, discard
+from iobench.serve.weights import WEIGHTS
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.nfs import context
@@ -29,6 +30,7 @@ from tests.checkpoints import save
 from tests.datasets import generated
 from tests.processes import descriptors
 from tests.servers.nfs import NfsServer, ganesha_v4, nfs_server, rclone_nfs
+from tests.weights import tiny
 
 __all__ = ["nfs_server"]
 
@@ -107,6 +109,52 @@ def test_what_a_killed_writer_left_is_begun_again(nfs: Any, root: Path) -> None:
     with pytest.raises(StorageError):  # and the first, if it lives after all, publishes nothing
         writing.__exit__(None, None, None)
     assert read(nfs, "x", 0, 100) == b"whole"
+
+
+def test_a_file_that_was_replaced_is_read_anew(nfs: Any, nfs_server: NfsServer, root: Path) -> None:
+    """The handle of the first one is still open."""
+    put(nfs, "x", b"first")
+    assert read(nfs, "x", 0, 100) == b"first"
+    other: Any = open_storage(nfs_server.url(root.name))
+    other.delete("x")
+    put(other, "x", b"another")
+    assert read(nfs, "x", 0, 100) == b"another"
+    other.replace("x", b"the third")
+    other.close()
+    assert read(nfs, "x", 0, 100) == b"the third"
+
+
+@pytest.mark.parametrize("step", ["generate", "clean"])
+def test_weights_are_removed_after_an_interruption(
+    nfs: Any, root: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Within the first file, which stays as it is after ``kill -9``."""
+    commit, delete = nfs_write.NfsSink.commit, NfsStorage.delete_if
+
+    def interrupted_commit(self: Any) -> None:
+        if ".safetensors" in self._path:
+            raise KeyboardInterrupt
+        commit(self)
+
+    def interrupted_delete(self: Any, *arguments: Any) -> None:
+        delete(self, *arguments)
+        raise KeyboardInterrupt
+
+    def clean_weights() -> Removal:
+        return WEIGHTS.clean_alone(nfs, WEIGHTS.clean)
+
+    if step == "clean":
+        tiny(nfs)
+    with monkeypatch.context() as patched:
+        patched.setattr(nfs_write.NfsSink, "abort", lambda sink: None)
+        patched.setattr(nfs_write.NfsSink, "commit", interrupted_commit)
+        if step == "clean":
+            patched.setattr(NfsStorage, "delete_if", interrupted_delete)
+        with pytest.raises(KeyboardInterrupt):
+            clean_weights() if step == "clean" else tiny(nfs)
+    assert len(names(root)) > 1
+    assert clean_weights().root_removed
+    assert not root.exists()
 
 
 def test_what_the_server_refuses_is_one_line_with_the_key(nfs: Any) -> None:
