@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from iobench.record.run import Finding
 from iobench.record.sweep import Sweep, load_sweep, parse_axis, save_sweep
 from iobench.report.walk import best_command
 from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import plan_sweep
+from iobench.runner.sweeping.trial import MeasuredTrial, Trial, measure
 from tests.processes import PATIENCE_S, completed, document, printed, running, wait_until
 from tests.small_models import small_weights
 from tests.unit.conftest import build_sweep
@@ -177,6 +179,32 @@ def test_a_point_that_a_cache_served_tells_nothing(home: Path) -> None:
     memory.rmdir()
     assert "INVALID: cache." in found["failed"]
     assert found["figures"] == []
+
+
+@pytest.mark.parametrize(("bad", "figures"), [((1,), 3), ((0, 2), 3), ((1, 2), 1)])
+def test_a_point_is_judged_by_its_valid_trials(
+    home: Path, monkeypatch: pytest.MonkeyPatch, bad: tuple[int, ...], figures: int
+) -> None:
+    """``bad``: the rounds in which something else read the data; two in a row end the point."""
+    tried = []
+
+    def disturbed(trial: Trial, *more: Any) -> MeasuredTrial:
+        found = measure(trial, *more)
+        if trial.workload.model_dump()["loader"]["workers"] == 1:
+            return found
+        tried.append(trial.seed)
+        if len(tried) - 1 not in bad:
+            return found
+        broken = Finding(rule="cache.cold-fetch", level="invalid", evidence="")
+        return found._replace(document=found.document.model_copy(update={"findings": [broken]}))
+
+    monkeypatch.setattr(sweeping, "measure", disturbed)
+    monkeypatch.setattr(sweeping, "HOPELESS", 0)
+    found = document(f"{SWEEP} --sweep loader.workers=1,0 --repeat 3")
+    today, other = found["points"]
+    assert (found["status"], len(today["figures"])) == ("ok", 3)
+    assert len(set(tried)) == len(tried) == figures + len(bad)
+    assert (len(other["figures"]), bool(other["failed"])) == (figures, figures < 3)
 
 
 WALK = """

@@ -378,16 +378,21 @@ def test_the_pareto_front(planted: Build) -> None:
 
 def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> None:
     """Two runs of one repetition each are one point; the settings are as the sweep spelled them."""
-    for name, workers in (("a1", 2), ("b1", 4), ("a2", 2), ("b2", 4)):
+    for name, workers in (("a1", 2), ("b1", 4), ("a2", 2), ("b2", 4), ("c1", 8)):
         save(tmp_path / name, planted(workers=workers, repetitions=1))
     points = ((2, ["a1", "a2"]), (4, ["b1", "b2"]), (8, ["c1"]))
+    failed = {8: "a worker died"}
     save_sweep(
         tmp_path,
         build_sweep(
             workload="test",
             axes={"loader.workers": [2, 4, 8], "reader.crop": [None]},
             points=[
-                SweepPoint(settings={"loader.workers": workers, "reader.crop": None}, runs=runs)
+                SweepPoint(
+                    settings={"loader.workers": workers, "reader.crop": None},
+                    runs=runs,
+                    failed=failed.get(workers, ""),
+                )
                 for workers, runs in points
             ],
             default={"loader.workers": 2, "reader.crop": None},

@@ -42,7 +42,7 @@ def values(table: Section, *columns: int) -> list[list[object]]:
 
 def test_two_settings_have_a_map_of_every_point_and_a_line_for_each_column() -> None:
     points = crossed()
-    points[1] = {"settings": points[1]["settings"], "failed": "a worker died"}
+    points[1] |= {"failed": "a worker died"}
     del points[4]
     table = charts(points, default=points[0]["settings"])["heat"]
     assert isinstance(table, Table)

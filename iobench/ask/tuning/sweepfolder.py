@@ -169,12 +169,16 @@ def _recorded(folder: Path) -> SweepRecord | None:
 def _planned(
     planned: Sequence[SweepPoint], documents: Mapping[str, TrainingRecord], left_out: list[str]
 ) -> list[SweptPoint]:
-    """The points of the sweep's record, each with its runs that can be used."""
+    """The points of the sweep's record, each with its runs that can be used, if none failed."""
     points = []
     keys = list(dict.fromkeys(key for point in planned for key in point.settings))
     tried: dict[tuple[str, ...], list[str]] = {}  # a walk has some settings in several steps
     for each in planned:
         texts = tuple(setting_text(each.settings.get(key)) for key in keys)
+        if each.failed:
+            named = settings_text(dict(zip(keys, texts, strict=True)))
+            left_out.append(f"{named}: {each.failed}")
+            continue
         tried.setdefault(texts, []).extend(each.runs)
     for texts, names in tried.items():
         settings = dict(zip(keys, texts, strict=True))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...ask.compare.runs import values_of
 from ...ask.tuning.points import SweptPoint
-from ...ask.tuning.walk import called
+from ...ask.tuning.walk import called, is_complete
 from ...base.errors import (
     DatasetError,
     HostLostError,
@@ -70,6 +70,9 @@ HOPELESS = 0.5
 
 IN_USE = "its dataset is in use"
 """Beginning of a failure text that allows another try when the sweep is resumed."""
+
+INVALID = "INVALID: "
+"""Beginning of a failure text of trials that tell nothing; allows another try, too."""
 
 LOCK_FILE = ".sweep.lock"
 """Lock file in the sweep's directory. ``sweep.json`` is replaced after each trial, so it can't be
@@ -154,7 +157,7 @@ class _Trials:
 
     ``pace_s``: seconds per byte of the slowest generation so far. ``planned_s``: seconds of the
     longest first trial, before there was one. ``held``: locks of datasets, by the dataset's
-    location.
+    location. ``doubtful``: points (by ``id``) whose last trial was INVALID.
     """
 
     sweep: Sweep
@@ -167,6 +170,7 @@ class _Trials:
     pace_s: float = 0.0
     planned_s: float = 0.0
     held: dict[str, ExitStack] = field(default_factory=dict)
+    doubtful: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         begun = {"status": "running", "left_out": list(self.sweep.planned)}
@@ -177,7 +181,7 @@ class _Trials:
         for point in sweep.points:
             # These failures are from an earlier run of this sweep; find out again whether they
             # hold.
-            if point.failed == OVER_BUDGET or point.failed.startswith(IN_USE):
+            if point.failed == OVER_BUDGET or point.failed.startswith((IN_USE, INVALID)):
                 point.failed = ""
         try:
             for group in self._groups():
@@ -200,11 +204,7 @@ class _Trials:
             raise
         if sweep.walk:
             next_step(sweep)  # the points for which no time is left
-        short = [
-            point
-            for point in sweep.points
-            if len(point.runs) < sweep.repetitions and not point.dropped and not point.failed
-        ]
+        short = [point for point in sweep.points if not is_complete(sweep, point)]
         sweep.left_out += [
             f"{called(sweep, point)}: {len(point.runs)} of {sweep.repetitions} repetitions, "
             "no time left"
@@ -246,8 +246,8 @@ class _Trials:
         take_turns(
             group,
             self._take_turn,
-            rounds(sweep.repetitions),
-            is_active=lambda point: not point.dropped and not point.failed,
+            rounds(2 * sweep.repetitions),  # as many as can be INVALID, never two in a row
+            is_active=lambda point: not is_complete(sweep, point),
             fail=self._fail,
             completed=completed,
         )
@@ -271,7 +271,16 @@ class _Trials:
                 self.pace_s = max(self.pace_s, pace_s)
             if self._out_of_time(point):
                 return
-        self._trial(point, number)
+        try:
+            self._trial(point, number)
+        except _InvalidError as error:
+            # What disturbed a trial may have passed when its turn comes again.
+            if id(point) in self.doubtful:
+                raise
+            self.doubtful.add(id(point))
+            self.observer.note(f"{called(self.sweep, point)}: {error}; it is tried again")
+        else:
+            self.doubtful.discard(id(point))
         save_sweep(self.directory, self.sweep)
 
     def _out_of_time(self, point: SweepPoint, *, generating: bool = False) -> bool:
@@ -323,9 +332,9 @@ class _Trials:
         if not taken:
             return None
         to_come = sum(
-            max(0, self.sweep.repetitions - len(point.runs))
+            self.sweep.repetitions - len(point.runs)
             for point in self.sweep.points
-            if not point.dropped and not point.failed
+            if not is_complete(self.sweep, point)
         )
         return min(to_come * sum(taken) / len(taken), self.budget.left_s)
 
@@ -395,7 +404,7 @@ class _Trials:
         workload, _ = resolve(sweep, point.settings)
         began = time.monotonic()
         first = not point.runs
-        trial = f"trial {number + 1} of at most {sweep.repetitions}"
+        trial = f"trial {len(point.runs) + 1} of at most {sweep.repetitions}"
         asked = Trial(
             workload=workload,
             data=point.data,
@@ -454,16 +463,16 @@ def _shown(sweep: Sweep, figure: float) -> str:
     return f"{text} {metric.short}"
 
 
-def _figure(sweep: Sweep, doc: RunRecord) -> float:
-    """What a trial tells of the sweep's metric. Raises IobenchError if it tells nothing.
+class _InvalidError(IobenchError):
+    """A trial tells nothing: a cache served its reads, or requests waited for their client."""
 
-    Reads that a cache served, and requests that their client or an endless queue made slow, tell
-    nothing of the settings.
-    """
+
+def _figure(sweep: Sweep, doc: RunRecord) -> float:
+    """What a trial tells of the sweep's metric. Raises IobenchError if it tells nothing."""
     short = sweep.compared_by.short
     broken = [each for each in doc.findings if each.level == "invalid"]
     if broken:
-        raise IobenchError(f"its {short} is INVALID: {broken[0].rule}: {broken[0].evidence}")
+        raise _InvalidError(f"{INVALID}{broken[0].rule}: {broken[0].evidence}")
     found = values_of(doc, sweep.metric)
     if not found:
         reasons = doc.job.repetitions[0].not_measured if isinstance(doc, TrainingRecord) else {}
