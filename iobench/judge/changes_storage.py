@@ -76,6 +76,19 @@ def gain_of_more_reads(evidence: Evidence, target: float | None) -> Estimate | N
     return ratio(expected_rate(points, target), expected_rate(points, evidence.in_flight))
 
 
+def gain_of_reader(evidence: Evidence, target: float | None) -> Estimate | None:
+    """Factor on the rate of the job's reader with ``target`` reads in flight.
+
+    That of the storage, as far as the reader does not get all of it already: no number of reads
+    got more than the raw rate. None if nothing tells.
+    """
+    more = gain_of_more_reads(evidence, target)
+    if more is None or not evidence.raw or not evidence.fetch:
+        return more
+    cut = min(1.0, max(1.0, evidence.raw / evidence.fetch) / more.value)
+    return more.each(lambda end: end * cut)
+
+
 def reads_for(evidence: Evidence, factor: float) -> float | None:
     """The reads in flight with which the storage delivers ``factor`` times as much as today.
 
@@ -288,10 +301,7 @@ def _more_reads(evidence: Evidence) -> MoreReads | None:
     target = reads_for(evidence, needed)
     if target is None:
         target = evidence.in_flight * min(most.value, needed)
-    more = gain_of_more_reads(evidence, target) or most
-    if evidence.raw and evidence.fetch:  # no number of reads got more than that
-        cut = min(1.0, max(1.0, evidence.raw / evidence.fetch) / more.value)
-        more = more.each(lambda end: end * cut)
+    more = gain_of_reader(evidence, target) or most
     gain = _moved(evidence, more)
     if gain is None:
         return None

@@ -149,15 +149,34 @@ def test_what_the_reader_would_get(run: str, change: Change, fetch: float) -> No
         assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
-@pytest.mark.parametrize(("rates_seen", "fetch"), [([600, 1200, 2400], 4800), ([1500] * 5, 1500)])
-def test_a_device_whose_end_was_not_seen_does_not_bound(
-    rates_seen: list[float], fetch: float
-) -> None:
-    """Twice as much with twice the reads in flight is no end; the same rate four times is one."""
-    doc = cheap(build_run(rates={"storage_raw": max(rates_seen), "fetch": 600}, **SHARDS))
-    doc = doc.with_job(curve=run_curve(curve(*rates_seen)))
+@pytest.mark.parametrize("seen", [[600, 1200, 2400], [1500] * 5])
+def test_more_reads_than_the_curve_had_bring_nothing_that_is_known(seen: list[float]) -> None:
+    """Where the rate still grew with the last ones, which is told, and where it did not."""
+    doc = cheap(build_run(rates={"storage_raw": max(seen), "fetch": 600}, **SHARDS))
+    doc = conclude(doc.with_job(curve=run_curve(curve(*seen))))
     found = what_if([(doc, {})], Change(concurrency=Quantity(32)))
-    assert rates(found)["fetch"] == pytest.approx(fetch, rel=1e-3)
+    assert rates(found)["fetch"] == pytest.approx(600)
+    assert any("not known, and counts" in basis for basis in found.bases) == (len(seen) < 4)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.82, 0.94])
+@pytest.mark.parametrize("most", [1000, 1100])
+def test_more_reads_bring_what_the_advice_promises(share: float, most: float) -> None:
+    """The run's 16 reads get a share of what 32 get, which is no more than the reader's raw rate
+    allows; ``most``: what 64 get.
+    """
+    here = 1000 * share
+    asked = {"storage_raw": 1000, "fetch": here}
+    doc = cheap(build_run(rates=asked, measured=here, au=here / 2000, **SHARDS))
+    rates = [here / 16, here / 8, here / 4, here / 2, here, 1000, most, most, most]
+    doc = conclude(doc.with_job(curve=run_curve(curve(*rates))))
+    advice = doc.job.verdict.advice[0]
+    (setting,) = advice.settings
+    reads = Quantity(float(setting.removeprefix("reader.concurrency=")))
+    found = what_if([(doc, {})], Change(concurrency=reads))
+    assert advice.predicted_gain > 1.05
+    gain = found.what_if.metrics["samples_per_s"].median / here
+    assert gain == pytest.approx(advice.predicted_gain)
 
 
 def test_the_clients_cpu_bounds_faster_storage() -> None:

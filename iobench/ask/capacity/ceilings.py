@@ -16,6 +16,7 @@ from ...base.units import (
     format_percent,
     format_rate,
 )
+from ...judge.changes_storage import gain_of_reader
 from ...judge.criteria import computing
 from ...judge.evidence import Evidence
 from ...judge.figures.in_flight import run_reads_in_flight, run_reads_per_sample
@@ -25,7 +26,7 @@ from ...record.run import TrainingRecord
 from ...record.training import Ceiling, CeilingDetails
 from .hosts import HostsChange
 from .measured import known_latency
-from .sizing import Fetch, fetch_parts, handed_over, prepared, with_cache
+from .sizing import SEEN, Fetch, fetch_parts, handed_over, prepared, with_cache
 
 MAX_COUNT = 10**6 - 1
 """Largest number of workers, accelerators or reads in flight."""
@@ -303,9 +304,24 @@ def _fetch(
         was = "an unknown latency" if latency is None else f"{format_duration(latency)} ({source})"
         why.changes.append(f"{format_duration(new_latency)} for each read instead of {was}")
     stated = change.storage_bandwidth is not None and not change.storage_bandwidth.relative
+    gain = _gain_of_reads(before, after.reads)
     parts = fetch_parts(
-        fetch, bandwidth=factor, stated=stated, reads=after.reads, latency_s=new_latency
+        fetch,
+        bandwidth=factor,
+        stated=stated,
+        reads=after.reads,
+        gain=gain,
+        latency_s=new_latency,
     )
+    curve = before.curve.curve if before.curve is not None else None
+    if curve is not None and after.reads != before.in_flight and new_latency is None:
+        parts[SEEN] = max(1.0, factor) * fetch.rate * gain
+        most = max((each.in_flight for each in curve.points), default=0)
+        if after.reads > most and curve.plateau_bytes_per_s is None:
+            why.models.append(
+                f"fetch: more than {counted(most, 'read')} in flight were not tried, and the rate "
+                "still grew with them; what more of them bring is not known, and counts as nothing"
+            )
     if math.isfinite(network):
         parts[NETWORK] = network
     rate = min(parts.values())
@@ -351,6 +367,19 @@ def _fetch(
             "for reader.direct=false"
         )
     return kept
+
+
+def _gain_of_reads(before: Evidence, reads: float) -> float:
+    """What so many reads in flight bring the reader, by the rule that advice has, too.
+
+    Without a curve, they bring in proportion more, up to the raw rate, and fewer lose nothing.
+    """
+    gain = gain_of_reader(before, reads)
+    if gain is None:
+        return 1.0
+    if before.curve is not None:
+        return gain.value
+    return max(1.0, min(gain.value, reads / before.in_flight))
 
 
 def _bytes_read(doc: TrainingRecord, before: Evidence) -> float:

@@ -189,6 +189,7 @@ def cache_that_halves(touched: float, *, hosts: int, shuffle: bool) -> float:
 
 
 DEVICE, READS, CLIENT = "the device", "reads in flight", "this host's CPU"
+SEEN = "what the storage was seen to give to so many reads"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,10 +220,11 @@ class Fetch:
         )
 
 
-def device(fetch: Fetch, factor: float, *, stated: bool = False) -> float:
+def device(fetch: Fetch, factor: float, *, stated: bool, gain: float) -> float:
     """Limit of the device in samples/s, for ``factor`` times its bandwidth.
 
-    The reader gets the same share of it as before. ``stated`` means that the new bandwidth is an
+    The reader gets the same share of it as before, times the ``gain`` of other reads in flight.
+    ``stated`` means that the new bandwidth is an
     absolute value. It is then the limit even if the recorded run did not reach the limit of the
     device; otherwise the limit is infinite in that case.
 
@@ -232,7 +234,7 @@ def device(fetch: Fetch, factor: float, *, stated: bool = False) -> float:
     scaled.
     """
     if fetch.at_limit or fetch.raw is None:
-        return factor * fetch.rate
+        return factor * fetch.rate * gain
     return factor * fetch.raw if fetch.raw_at_limit or stated or factor < 1 else math.inf
 
 
@@ -261,9 +263,17 @@ def in_flight(fetch: Fetch, *, reads: float, latency_s: float | None) -> float:
 
 
 def fetch_parts(
-    fetch: Fetch, *, bandwidth: float, stated: bool, reads: float, latency_s: float | None
+    fetch: Fetch,
+    *,
+    bandwidth: float,
+    stated: bool,
+    reads: float,
+    gain: float,
+    latency_s: float | None,
 ) -> dict[str, float]:
     """Limits of the device, the reads in flight and the client; the lowest is the fetch ceiling.
+
+    ``gain``: the factor on the recorded rate that so many reads in flight bring.
 
     Source: ``X = min(BW, k b / (L + b / beta))``, with the CPU time of the client per byte as a
     third limit. Validity: one limit is well below the others. If two are close, the true rate is
@@ -271,7 +281,7 @@ def fetch_parts(
     rate that was measured.
     """
     return {
-        DEVICE: device(fetch, bandwidth, stated=stated),
+        DEVICE: device(fetch, bandwidth, stated=stated, gain=gain),
         READS: in_flight(fetch, reads=reads, latency_s=latency_s),
         CLIENT: max(fetch.rate, fetch.client),
     }
