@@ -10,6 +10,7 @@ from ..ask.compare.cost import (
     MAX_HOSTS,
     MAX_INTERRUPTIONS,
     Against,
+    LateBecause,
     Option,
     Price,
     PricedHosts,
@@ -35,7 +36,7 @@ _DATA = (
     *("lost_share", "waiting_usd_per_hour", "wanted_samples_per_s", "storage_samples_per_s"),
     *("storage_limits", "if_storage_grows", "break_even_interruptions_per_hour"),
     *("preparation_s", "samples_in_budget", "within_deadline", "within_budget"),
-    *("hosts_in_time", "in_time_usd"),
+    *("hosts_in_time", "in_time_usd", "never_in_time"),
 )
 """Figures of an option that only data shows."""
 
@@ -423,6 +424,16 @@ def _saves(saving: SaveTimes | None) -> str:
     return f"{stops}, if {who} gets what one host got in {saving.run_id}{part}"
 
 
+_NEVER_IN_TIME: dict[LateBecause, str] = {
+    "": "",
+    "preparation": ", since the loader's own layout alone takes longer to write",
+    "storage": ", since the storage delivers no more",
+    "lost time": ", since too much of the time is lost to saves and interruptions",
+    "storage and lost time": ", since the storage delivers no more, and too much of the time is "
+    "lost to saves and interruptions",
+}
+
+
 def _late(option: Option) -> str:
     paid = option.figures
     if paid.job_s is None:
@@ -430,8 +441,8 @@ def _late(option: Option) -> str:
     if paid.hosts_in_time is None or paid.in_time_usd is None:
         if len(option.parts) > 1:
             return "TOO LATE"
-        why = ", since the storage delivers no more" if paid.storage_samples_per_s else ""
-        return f"TOO LATE, and so are up to {MAX_HOSTS} hosts{why}"
+        why = _NEVER_IN_TIME[paid.never_in_time]
+        return f"TOO LATE, and so are up to {format_count(MAX_HOSTS)} hosts{why}"
     hosts, usd = format_count(paid.hosts_in_time), in_usd(paid.in_time_usd)
     return f"TOO LATE: {hosts} hosts would be in time, for {usd}"
 

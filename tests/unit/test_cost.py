@@ -221,6 +221,32 @@ def test_how_many_hosts_for_a_deadline() -> None:
     assert (never.figures.within_deadline, never.figures.hosts_in_time) == (False, None)
 
 
+@pytest.mark.parametrize(
+    ("rate", "changes", "why"),
+    [
+        (2100.0, {}, "storage"),
+        (2100.0, {"deadline_s": 1.0}, ""),  # 1,024 hosts of 1,900/s are too few for 7.2 million/s
+        (4100.0, {"schedule": 30.0}, "lost time"),
+        (2100.0, {"schedule": 30.0}, "storage and lost time"),
+        (20_000.0, {"layout": 1.0}, "preparation"),
+    ],
+)
+def test_why_no_number_of_hosts_is_in_time(rate: float, changes: Any, why: str) -> None:
+    """7.2 million samples in half an hour are 4,000/s. Saves take 99.9 % of the time, or the layout
+    takes a second a sample.
+    """
+    doc, schedule = storage_of(rate), Schedule()
+    if "layout" in changes:
+        layout = LayoutFacts(bytes=10**6, seconds=7.2e6, files=1)
+        doc = doc.with_job(loader=doc.job.loader.model_copy(update={"layout": layout}))
+    if every := changes.get("schedule"):
+        schedule = Schedule(every_s=every, saving=SaveTimes(run_id="c", blocked_s=999 * every))
+    terms = Terms(epochs=1, deadline_s=changes.get("deadline_s", 1800), schedule=schedule)
+    for hosts in (1, 8):
+        figures = options(doc, terms, hosts=hosts)[0].figures
+        assert (figures.within_deadline, figures.never_in_time) == (False, why)
+
+
 def storage_of(rate: float) -> TrainingRecord:
     """1,900 samples/s on one host; the storage was measured to deliver ``rate``."""
     rates = {"fetch": rate, "storage_raw": None}

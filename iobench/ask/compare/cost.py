@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from ...base.documents import UNPRINTED
 from ...base.units import counted, format_duration, samples_per_usd
@@ -83,6 +84,10 @@ class Price:
     source: str
 
 
+LateBecause = Literal["", "preparation", "storage", "lost time", "storage and lost time"]
+"""Without what some number of hosts would be in time: saves and interruptions are lost time."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostFigures:
     """What one way to pay costs, and what it delivers.
@@ -119,6 +124,7 @@ class CostFigures:
     # fewest hosts that meet the deadline if these do not; None: not needed or not found
     hosts_in_time: int | None
     in_time_usd: float | None
+    never_in_time: LateBecause  # why no number of hosts is in time; empty: not needed, or others
     notes: tuple[str, ...]  # differences between the priced machine and the measured one
 
 
@@ -247,21 +253,29 @@ class _Job:
     def lost(self, hosts: int) -> float:
         return lost_share(self.schedule(hosts), self.interruptions_per_hour * hosts)
 
-    def rate(self, hosts: int) -> float:
-        """Samples/s of all hosts, after lost time."""
-        wanted, storage = self.wanted(hosts), self.storage(hosts)
-        capped = wanted if storage is None or self.terms.storage_grows else min(wanted, storage)
-        return capped * (1 - self.lost(hosts))
+    def rate(self, hosts: int, without: LateBecause = "") -> float:
+        """Samples/s of all hosts, after lost time; ``without`` some limits."""
+        rate, storage = self.wanted(hosts), self.storage(hosts)
+        if storage is not None and not self.terms.storage_grows and "storage" not in without:
+            rate = min(rate, storage)
+        return rate if "lost time" in without else rate * (1 - self.lost(hosts))
 
-    def seconds(self, hosts: int) -> float | None:
+    def seconds(self, hosts: int, without: LateBecause = "") -> float | None:
         """Time of the job; None without a job, and for one that never ends."""
-        rate = self.rate(hosts)
+        rate = self.rate(hosts, without)
         return self.preparation_s + self.samples / rate if self.samples and rate else None
 
-    def hosts_in_time(self, more_than: int) -> int | None:
+    def hosts_in_time(self, more_than: int, without: LateBecause = "") -> int | None:
         """The fewest hosts, above a number, that meet the deadline."""
-        each = range(more_than + 1, MAX_HOSTS + 1)
-        return next((n for n in each if _within(self.seconds(n), self.terms.deadline_s)), None)
+        deadline_s, each = self.terms.deadline_s, range(more_than + 1, MAX_HOSTS + 1)
+        return next((n for n in each if _within(self.seconds(n, without), deadline_s)), None)
+
+    def never_in_time(self, more_than: int) -> LateBecause:
+        """Why no number of hosts meets the deadline; empty if so many are just not enough."""
+        if not _within(self.preparation_s, self.terms.deadline_s):
+            return "preparation"
+        limits: Sequence[LateBecause] = ("storage", "lost time", "storage and lost time")
+        return next((one for one in limits if self.hosts_in_time(more_than, one)), "")
 
 
 def _option(
@@ -287,6 +301,7 @@ def _option(
     in_time = _within(seconds, terms.deadline_s) if job.samples else None
     more = job.hosts_in_time(hosts) if in_time is False and len(parts) == 1 else None
     more_s = job.seconds(more) if more else None
+    too_late = in_time is False and len(parts) == 1 and not more
     each = samples_per_usd(rate, hourly)
     figures = CostFigures(
         kind=kind,
@@ -320,6 +335,7 @@ def _option(
         in_time_usd=None
         if more is None or more_s is None
         else more_s / 3600 * prices[0].usd_per_hour * more,
+        never_in_time=job.never_in_time(hosts) if too_late else "",
         notes=tuple(note for part in parts for note in _notes(part)),
     )
     names = [f"{part.hosts} x {part.instance.type}" for part in parts]
