@@ -120,10 +120,7 @@ def _confirm(request: AdviseRequest, hosts: Hosts) -> int:
         ablations=False,
         prove=False,
         confirm=Confirm(
-            advice=tuple(advice),
-            by=earlier.run_id,
-            usual_s=repeated_s,
-            budget_s=request.budget_s,
+            advice=tuple(advice), by=earlier.run_id, usual_s=repeated_s, budget_s=request.budget_s
         ),
     )
     with ExitStack() as held:

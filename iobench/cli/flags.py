@@ -258,8 +258,7 @@ Parameters = Annotated[int, value("COUNT", parse_count, "86.6M")]
 BytesPerS = Annotated[float, value("RATE", rate, "20GB/s")]
 Counts = Annotated[tuple[int, ...], value("N,N", several(positive), "1,2,4", whole=True)]
 Times = Annotated[
-    tuple[float, ...],
-    value("TIME,TIME", several(duration, most=2), "0.7ms,0.2ms", whole=True),
+    tuple[float, ...], value("TIME,TIME", several(duration, most=2), "0.7ms,0.2ms", whole=True)
 ]
 Share = Annotated[float, SHARE]
 NewRate = Annotated[Quantity, value("RATE", quantity(rate), "5GB/s, or 2x")]
@@ -340,8 +339,7 @@ class Question(_Frozen):
                 )
             if other := self.first_of(company.without):
                 raise UsageError(
-                    f"{other} can't be used with {own}",
-                    remedy=f"leave {other} out, or {own}",
+                    f"{other} can't be used with {own}", remedy=f"leave {other} out, or {own}"
                 )
 
     def given(self, kind: Callable[..., object]) -> dict[str, Any]:

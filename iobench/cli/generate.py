@@ -126,10 +126,7 @@ def _weights(request: GenerateRequest) -> int:
 
 
 def _print(
-    request: GenerateRequest,
-    report: GenerateReport,
-    target: str,
-    hosts: Sequence[HostShare] = (),
+    request: GenerateRequest, report: GenerateReport, target: str, hosts: Sequence[HostShare] = ()
 ) -> None:
     """``hosts``: what each of them wrote, where there are several."""
     header = report.manifest.header

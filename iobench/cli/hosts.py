@@ -33,14 +33,7 @@ from ..runner.hosts.meeting import meet
 from ..runner.hosts.serving import Permitted, Same, Served
 from ..runner.hosts.sharing import HostShare
 from ..settings.any_workload import read_any_workload
-from .flags import (
-    HostsRequest,
-    LockingRequest,
-    RecordingRequest,
-    TrialsRequest,
-    flag_of,
-    names_of,
-)
+from .flags import HostsRequest, LockingRequest, RecordingRequest, TrialsRequest, flag_of, names_of
 from .terminal import note, show_data
 
 if TYPE_CHECKING:

@@ -178,10 +178,7 @@ class Live(Observer):
         full, empty = ("█", "░") if self._blocks else ("#", ".")
         parts = round(share * _BAR)
         rate = f", {format_rate(now.per_s)}" if now.per_s else ""
-        return [
-            f"  {full * parts}{empty * (_BAR - parts)} {share:.0%}",
-            f"  {self._detail}{rate}",
-        ]
+        return [f"  {full * parts}{empty * (_BAR - parts)} {share:.0%}", f"  {self._detail}{rate}"]
 
 
 @dataclass(frozen=True)

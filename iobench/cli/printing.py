@@ -51,11 +51,7 @@ _DATA = {"csv": render_csv, "markdown": render_markdown, "github": render_github
 
 
 def print_report(
-    request: ReportedRequest,
-    document: object,
-    sections: Sequence[Section],
-    *,
-    kept: bool = False,
+    request: ReportedRequest, document: object, sections: Sequence[Section], *, kept: bool = False
 ) -> None:
     """Print ``document`` as json, or ``sections`` in another format, as the request asks.
 

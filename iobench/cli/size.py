@@ -123,12 +123,7 @@ def _each(flag: str, numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def _requirement(
-    name: str,
-    request: SizeRequest,
-    *,
-    accelerators: int,
-    hosts: int,
-    instance: Instance | None,
+    name: str, request: SizeRequest, *, accelerators: int, hosts: int, instance: Instance | None
 ) -> Requirement:
     """What one workload requires. Raises UsageError."""
     demand = _demand(request, accelerators, hosts, instance)

@@ -91,9 +91,7 @@ def _print(
     place = {"path": request.dir, "data": storage.url, "ok": report.ok}
     told = _lines(request.dir, storage.url if manifest.header.origin else "", report)
     show_lines(
-        {**place, **found, **hosts_document(hosts)},
-        [*told, *host_lines(hosts)],
-        json=request.json,
+        {**place, **found, **hosts_document(hosts)}, [*told, *host_lines(hosts)], json=request.json
     )
     return 0 if report.ok else code
 

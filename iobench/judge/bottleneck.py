@@ -152,10 +152,7 @@ BY_GAINS: tuple[Criteria, ...] = (
     Criteria(
         "No stage was left out",
         lambda case: not case.left_out,
-        (
-            Criterion(criteria.fill_hides_a_stage),
-            Criterion(criteria.fill_gains, "fill"),
-        ),
+        (Criterion(criteria.fill_hides_a_stage), Criterion(criteria.fill_gains, "fill")),
     ),
 )
 

@@ -12,15 +12,7 @@ from ..base.units import counted, format_count, format_duration, format_percent
 from ..settings.workload import OWN
 from .criteria import computing, waited_for
 from .evidence import LONGER, Evidence, cut_epochs
-from .promise import (
-    WORTH,
-    Effect,
-    advised,
-    bringing,
-    demanded,
-    model_gain,
-    moving,
-)
+from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
 from .user_loader import (
     BESIDE_TRAINING,
     IN_TURNS,
@@ -240,9 +232,7 @@ def less_decoding(evidence: Evidence) -> Effect | None:
     if evidence.prep is None or evidence.loader is None or not evidence.decode:
         return None
     return moving(
-        evidence,
-        {"prep": evidence.loader, "cpu": None},
-        loader=evidence.told(evidence.loader),
+        evidence, {"prep": evidence.loader, "cpu": None}, loader=evidence.told(evidence.loader)
     )
 
 
@@ -403,11 +393,7 @@ def whole_epochs(evidence: Evidence) -> Effect | None:
     return bringing(None, made=made, whole=format_count(whole), **facts)
 
 
-@advised(
-    "first-batches",
-    change="{do}",
-    basis="{because}",
-)
+@advised("first-batches", change="{do}", basis="{because}")
 def first_batches(evidence: Evidence) -> Effect | None:
     """What a loader of the user's own can do: its data is what it is."""
     if not evidence.subject.users:
@@ -499,11 +485,7 @@ def _without(evidence: Evidence, stage: str, what: str, share: float | None) -> 
     return bringing(gain, because=because)
 
 
-@advised(
-    "none",
-    change="{what}: faster storage would not speed up this job",
-    basis="{busy}{first}",
-)
+@advised("none", change="{what}: faster storage would not speed up this job", basis="{busy}{first}")
 def nothing(evidence: Evidence) -> Effect | None:
     """To leave things as they are, where the accelerators bind."""
     supply = {

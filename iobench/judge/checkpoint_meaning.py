@@ -424,10 +424,7 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         bytes=study.full_bytes,
         condition=condition(writers, written, measured=measured, stated=stated),
         restore_condition=condition(
-            readers,
-            read,
-            measured=measured,
-            stated=stated or training.hosts_restoring is not None,
+            readers, read, measured=measured, stated=stated or training.hosts_restoring is not None
         ),
         host_write_bytes_per_s=written,
         job_write_bytes_per_s=writers.rate(written),

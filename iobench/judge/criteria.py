@@ -160,11 +160,7 @@ def nothing_explains_the_waits(case: Case) -> str:
     return f"{reason}, and {_missing(case)}" if case.missing else reason
 
 
-_NAMES: dict[Stage, str] = {
-    "storage": "storage",
-    "prep": "preparation",
-    "loader": "the loader",
-}
+_NAMES: dict[Stage, str] = {"storage": "storage", "prep": "preparation", "loader": "the loader"}
 
 
 def _missing(case: Case) -> str:

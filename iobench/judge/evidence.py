@@ -44,10 +44,7 @@ CPU_BUSY = 0.9
 """The CPU is spent if at least this share of it was busy during the repetitions."""
 
 
-_SOURCES: dict[MeasuredBy | None, str] = {
-    "fio": "fio",
-    "reader": "reads with more in flight",
-}
+_SOURCES: dict[MeasuredBy | None, str] = {"fio": "fio", "reader": "reads with more in flight"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -434,10 +431,7 @@ def too_short(evidence: Evidence) -> TooShort | None:
             f"{counted(evidence.accelerators, 'accelerator')} is more than the "
             f"{format_count(samples)} samples of the dataset"
         )
-        return TooShort(
-            f"{what}, so nothing overlaps",
-            _with_more(evidence, 2 * needed),
-        )
+        return TooShort(f"{what}, so nothing overlaps", _with_more(evidence, 2 * needed))
     if steps is None or steps >= needed or steps <= 0:
         return None
     factor = math.ceil(2 * needed / steps)

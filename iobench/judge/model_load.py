@@ -520,8 +520,7 @@ def failures(doc: RunRecord) -> RuleOutcome | None:
         return None
     found = "; ".join(f"{name}: {why}" for name, why in failed.items())
     return RuleOutcome(
-        f"failed: {found}",
-        "repair the storage: a replica whose load fails does not start",
+        f"failed: {found}", "repair the storage: a replica whose load fails does not start"
     )
 
 

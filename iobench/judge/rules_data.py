@@ -266,8 +266,7 @@ def run_repetitions(doc: TrainingRecord) -> RuleOutcome | None:
             "with a probability of at least 95 %"
         )
         return RuleOutcome(
-            f"{counted(done, 'complete repetition')}, fewer than {MIN_REPETITIONS}",
-            remedy,
+            f"{counted(done, 'complete repetition')}, fewer than {MIN_REPETITIONS}", remedy
         )
     return None
 

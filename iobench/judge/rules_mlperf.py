@@ -194,8 +194,7 @@ class Reference(NamedTuple):
 
 def _unet3d(edition: str, step_time: float) -> Reference:
     return Reference(
-        *(edition, 7, step_time, 5, 0.9, "files", "npz", 1, 146_600_628, 68_341_808),
-        direct=True,
+        *(edition, 7, step_time, 5, 0.9, "files", "npz", 1, 146_600_628, 68_341_808), direct=True
     )
 
 

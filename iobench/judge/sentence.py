@@ -312,11 +312,7 @@ SPENT = {
     "unknown": "more reads in flight were not measured",
 }
 
-NAMES = {
-    "accelerator": "the accelerator",
-    "sync": "the barrier",
-    "fill": "the start of epochs",
-}
+NAMES = {"accelerator": "the accelerator", "sync": "the barrier", "fill": "the start of epochs"}
 
 
 def explained(evidence: Evidence, decision: Decision, found: Verdict) -> Iterator[str]:

@@ -306,10 +306,7 @@ def requests(doc: RequestsRecord) -> RuleOutcome | None:
         job.direct,
     ) == ("cold", None, False)
     cut = "" if not once else ", or a larger dataset, of which each sample is read once"
-    return RuleOutcome(
-        few,
-        f"use {format_count(_needed(job))} or more: a longer --duration{cut}",
-    )
+    return RuleOutcome(few, f"use {format_count(_needed(job))} or more: a longer --duration{cut}")
 
 
 def repetitions(doc: RequestsRecord) -> RuleOutcome | None:

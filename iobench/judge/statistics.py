@@ -209,10 +209,7 @@ def _orders(n: int, m: int) -> list[int]:
 
 
 def ratio_estimate(
-    pairs: Sequence[tuple[float, float]],
-    *,
-    level: float = SIGNIFICANT,
-    ample: float = math.inf,
+    pairs: Sequence[tuple[float, float]], *, level: float = SIGNIFICANT, ample: float = math.inf
 ) -> Estimate | None:
     """The factor between the two rates of each pair (changed, base), which were measured in turns.
 

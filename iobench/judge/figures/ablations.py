@@ -100,11 +100,7 @@ def round_rates(
             rate_of(base, how, in_flight=left_out),
             left_out,
         )
-    return (
-        _rate_of_first(without, steps, how_without),
-        _rate_of_first(base, steps, how),
-        0,
-    )
+    return (_rate_of_first(without, steps, how_without), _rate_of_first(base, steps, how), 0)
 
 
 def _fewest_steps(events: Events) -> int:
@@ -177,10 +173,7 @@ def whole_rate(events: Events, epochs: Sequence[Epoch], how: How) -> float | Non
 
 
 def _rate(
-    events: Events,
-    chosen: Callable[[RankEpoch], Mask],
-    startups: Mapping[int, float],
-    how: How,
+    events: Events, chosen: Callable[[RankEpoch], Mask], startups: Mapping[int, float], how: How
 ) -> float | None:
     """Samples/s in the ``chosen`` rows of each rank and epoch, which follow each other.
 

@@ -179,12 +179,7 @@ def expected_rate(points: Sequence[CurvePoint], in_flight: float) -> Rate | None
     value, windows = at(a.value, b.value), min(a.windows, b.windows)
     if not (is_known(a) and is_known(b)):
         return Rate(value=value, windows=windows)
-    return Rate(
-        value=value,
-        low=at(_low(a), _low(b)),
-        high=at(_high(a), _high(b)),
-        windows=windows,
-    )
+    return Rate(value=value, low=at(_low(a), _low(b)), high=at(_high(a), _high(b)), windows=windows)
 
 
 def bound_at(

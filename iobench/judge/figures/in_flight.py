@@ -57,12 +57,7 @@ def reads_per_sample(
 
 
 def asked_reads_in_flight(
-    workload: Workload,
-    *,
-    ranks: int,
-    sample_bytes: float,
-    samples_per_shard: float,
-    blocks: bool,
+    workload: Workload, *, ranks: int, sample_bytes: float, samples_per_shard: float, blocks: bool
 ) -> int:
     """The most reads in flight of a job that has not run, from its settings and its dataset.
 
@@ -93,11 +88,7 @@ def reads_sequentially(access: str, samples_per_shard: float) -> bool:
 
 def run_reads_per_sample(doc: TrainingRecord) -> float | None:
     """Read requests per sample of a recorded run, computed with ``reads_per_sample``."""
-    size, samples, shards = (
-        bytes_per_sample(doc),
-        doc.job.dataset.samples,
-        doc.job.dataset.shards,
-    )
+    size, samples, shards = (bytes_per_sample(doc), doc.job.dataset.samples, doc.job.dataset.shards)
     reader, batch = doc.job.workload.reader, doc.job.workload.batch_size
     if not (size and samples and batch):
         return None

@@ -68,11 +68,7 @@ class _Spent:
 
 
 def rank_times(
-    parts: Sequence[RankEpoch],
-    repetition: Repetition,
-    *,
-    divided: bool = True,
-    users: bool = False,
+    parts: Sequence[RankEpoch], repetition: Repetition, *, divided: bool = True, users: bool = False
 ) -> list[RankTime]:
     """How each rank spent the repetition, in the order of ranks.
 
@@ -127,10 +123,7 @@ def starts_left_out(epochs: Sequence[Epoch], subject: Subject) -> list[Epoch]:
         for rank, own in enumerate(first.startups_s)
     ]
     alone = once(first.startup_s, [each.startup_s for each in later])
-    return [
-        first.model_copy(update={"startup_s": alone, "startups_s": begins}),
-        *counted[1:],
-    ]
+    return [first.model_copy(update={"startup_s": alone, "startups_s": begins}), *counted[1:]]
 
 
 def _startup_ns(epoch: Epoch | None, rank: int) -> float:
@@ -377,10 +370,7 @@ def host_window(
         mine = [part for part in parts if part.epoch == epoch]
         grouped = [[part for part in mine if _has(host, part.rank)] for host in hosts]
         ends = [
-            max(
-                (float(track_of[part.rank, epoch].times_s[-1]) for part in group),
-                default=0.0,
-            )
+            max((float(track_of[part.rank, epoch].times_s[-1]) for part in group), default=0.0)
             for group in grouped
         ]
         window = min(ends)
