@@ -34,100 +34,47 @@ from ..tuning.points import asked_settings, flatten
 
 Role = Literal["asked", "place", "version", "other"]
 
-ROLES: tuple[tuple[str, Role], ...] = (
-    # The work. Its name is that of the workload, or of the model of a checkpoint study.
-    ("workload", "asked"),
-    ("dataset.id", "other"),  # it follows from the other keys, unless the data was scanned
-    ("dataset.", "asked"),
-    ("accelerators", "asked"),
-    ("accelerator.", "asked"),
-    ("batch_size", "asked"),
-    ("epochs", "asked"),
-    ("max_steps", "asked"),
-    ("cache", "asked"),
-    ("reader.crop", "asked"),
-    ("reader.decode", "asked"),
-    ("reader.columns", "asked"),
-    ("reader.tail", "asked"),
-    ("reader.check", "asked"),
-    ("reader.prep_time", "asked"),
-    ("reader.prep_cv", "asked"),
-    ("evaluation.", "asked"),
-    # A checkpoint study. Its writer may differ, since it is what is compared.
-    ("model", "asked"),
-    ("ranks", "asked"),
-    ("scale", "asked"),
-    ("weights_only", "asked"),
-    ("changed", "asked"),
-    ("fsync", "asked"),
-    # Loads of a model. Its loaders may differ, since they are what is compared.
-    ("weights.", "asked"),
-    ("replicas", "asked"),
-    ("tensor_parallel", "asked"),
-    ("state", "asked"),
-    ("device", "asked"),
-    # Requests that arrive.
-    ("rate", "asked"),
-    ("limit", "asked"),
-    ("quantile", "asked"),
-    ("step_time", "asked"),
-    ("batch_delay", "asked"),
-    ("arrivals.", "asked"),
-    ("log.record", "asked"),
-    ("log.inputs", "asked"),
-    ("log.storage.scheme", "place"),
-    ("log.storage.url", "place"),
-    ("log.storage.endpoint", "place"),
-    ("log.storage.write_bandwidth_bytes_per_s", "place"),
-    ("log.storage.sync_s", "place"),
-    # Checkpoints that a run saves while it loads data.
-    ("saves.model", "asked"),
-    ("saves.ranks", "asked"),
-    ("saves.scale", "asked"),
-    ("saves.changed", "asked"),
-    ("saves.fsync", "asked"),
-    ("saves.every", "asked"),
-    ("saves.storage.scheme", "place"),
-    ("saves.storage.url", "place"),
-    ("saves.storage.endpoint", "place"),
-    ("saves.storage.bandwidth_bytes_per_s", "place"),
-    ("saves.storage.write_bandwidth_bytes_per_s", "place"),
-    # The hosts: which, and how much of them the run may use.
-    ("hosts", "place"),
-    ("host.node", "place"),
-    ("host.instance_type", "place"),
-    ("host.cpu_model", "place"),
-    ("host.cores", "place"),
-    ("host.effective_cores", "place"),
-    ("host.cgroup_memory_limit_bytes", "place"),
-    # The storage: where it is, and what it was told to be.
-    ("storage.scheme", "place"),
-    ("storage.url", "place"),
-    ("storage.endpoint", "place"),
-    ("storage.region", "place"),
-    ("storage.server", "place"),
-    ("storage.bandwidth_bytes_per_s", "place"),
-    ("storage.write_bandwidth_bytes_per_s", "place"),
-    ("storage.iops", "place"),
-    ("storage.latency_s", "place"),
-    ("storage.latency_p99_s", "place"),
-    ("storage.sync_s", "place"),
-    ("storage.faults.", "place"),
-    # Software.
-    ("iobench_version", "version"),
-    ("host.iobench_commit", "version"),
-    ("host.kernel", "version"),
-    ("host.python", "version"),
-    ("host.packages.", "version"),
-    ("storage.client_version", "version"),
-    ("storage.client_versions", "version"),
-    ("storage.client_versions.", "version"),
-    ("storage.fsspec_version", "version"),
-    ("storage.library", "version"),
-    ("loader.library", "version"),
-)
-"""The role of a key, or of all keys that begin so (with a dot at the end). The first one counts;
-keys that are not here are ``other``.
+ROLES: dict[Role, tuple[str, ...]] = {
+    "other": ("dataset.id",),  # it follows from the other keys, unless the data was scanned
+    "asked": (
+        # The work. Its name is that of the workload, or of the model of a checkpoint study.
+        *("workload", "dataset.", "accelerators", "accelerator.", "batch_size", "epochs"),
+        *("max_steps", "cache", "reader.crop", "reader.decode", "reader.columns", "reader.tail"),
+        *("reader.check", "reader.prep_time", "reader.prep_cv", "evaluation."),
+        # A checkpoint study. Its writer may differ, since it is what is compared.
+        *("model", "ranks", "scale", "weights_only", "changed", "fsync"),
+        # Loads of a model. Its loaders may differ, since they are what is compared.
+        *("weights.", "replicas", "tensor_parallel", "state", "device"),
+        # Requests that arrive.
+        *("rate", "limit", "quantile", "step_time", "batch_delay", "arrivals."),
+        *("log.record", "log.inputs"),
+        # Checkpoints that a run saves while it loads data.
+        *("saves.model", "saves.ranks", "saves.scale", "saves.changed", "saves.fsync"),
+        "saves.every",
+    ),
+    "place": (
+        # The hosts: which, and how much of them the run may use.
+        *("hosts", "host.node", "host.instance_type", "host.cpu_model", "host.cores"),
+        *("host.effective_cores", "host.cgroup_memory_limit_bytes"),
+        # The storage: where it is, and what it was told to be.
+        *("storage.scheme", "storage.url", "storage.endpoint", "storage.region", "storage.server"),
+        *("storage.bandwidth_bytes_per_s", "storage.write_bandwidth_bytes_per_s", "storage.iops"),
+        *("storage.latency_s", "storage.latency_p99_s", "storage.sync_s", "storage.faults."),
+        # That of a log, and of checkpoints that a run saves.
+        *("log.storage.scheme", "log.storage.url", "log.storage.endpoint"),
+        *("log.storage.write_bandwidth_bytes_per_s", "log.storage.sync_s"),
+        *("saves.storage.scheme", "saves.storage.url", "saves.storage.endpoint"),
+        *("saves.storage.bandwidth_bytes_per_s", "saves.storage.write_bandwidth_bytes_per_s"),
+    ),
+    "version": (
+        *("iobench_version", "host.iobench_commit", "host.kernel", "host.python"),
+        *("host.packages.", "storage.client_version", "storage.client_versions"),
+        *("storage.client_versions.", "storage.fsspec_version", "storage.library"),
+        "loader.library",
+    ),
+}
+"""The keys of each role; with a dot at the end, all keys that begin so. The first one counts; keys
+that are not here are ``other``.
 """
 
 LEFT_OUT = (
@@ -156,7 +103,8 @@ _USED = ("library", "direct", "access", "transport", "slot_pages")
 @lru_cache(maxsize=4096)
 def role_of(key: str) -> Role:
     """The role of a key of ``identity``."""
-    return next((role for name, role in ROLES if _is_below(key, name)), "other")
+    found = (role for role, names in ROLES.items() for name in names if _is_below(key, name))
+    return next(found, "other")
 
 
 def _is_below(key: str, name: str) -> bool:
