@@ -186,6 +186,11 @@ def renders(
     return decorate
 
 
+def capital(text: str) -> str:
+    """The text with a capital letter at its beginning, and no other change."""
+    return text[:1].upper() + text[1:]
+
+
 def quoted(word: str) -> str:
     r"""A word for a POSIX shell; with ``$'...'`` of bash if it has invisible characters.
 

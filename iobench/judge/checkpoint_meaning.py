@@ -92,13 +92,20 @@ def hosts_of(study: Study) -> int:
 
 def writing(study: Study, training: Training) -> HostsTogether:
     """The hosts that save at the same time: those that were measured, unless others were stated."""
+    count = training.hosts_writing or hosts_of(study)
+    return _together(study, training, count, study.full_bytes, training.storage_write_bytes_per_s)
+
+
+def _together(
+    study: Study, training: Training, count: int, size: float, limit: float | None
+) -> HostsTogether:
+    """So many hosts, which move ``size`` bytes together, at the stated ``limit`` at most."""
     measured = hosts_of(study)
-    count = training.hosts_writing or measured
-    limit = training.storage_write_bytes_per_s
+    writers = training.hosts_writing or measured
     return HostsTogether(
         count=count,
-        growth=study.full_bytes / study.bytes * measured / count if study.bytes else 1.0,
-        least_s=study.full_bytes / limit if limit else 0.0,
+        growth=study.full_bytes / study.bytes * measured / writers if study.bytes else 1.0,
+        least_s=size / limit if limit else 0.0,
         limit=limit,
     )
 
@@ -126,15 +133,9 @@ def restoring(study: Study, training: Training) -> HostsTogether:
     the same bytes again.
     """
     measured = hosts_of(study)
-    writers = training.hosts_writing or measured
-    count, size = training.hosts_restoring or writers, full_restore_bytes(study)
-    limit = training.storage_read_bytes_per_s
-    return HostsTogether(
-        count=count,
-        growth=study.full_bytes / study.bytes * measured / writers if study.bytes else 1.0,
-        least_s=restored_bytes(size, training, measured) / limit if limit else 0.0,
-        limit=limit,
-    )
+    count = training.hosts_restoring or training.hosts_writing or measured
+    size = restored_bytes(full_restore_bytes(study), training, measured)
+    return _together(study, training, count, size, training.storage_read_bytes_per_s)
 
 
 def whole_saves(study: Study, hosts: HostsTogether) -> list[WholeSave]:

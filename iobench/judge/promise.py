@@ -258,10 +258,8 @@ def shown(gain: Estimate, *, bound: bool = False) -> str:
 
 def told(advice: Advice) -> str:
     """What an advice brought when it was tried, or else what it promises; empty for neither."""
-    if advice.found is not None:
-        return shown(advice.found)
-    gain = promised(advice)
-    return "" if gain is None else shown(gain, bound=advice.at_most)
+    gain = gain_of(advice)
+    return "" if gain is None else shown(gain, bound=advice.at_most and advice.found is None)
 
 
 def in_headline(advice: Advice) -> str:
@@ -269,7 +267,7 @@ def in_headline(advice: Advice) -> str:
 
     Of an upper bound, how well it is known is left to the list.
     """
-    gain = advice.found if advice.found is not None else promised(advice)
+    gain = gain_of(advice)
     if gain is None or tells_nothing(gain):
         return ""
     if advice.at_most and advice.found is None:
@@ -314,9 +312,7 @@ def gain_of(advice: Advice) -> Estimate | None:
 
     None if it is neither.
     """
-    if advice.found is not None or advice.predicted_gain is None:
-        return advice.found
-    return Estimate(value=max(0.0, advice.predicted_gain), low=advice.low, high=advice.high)
+    return promised(advice) if advice.found is None else advice.found
 
 
 def answer(promised: Estimate, found: Estimate | None, *, bound: bool = False) -> Answer:

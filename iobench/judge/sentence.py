@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from ..base.text import capital
 from ..base.units import (
     counted,
     format_count,
@@ -63,7 +64,7 @@ def sentence(
     parts += _todo(found)
     if decision.basis == "inferred" and decision.bottleneck != "undecided":
         parts.append("this is inferred, not tested")
-    return " ".join(f"{_capital(part)}." for part in parts)
+    return " ".join(f"{capital(part)}." for part in parts)
 
 
 def _piling(evidence: Evidence) -> list[str]:
@@ -297,10 +298,6 @@ def _todo(found: Verdict) -> list[str]:
     return [f"{first.change} ({gain} the samples/s{tried})"]
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 SPENT = {
     "metadata": "its metadata is the limit, since opening files takes as long as all of a request",
     "operations": "its operations/s are spent, its bandwidth is not",
@@ -312,16 +309,14 @@ SPENT = {
     "unknown": "more reads in flight were not measured",
 }
 
-NAMES = {"accelerator": "the accelerator", "sync": "the barrier", "fill": "the start of epochs"}
-
 
 def explained(evidence: Evidence, decision: Decision, found: Verdict) -> Iterator[str]:
     """The sentences of the explanation."""
     yield _rates(evidence, found)
     if decision.reason and decision.bottleneck != "undecided":
-        yield f"{decision.reason[:1].upper()}{decision.reason[1:]}."
+        yield f"{capital(decision.reason)}."
     if evidence.cached:
-        yield f"{_capital(evidence.cached)}, so the run's rate is not that of the storage."
+        yield f"{capital(evidence.cached)}, so the run's rate is not that of the storage."
     elif "storage" in (decision.bottleneck, *decision.also) or found.storage_bound == "client":
         yield from _storage(evidence, found)
         yield from _less_than_alone(evidence, decision, found)
@@ -359,7 +354,7 @@ def _rates(evidence: Evidence, found: Verdict) -> str:
         what = {"prep": "preparation", "loader": "the loader", "cpu": "this host's CPU"}
         parts.append(f"{what[found.bottleneck]} alone yields {evidence.told(rate)}")
     text = "; ".join(parts) or "nothing was measured"
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{capital(text)}."
 
 
 def _is_lasting(found: Verdict) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from statistics import median
 
+from ..base.text import capital
 from ..base.units import counted, format_count, format_rate, percent_beside
 from ..judge.evidence import Evidence
 from ..judge.figures.in_flight import bytes_per_sample
@@ -18,7 +19,7 @@ from ..judge.rules_ranks import slow_host_names
 from ..judge.sentence import awaited
 from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
-from .figures import NO_REASON, Format, capital, ends, interval, listed, picture, tone_of
+from .figures import NO_REASON, Format, ends, interval, listed, picture, tone_of
 from .glance import STAGES, UTILIZATION, cold_reads, stage_names
 from .sections import FirstScreen, Item, Items, KeyFigure, Table
 from .serving import lost_in_a_crash

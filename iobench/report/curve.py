@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from ..base.text import capital
 from ..base.units import counted, format_bytes, format_count, format_rate
 from ..judge.figures.curve import FLATTENED, highest, is_known, is_near, spent
 from ..record.curve import CurvePoint, Operation, ProbeHost, Rate, Spent, StorageCurve, StorageProbe
@@ -13,7 +14,6 @@ from .figures import (
     ENDS,
     MAX_BARS,
     TableOf,
-    capital,
     evenly,
     lacking,
     listed,

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Generic, Literal, TypeGuard, TypeVar
 
 from ..ask.capacity.scaling import Band
+from ..base.text import capital
 from ..base.units import (
     counted,
     format_bytes,
@@ -178,11 +179,6 @@ def facts(
 def tone_of(good: bool | None) -> Tone:
     """Good and bad have one colour each; what is not decided has none."""
     return "plain" if good is None else "good" if good else "bad"
-
-
-def capital(text: str) -> str:
-    """The text with a capital letter at its beginning, and no other change."""
-    return text[:1].upper() + text[1:]
 
 
 def sentence(text: str) -> str:

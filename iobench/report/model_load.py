@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from ..base.text import capital
 from ..base.units import (
     counted,
     format_bytes,
@@ -34,7 +35,6 @@ from ..record.run import ModelLoadRecord
 from .figures import (
     MAX_BARS,
     TableOf,
-    capital,
     cell,
     data_table,
     ends,

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from statistics import fmean, median
 
 from ..ask.tuning.points import front, number, payback
+from ..base.text import capital
 from ..base.units import counted, format_factor
 from ..judge.statistics import ratio_interval
 from ..record.metrics import Metric
@@ -25,7 +26,6 @@ from .figures import (
     RANGE,
     TableOf,
     add_head,
-    capital,
     cell,
     evenly,
     format_of,

@@ -21,8 +21,8 @@ from ..judge.figures.ablations import (
     how_of,
     how_without,
     phase_of,
-    rate_of,
     round_rates,
+    steady_rate,
     with_gains,
     without_fill,
 )
@@ -342,7 +342,7 @@ class Ablations:
         one = AblationRound(
             repetition=number,
             samples_per_s=None,
-            base_samples_per_s=rate_of(self._base, how),
+            base_samples_per_s=steady_rate(self._base, how),
             seconds=0.0,
         )
         try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from ..base.errors import IobenchError, SpecError, UsageError
 from ..base.interrupts import defer_interrupts
 from ..base.units import counted, format_duration
-from ..judge.figures.ablations import in_step, steady_rate
+from ..judge.figures.ablations import How, in_step, steady_rate
 from ..judge.figures.metrics import repetition_metrics
 from ..judge.promise import WORTH, told_again
 from ..judge.statistics import ratio_estimate
@@ -235,7 +235,7 @@ class Trying:
         if self.after_fill:
             workers, ranks = plan.workload.loader.workers, plan.accelerators
             together = in_step(plan.workload.accelerator, ranks)
-            rate = steady_rate(outcome.events(), round_steps=workers, together=together) or rate
+            rate = steady_rate(outcome.events(), How(workers, together)) or rate
         if not rate or not outcome.complete:
             raise IobenchError("the repetition delivered no complete epoch")
         return rate
@@ -295,7 +295,7 @@ def headspace(
     agent = hosts.agent(plan.storage, plans=True)
     context = PhaseContext(hosts=hosts)
     rounds_of = max(1, plan.workload.loader.workers)
-    together = plan.workload.accelerator.sync == "step" and plan.accelerators > 1
+    together = in_step(plan.workload.accelerator, plan.accelerators)
     rates: dict[str, list[float | None]] = {"kept": [], "as it is": []}
 
     def measure(variant: str, number: int) -> None:
@@ -311,7 +311,7 @@ def headspace(
             outcome = run_phase(replace(phase, loading=kept, evicts=False), context)
         else:
             outcome = run_cached_phase(plan, agent, phase, context)
-        rate = steady_rate(outcome.events(), round_steps=rounds_of, together=together)
+        rate = steady_rate(outcome.events(), How(rounds_of, together))
         rates[variant].append(rate)
 
     with reading(plan.home, plan.manifest, verb="run"), ExitStack() as held:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..base.errors import UsageError
 from ..base.units import format_duration
-from ..judge.figures.ablations import in_step, steady_rate
+from ..judge.figures.ablations import How, in_step, steady_rate
 from ..judge.figures.events import rank_epochs
 from ..record.training import Ceiling
 from .budget import Budget, Given
@@ -213,7 +213,7 @@ def pilot_of(outcome: Outcome, took_s: float, demand: float | None) -> Pilot:
         loads += _CAUTION * together * each / max(arrived_s, 1e-3)
     rate = loads
     if all(int(part.rows["steps"].sum()) >= 2 * together for part in parts):
-        rate = steady_rate(events, round_steps=together) or loads
+        rate = steady_rate(events, How(together)) or loads
     rate = min(rate, demand or math.inf)
     worked = max(max(ends), 1e-3)
     startup = min(starts.values(), default=0.0)

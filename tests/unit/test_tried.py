@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import InterruptedRun, IobenchError
+from iobench.judge.figures.ablations import How
 from iobench.judge.promise import answer, gain_of, told_again, with_found
 from iobench.record.run import TrainingRecord, load_training
 from iobench.record.training import Epoch, Repetition
@@ -362,9 +363,9 @@ def test_each_trial_has_whole_rounds_of_the_workers_that_are_advised(
             seen.append(phase.max_steps)
             return self
 
-    def left_out(_: Any, *, round_steps: int, **__: Any) -> float:
-        steady.append(round_steps)
-        return 50.0 * round_steps
+    def left_out(_: Any, how: How) -> float:
+        steady.append(how.round_steps)
+        return 50.0 * how.round_steps
 
     monkeypatch.setattr(confirm, "steady_rate", left_out)
     whole = Repetition(seed=0, accelerators=1, samples_per_s=70.0)

@@ -46,7 +46,7 @@ class How(NamedTuple):
     """
 
     round_steps: int
-    together: bool
+    together: bool = False
     in_flight: int = 0
     queued: bool = False
 
@@ -96,8 +96,8 @@ def round_rates(
     if not how.in_flight or steps >= rounds or not steps:
         left_out = how.in_flight if steps >= rounds else 0
         return (
-            rate_of(without, how_without, in_flight=left_out),
-            rate_of(base, how, in_flight=left_out),
+            steady_rate(without, how_without, in_flight=left_out),
+            steady_rate(base, how, in_flight=left_out),
             left_out,
         )
     return (_rate_of_first(without, steps, how_without), _rate_of_first(base, steps, how), 0)
@@ -122,25 +122,18 @@ def _rate_of_first(events: Events, steps: int, how: How) -> float | None:
     return _rate(events, first, {}, how)
 
 
-def steady_rate(
-    events: Events,
-    *,
-    round_steps: int,
-    together: bool = False,
-    in_flight: int = 0,
-    queued: bool = False,
-) -> float | None:
+def steady_rate(events: Events, how: How, *, in_flight: int = 0) -> float | None:
     """Samples/s over all ranks, with the fill of each epoch left out.
 
     ``events`` are the rows of one phase and repetition. Workers start together, so the first round
-    of ``round_steps`` of a rank is left out; an epoch with fewer than two such rounds counts from
-    its second step on, and one with a single step does not count. Checkpoints count with their
-    share of all steps, since the steady part may have one save more or fewer. ``together``: ranks
-    step in step, so the slowest one's time counts. ``in_flight``: so many batches are left out
-    instead of a round, and epochs without a round after them. ``queued``: the first save, which
-    waits for none, costs as much as those after it. None if nothing is left.
+    of a rank is left out; an epoch with fewer than two rounds counts from its second step on, and
+    one with a single step does not count. Checkpoints count with their share of all steps, since
+    the steady part may have one save more or fewer. Of ranks that step in step, the slowest one's
+    time counts. Where saves are queued, the first one, which waits for none, costs as much as those
+    after it. ``in_flight``: so many batches are left out instead of a round, and epochs without a
+    round after them. None if nothing is left.
     """
-    first = max(1, round_steps)
+    first = max(1, how.round_steps)
 
     def steady(part: RankEpoch) -> Mask:
         steps = part.rows["step"]
@@ -149,18 +142,7 @@ def steady_rate(
             return later
         return steps < 0 if in_flight else steps > 0
 
-    return _rate(events, steady, {}, How(round_steps, together, queued=queued))
-
-
-def rate_of(events: Events, how: How, *, in_flight: int = 0) -> float | None:
-    """``steady_rate`` of ranks that step in this way."""
-    return steady_rate(
-        events,
-        round_steps=how.round_steps,
-        together=how.together,
-        in_flight=in_flight,
-        queued=how.queued,
-    )
+    return _rate(events, steady, {}, how)
 
 
 def whole_rate(events: Events, epochs: Sequence[Epoch], how: How) -> float | None:
@@ -295,7 +277,7 @@ def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How)
     """
     return AblationRound(
         repetition=number,
-        samples_per_s=rate_of(events, how),
+        samples_per_s=steady_rate(events, how),
         base_samples_per_s=whole_rate(events, epochs, how),
         seconds=0.0,
     )

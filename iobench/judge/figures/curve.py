@@ -246,55 +246,28 @@ def _spent(curve: StorageCurve, other: StorageCurve | None) -> Spent:
     """
     if other is None or _client_at_plateau(curve):
         return "unknown"
-    sizes = sorted((curve.request_bytes, other.request_bytes))
-    apart = sizes[0] / sizes[1]
-    if other.request_bytes < curve.request_bytes:
-        return _against(
-            curve.plateau_reads_per_s,
-            other.plateau_reads_per_s,
-            [point.reads_per_s for point in other.points],
-            apart=apart,
-            client=_client_at_plateau(other),
-            far="bandwidth",
-            near="operations",
-        )
-    return _against(
-        curve.plateau_bytes_per_s,
-        other.plateau_bytes_per_s,
-        [point.bytes_per_s for point in other.points],
-        apart=apart,
-        client=_client_at_plateau(other),
-        far="operations",
-        near="bandwidth",
-    )
-
-
-def _against(
-    mine: Rate | None,
-    theirs: Rate | None,
-    rates: Sequence[Rate],
-    *,
-    apart: float,
-    client: bool,
-    far: Spent,
-    near: Spent,
-) -> Spent:
-    """``near`` if my plateau reaches ``ALIKE`` of theirs, ``far`` if it certainly does not.
-
-    ``rates`` are those of their points, for a curve without a plateau. ``apart``: the smaller
-    request over the larger one. ``client``: their plateau is one of the client's CPU.
-    """
+    low, high = sorted((curve.request_bytes, other.request_bytes))
+    unit, far, near = _IN_READS if other.request_bytes < curve.request_bytes else _IN_BYTES
+    mine, theirs = (getattr(each, f"plateau_{unit}") for each in (curve, other))
+    rates: list[Rate] = [getattr(point, unit) for point in other.points]
     reached = theirs or max(rates, key=lambda rate: rate.value, default=None)
     if mine is None or reached is None:
         return "unknown"
     if _high(mine) < ALIKE * _low(reached):
         return far  # also where the other requests could get even more
-    if theirs is None or client:
+    if theirs is None or _client_at_plateau(other):
         return "unknown"
     if _low(mine) >= ALIKE * theirs.value:
         return near
+    apart = low / high
     parted = apart > ALIKE or _low(mine) >= math.sqrt(apart) * _high(theirs)
     return near if mine.value >= ALIKE * theirs.value and parted else "unknown"
+
+
+_IN_READS: tuple[str, Spent, Spent] = ("reads_per_s", "bandwidth", "operations")
+_IN_BYTES: tuple[str, Spent, Spent] = ("bytes_per_s", "operations", "bandwidth")
+"""The rate by which two sizes of requests are compared, and what this curve has spent where it does
+not reach the other's, and where it does."""
 
 
 def _client_at_plateau(curve: StorageCurve) -> bool:

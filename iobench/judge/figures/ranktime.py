@@ -22,11 +22,11 @@ score, and 3.5 as its bound); Student's t for the mean over repetitions.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import fmean, mean, median, stdev, variance
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,23 +48,17 @@ For more values the critical ones are lower.
 """
 
 
-@dataclass
-class _Spent:
-    """Nanoseconds of one rank, summed over its epochs."""
+_COUNTED = {
+    "copy_s": "copy_ns",
+    "busy_s": "busy_ns",
+    "sync_s": "sync_ns",
+    "saves_s": "checkpoint_ns",
+    "lost_s": "lost_ns",
+}
+"""Parts of a rank's time that columns of its events count."""
 
-    startup: float = 0.0
-    fill: float = 0.0
-    fetch: float = 0.0
-    prep: float = 0.0
-    wait: float = 0.0
-    copy: float = 0.0
-    busy: float = 0.0
-    sync: float = 0.0
-    saves: float = 0.0
-    lost: float = 0.0
-
-    def total(self) -> float:
-        return float(sum(getattr(self, each.name) for each in fields(self)))
+_Spent = defaultdict[str, float]
+"""Nanoseconds of one rank by the names of ``RankTime``, summed over its epochs."""
 
 
 def rank_times(
@@ -85,7 +79,7 @@ def rank_times(
         mine.setdefault(part.rank, {})[part.epoch] = part
     found = []
     for rank, epochs in sorted(mine.items()):
-        spent, wall = _Spent(), 0.0
+        spent, wall = _Spent(float), 0.0
         for epoch, end in ends.items():
             own = epochs.get(epoch)
             own_end = own.end_ns if own is not None else 0.0
@@ -93,7 +87,7 @@ def rank_times(
                 startup = _startup_ns(known.get(epoch), rank)
                 _add(spent, own, startup, divided=divided, users=users)
             if joint:
-                spent.sync += end - own_end
+                spent["sync_s"] += end - own_end
             wall += end if joint else own_end
         found.append(_rank_time(rank, spent, wall, divided=divided))
     return found
@@ -140,10 +134,10 @@ def _add(spent: _Spent, part: RankEpoch, startup: float, *, divided: bool, users
     alone = int(rows["step"][0]) == 0 and int(rows["steps"][0]) == 1
     first = max(0, int(rows["wait_ns"][0])) if alone else 0
     startup = min(startup, max(0.0, float(rows["start_ns"][0])) + first)
-    spent.startup += startup
+    spent["startup_s"] += startup
     later = 1 if alone else 0
     fetch, prep = _divide(part, later) if divided else (0.0, 0.0)
-    spent.wait += max(0.0, part.sum_ns("wait_ns", first=later) - fetch - prep)
+    spent["wait_s"] += max(0.0, part.sum_ns("wait_ns", first=later) - fetch - prep)
     filled = max(0.0, first - startup)
     if users and divided:
         read, work = (
@@ -152,14 +146,11 @@ def _add(spent: _Spent, part: RankEpoch, startup: float, *, divided: bool, users
         usual = min(1.0, filled / max(read + work, 1.0))
         fetch, prep = fetch + read * usual, prep + work * usual
         filled -= (read + work) * usual
-    spent.fill += max(0.0, filled)
-    spent.fetch += fetch
-    spent.prep += prep
-    spent.copy += part.sum_ns("copy_ns")
-    spent.busy += part.sum_ns("busy_ns")
-    spent.sync += part.sum_ns("sync_ns")
-    spent.saves += part.sum_ns("checkpoint_ns")
-    spent.lost += part.sum_ns("lost_ns")
+    spent["fill_s"] += max(0.0, filled)
+    spent["fetch_s"] += fetch
+    spent["prep_s"] += prep
+    for name, column in _COUNTED.items():
+        spent[name] += part.sum_ns(column)
 
 
 def _divide(part: RankEpoch, first: int) -> tuple[float, float]:
@@ -177,27 +168,18 @@ def _divide(part: RankEpoch, first: int) -> tuple[float, float]:
 
 def _rank_time(rank: int, spent: _Spent, wall_ns: float, *, divided: bool) -> RankTime:
     """The parts in seconds. Damaged events may say more than the wall time, which then is that."""
-    rest = max(0.0, wall_ns - spent.total())
-    wall_ns = spent.total() + rest
-    training = wall_ns - spent.startup - spent.saves
-    known = divided and spent.fetch + spent.prep > 0
+    total, busy = float(sum(spent.values())), spent["busy_s"]
+    wall_ns = max(wall_ns, total)
+    training = wall_ns - spent["startup_s"] - spent["saves_s"]
+    known: dict[str, Any] = {name: ns / 1e9 for name, ns in spent.items()}
+    if not (divided and spent["fetch_s"] + spent["prep_s"] > 0):
+        known |= {"fetch_s": None, "prep_s": None}
     return RankTime(
         rank=rank,
         wall_s=wall_ns / 1e9,
-        startup_s=spent.startup / 1e9,
-        fill_s=spent.fill / 1e9,
-        fetch_s=spent.fetch / 1e9 if known else None,
-        prep_s=spent.prep / 1e9 if known else None,
-        wait_s=spent.wait / 1e9,
-        copy_s=spent.copy / 1e9,
-        busy_s=spent.busy / 1e9,
-        sync_s=spent.sync / 1e9,
-        saves_s=spent.saves / 1e9,
-        lost_s=spent.lost / 1e9,
-        rest_s=rest / 1e9,
-        accelerator_utilization=(
-            min(1.0, spent.busy / training) if spent.busy > 0 and training > 0 else None
-        ),
+        rest_s=(wall_ns - total) / 1e9,
+        accelerator_utilization=min(1.0, busy / training) if busy > 0 and training > 0 else None,
+        **known,
     )
 
 
