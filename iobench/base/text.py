@@ -14,7 +14,8 @@ import re
 import shlex
 import textwrap
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ParamSpec, TypeVar
 
 MAX_SHOWN = 4000
@@ -204,6 +205,29 @@ def quoted(word: str) -> str:
         data = word.encode("utf-8", "surrogatepass")
     kept = {byte: chr(byte) for byte in range(0x20, 0x7F) if byte not in b"\\'"}
     return f"$'{''.join(kept.get(byte, f'{chr(92)}x{byte:02x}') for byte in data)}'"
+
+
+def values_of(words: Sequence[str], flag: str) -> list[str]:
+    """The values of a flag among the words of a command."""
+    found = [value for word, value in pairwise(words) if word == flag]
+    return found + [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+
+
+def without_flag(words: Sequence[str], flag: str, key: str = "") -> list[str]:
+    """The words without a flag and its value; with ``key`` only where the value sets that key."""
+    kept: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        value, taken = (words[at + 1], 2) if at + 1 < len(words) else ("", 1)
+        if word.startswith(f"{flag}="):
+            word, value, taken = flag, word.partition("=")[2], 1
+        if word == flag and (not key or value.partition("=")[0].strip() == key):
+            at += taken
+        else:
+            kept.append(words[at])
+            at += 1
+    return kept
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:

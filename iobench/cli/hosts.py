@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import UsageError
+from ..base.text import values_of, without_flag
 from ..base.units import format_bytes, format_duration, format_rate
 from ..runner.hosts.control import Control, check_same, led, say_same
 from ..runner.hosts.launch import (
@@ -59,23 +60,11 @@ def printed_lines(request: HostsRequest) -> bool:
         )
     if named is None:
         return False
-    lines = start_lines(parse_hosts(named), _without(request.command[1:]))
+    words = [word for word in request.command[1:] if word != "--print"]
+    lines = start_lines(parse_hosts(named), without_flag(words, "--hosts"))
     for engine, line in lines.items():
         show_data(f"# {engine}\n{line}\n")
     return True
-
-
-def _without(words: Sequence[str]) -> list[str]:
-    """The words of the command without --hosts and --print."""
-    found, skip = [], False
-    for word in words:
-        if skip or word == "--print" or word.startswith("--hosts="):
-            skip = False
-        elif word == "--hosts":
-            skip = True
-        else:
-            found.append(word)
-    return found
 
 
 def launched(request: HostsRequest) -> Launch | None:
@@ -344,7 +333,7 @@ def manifest(hosts: int, words: Sequence[str]) -> str:
     written to a volume of their own, unless the command names another place for them.
     """
     words = list(words)
-    results = _value(words, "--results")
+    results = next(iter(values_of(words, "--results")), None)
     place = next((value for value in _values(words) if value != results), "/data/")
     data = posixpath.dirname(place.rstrip("/"))
     if results is None and words[:1] and words[0] in _RECORDS:
@@ -366,15 +355,6 @@ def manifest(hosts: int, words: Sequence[str]) -> str:
 
 _RECORDS = ("run", "train", "checkpoint", "load", "sweep", "ab", "check", "advise")
 """Verbs that write results."""
-
-
-def _value(words: Sequence[str], flag: str) -> str | None:
-    for at, word in enumerate(words):
-        if word == flag and at + 1 < len(words):
-            return words[at + 1]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return None
 
 
 def _values(words: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..base.errors import IobenchError
-from ..base.text import quoted
+from ..base.text import quoted, values_of, without_flag
 from ..base.units import parse_duration
 from ..record.job import DatasetFacts, WorkloadFacts
 from ..record.run import TrainingRecord
@@ -70,10 +70,10 @@ class JobAgain:
         """The command, with ``changes`` as by ``--set`` and perhaps on other data."""
         words = [*(self.words if data is None else self.on_data)]
         for key, value in (changes or {}).items():
-            words = [*_without(words, "--set", key), "--set", f"{key}={setting_text(value)}"]
+            words = [*without_flag(words, "--set", key), "--set", f"{key}={setting_text(value)}"]
         if data is not None:
             # What belongs to the other data's place goes with it.
-            words = [*_without(_without(words, "--origin"), "--data"), "--data", data]
+            words = [*without_flag(without_flag(words, "--origin"), "--data"), "--data", data]
         return _line(words)
 
     def longer(self, factor: float, changes: Settings) -> str:
@@ -84,7 +84,7 @@ class JobAgain:
         if self.budget_s is None:
             return self.line(changes)
         seconds = self.budget_s * min(MAX_BUDGET, factor)
-        return _line([*_without([*self.words], "--budget"), "--budget", f"{seconds:g}s"])
+        return _line([*without_flag([*self.words], "--budget"), "--budget", f"{seconds:g}s"])
 
     def generate(self, samples: int | None = None, *settings: str) -> str:
         """The command that makes the dataset at ``NEW``, with other settings; empty: unknown."""
@@ -93,12 +93,12 @@ class JobAgain:
         words = [*self.data]
         if any(setting.startswith("format=") for setting in settings):
             for key in _OF_A_FORMAT:
-                words = _without(words, "--set", key)
+                words = without_flag(words, "--set", key)
         for setting in settings:
             key = setting.partition("=")[0]
-            words = [*_without(words, "--set", key), "--set", setting]
+            words = [*without_flag(words, "--set", key), "--set", setting]
         if samples is not None:
-            words = [*_without(words, "--samples"), "--samples", str(samples)]
+            words = [*without_flag(words, "--samples"), "--samples", str(samples)]
         return _line(words)
 
 
@@ -107,7 +107,7 @@ def job_again(doc: TrainingRecord) -> JobAgain:
     job, command = doc.job, tuple(doc.command)
     data = tuple(_generated(job.dataset))
     if command[:1] == ("iobench",) and len(command) > 2 and command[1] in _ASKED:
-        budget = _given(command, "--budget")
+        budget = values_of(command, "--budget")
         budget_s = CHECK_BUDGET_S if command[1] == "check" else None
         if budget:
             try:
@@ -192,29 +192,6 @@ def _generated(dataset: DatasetFacts) -> Iterator[str]:
         if key in ("samples", "description", "source") or before.get(key, value) == value:
             continue
         yield from ("--set", f"{key}={setting_text(value)}")
-
-
-def _given(words: tuple[str, ...], flag: str) -> list[str]:
-    """The values of a flag among the words of a command."""
-    found = [words[number + 1] for number in range(len(words) - 1) if words[number] == flag]
-    return found + [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
-
-
-def _without(words: list[str], flag: str, key: str = "") -> list[str]:
-    """The words without a flag and its value; with ``key`` only where the value sets that key."""
-    kept: list[str] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        value, taken = (words[at + 1], 2) if at + 1 < len(words) else ("", 1)
-        if word.startswith(f"{flag}="):
-            word, value, taken = flag, word.partition("=")[2], 1
-        if word == flag and (not key or value.partition("=")[0].strip() == key):
-            at += taken
-        else:
-            kept.append(words[at])
-            at += 1
-    return kept
 
 
 def _line(words: list[str]) -> str:

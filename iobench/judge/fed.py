@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling, FindMax
@@ -54,9 +54,8 @@ class StorageSupply:
     reads_in_flight: float
     today: float | None
     too_few: bool = False
-    plateau: bool  # from the storage's curve, else from the fetch ceiling
-    by_run: bool = False  # what the run received after its rate fell
-    by_search: bool = False  # the number of accelerators that a search found
+    # by a search, after the rate of the run fell, by the storage's curve, or by the fetch ceiling
+    basis: Literal["find-max", "run", "plateau", "fetch"]
 
 
 def fed(judged: Judged, *, held_up: bool = False) -> Fed:
@@ -122,8 +121,7 @@ def _lasting(judged: Judged) -> StorageSupply | None:
         high=lasts.high if several else None,
         reads_in_flight=judged.evidence.in_flight,
         today=lasts.after,
-        plateau=False,
-        by_run=True,
+        basis="run",
     )
 
 
@@ -167,8 +165,7 @@ def delivered(judged: Judged) -> StorageSupply | None:
             high=None if found.high is None else (found.high + 1) * each,
             reads_in_flight=found.reads_in_flight or 1.0,
             today=None,
-            plateau=False,
-            by_search=True,
+            basis="find-max",
         )
         if found.high is not None or supply is None or supply.value <= least.value:
             return least
@@ -177,9 +174,9 @@ def delivered(judged: Judged) -> StorageSupply | None:
     rate = evidence.between_saves
     if supply is None or not capped or supply.too_few or rate is None:
         return supply
-    return replace(
-        supply, value=min(rate, supply.value), low=None, high=None, today=rate, plateau=False
-    )
+    basis = "fetch" if supply.basis == "plateau" else supply.basis
+    most = min(rate, supply.value)
+    return replace(supply, value=most, low=None, high=None, today=rate, basis=basis)
 
 
 def _recorded(judged: Judged) -> Fed | None:
@@ -245,7 +242,7 @@ def _from_curve(doc: TrainingRecord) -> StorageSupply | None:
         reads_in_flight=float(takes),
         today=today,
         too_few=bool(in_flight) and (in_flight or 0.0) < takes,
-        plateau=True,
+        basis="plateau",
     )
 
 
@@ -262,7 +259,7 @@ def _from_model(judged: Judged) -> StorageSupply | None:
         high=None,
         reads_in_flight=evidence.in_flight,
         today=None,
-        plateau=True,
+        basis="plateau",
     )
 
 
@@ -281,7 +278,7 @@ def _from_ceiling(judged: Judged) -> StorageSupply | None:
         high=None if high is None else max(high, rate),
         reads_in_flight=evidence.in_flight,
         today=rate,
-        plateau=False,
+        basis="fetch",
     )
 
 
@@ -297,7 +294,7 @@ def _by_supply(supply: StorageSupply, each: float) -> Fed:
         high=None if supply.high is None else _number(supply.high, each),
         reads_in_flight=supply.reads_in_flight,
         today=None if supply.today is None else _number(supply.today, each),
-        basis="run" if supply.by_run else "plateau" if supply.plateau else "fetch",
+        basis=supply.basis,
     )
 
 

@@ -52,7 +52,9 @@ def sections(doc: KvCacheRecord) -> list[Section]:
     """All sections for which the run has data."""
     job = doc.job
     parts = parts_table(job.repetitions, _PARTS, "the time to the first token")
-    evidence = [figures_table(doc), _tiers(job), parts, _behind(job), _gains(job), rates_table(job)]
+    tiers = _spreads(job, "tiers", "What the requests find, and how it is loaded", _TIERS)
+    behind = _spreads(job, "behind", "Written and deleted behind the requests", _BEHIND)
+    evidence = [figures_table(doc), tiers, parts, behind, _gains(job), rates_table(job)]
     data = windows_table(doc, KvTrial, KvParts)
     return whole_report(doc, _first(doc), evidence, _about(job), data)
 
@@ -153,42 +155,37 @@ _UNITS = {"busy": "share", "recomputed_busy": "share", "drive_writes_per_day": "
 """The units of figures whose names do not end with one."""
 
 
-def _tiers(job: KvCacheRun) -> Table | None:
-    """Where the tokens of the prompts come from, and what the storage is asked for."""
-    labels = {
-        "prompt_tokens": "tokens of the prompts",
-        "memory_share": "  found in memory",
-        "storage_share": "  found on the storage",
-        "chunks_loaded": "chunks loaded",
-        "load_p50_s": "  those of one request, p50",
-        "load_p99_s": "  p99",
-        "fetch_bytes_per_s": "  bandwidth of its reads",
-        "plain_bytes_per_s": "  of plain reads, as many in flight",
-        "read_bytes_per_s": "bytes loaded",
-        "lookups": "look-ups",
-        "lookup_mean_s": "  one takes",
-        "busy": "engines busy",
-        "recomputed_busy": "  without the storage",
-    }
-    return _spreads(job, "tiers", "What the requests find, and how it is loaded", labels)
+_TIERS = {
+    "prompt_tokens": "tokens of the prompts",
+    "memory_share": "  found in memory",
+    "storage_share": "  found on the storage",
+    "chunks_loaded": "chunks loaded",
+    "load_p50_s": "  those of one request, p50",
+    "load_p99_s": "  p99",
+    "fetch_bytes_per_s": "  bandwidth of its reads",
+    "plain_bytes_per_s": "  of plain reads, as many in flight",
+    "read_bytes_per_s": "bytes loaded",
+    "lookups": "look-ups",
+    "lookup_mean_s": "  one takes",
+    "busy": "engines busy",
+    "recomputed_busy": "  without the storage",
+}
+"""Where the tokens of the prompts come from, and what the storage is asked for."""
 
-
-def _behind(job: KvCacheRun) -> Table | None:
-    """What is written and deleted behind the requests."""
-    labels = {
-        "chunks_written": "chunks written",
-        "write_bytes_per_s": "  bytes",
-        "write_p50_s": "  one takes, p50",
-        "write_p99_s": "  p99",
-        "behind_p99_s": "  began late, p99",
-        "flush_s": "  flushed at the end in",
-        "writes_left": "  not written in time",
-        "chunks_deleted": "chunks deleted",
-        "delete_p99_s": "  one takes, p99",
-        "drive_writes_per_day": "writes of the capacity in a day",
-        "stored_share": "share of the tier that was filled before",
-    }
-    return _spreads(job, "behind", "Written and deleted behind the requests", labels)
+_BEHIND = {
+    "chunks_written": "chunks written",
+    "write_bytes_per_s": "  bytes",
+    "write_p50_s": "  one takes, p50",
+    "write_p99_s": "  p99",
+    "behind_p99_s": "  began late, p99",
+    "flush_s": "  flushed at the end in",
+    "writes_left": "  not written in time",
+    "chunks_deleted": "chunks deleted",
+    "delete_p99_s": "  one takes, p99",
+    "drive_writes_per_day": "writes of the capacity in a day",
+    "stored_share": "share of the tier that was filled before",
+}
+"""What is written and deleted behind the requests."""
 
 
 def _gains(job: KvCacheRun) -> Table | None:

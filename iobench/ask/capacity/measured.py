@@ -122,8 +122,8 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
         accelerators_fed=fed,
         accelerators_fed_local=fed * job.hosts,
         missing_bytes_per_s=max(0.0, needed - low) if fed < job.accelerators else 0.0,
-        at_least=supply.plateau and (smaller or unended),
-        notes=tuple(_notes(doc, job, curve=supply.plateau)),
+        at_least=supply.basis == "plateau" and (smaller or unended),
+        notes=tuple(_notes(doc, job, curve=supply.basis == "plateau")),
     )
 
 
@@ -147,9 +147,9 @@ def _received(doc: TrainingRecord) -> _Received | None:
 
 def _with_its_job(doc: TrainingRecord, supply: StorageSupply) -> bool:
     """Whether the rate is what a whole job received: filling and waits for others are in it."""
-    if supply.by_search:
+    if supply.basis == "find-max":
         return True
-    if doc.job.verdict is None or supply.plateau:
+    if doc.job.verdict is None or supply.basis == "plateau":
         return False
     between, today = judge(doc).evidence.between_saves, supply.today
     return today is not None and between is not None and math.isclose(today, between)
@@ -164,12 +164,12 @@ def _amplification(doc: TrainingRecord) -> float:
 def _by(doc: TrainingRecord, evidence: Evidence, supply: StorageSupply) -> str:
     """What measured the storage's rate."""
     found = doc.job.verdict.fed if doc.job.verdict else None
-    if supply.plateau:
+    if supply.basis == "plateau":
         reads = counted(round(supply.reads_in_flight), "read")
         flat = doc.job.curve is None or doc.job.curve.curve.plateau_bytes_per_s is not None
         what = "plateau" if flat else "highest point"
         return f"the {what} of its curve, with {reads} in flight"
-    if supply.by_search:
+    if supply.basis == "find-max":
         return "--find-max"
     if doc.job.curve is not None and found is not None and found.basis == "plateau":
         return "the run, which starved"
