@@ -16,6 +16,7 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 MAX_SHOWN = 4000
@@ -190,6 +191,19 @@ def renders(
 def capital(text: str) -> str:
     """The text with a capital letter at its beginning, and no other change."""
     return text[:1].upper() + text[1:]
+
+
+_MARKER = re.compile("@([A-Z]+)")
+
+
+def filled(file: Path, /, **values: object) -> str:
+    """The text of a file with a value in place of each ``@NAME``.
+
+    A line that has nothing but a marker, whose value is empty, is left out.
+    """
+    lines = file.read_text(encoding="utf-8").splitlines()
+    found = [_MARKER.sub(lambda marker: str(values[marker[1]]), line) for line in lines]
+    return "".join(f"{new}\n" for new, line in zip(found, lines, strict=True) if new or not line)
 
 
 def quoted(word: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import UsageError
-from ..base.text import values_of, without_flag
+from ..base.text import filled, values_of, without_flag
 from ..base.units import format_bytes, format_duration, format_rate
 from ..runner.hosts.control import Control, check_same, led, say_same
 from ..runner.hosts.launch import (
@@ -237,29 +237,6 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?")
 
 RENDEZVOUS_PORT = 29_400
 
-_RAY = """python - <<'END'
-import os, subprocess, sys, ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
-
-hosts = {hosts!r}
-words = {words!r}
-
-@ray.remote(num_cpus=0, max_retries=0)
-def start(index):
-    host = {{"{INDEX}": str(index), "{HOSTS}": str(len(hosts))}}
-    return subprocess.call(words, env=os.environ | host | {job!r})
-
-ray.init(address="auto")
-keys = "NodeManagerHostname", "NodeManagerAddress", "NodeName"
-nodes = {{node[key]: node["NodeID"] for node in ray.nodes() if node["Alive"] for key in keys}}
-places = [On(nodes[name], soft=False) for name in hosts]
-started = [start.options(scheduling_strategy=on).remote(n) for n, on in enumerate(places)]
-sys.exit(max(abs(code) for code in ray.get(started)))
-END"""
-"""One task on each node of a Ray cluster, which runs the same program with the variables of
-``launch``. Ctrl-C ends the tasks, but not what they have started, which setpriv(1) then interrupts.
-"""
-
 
 def parse_hosts(text: str) -> list[str]:
     """The names of ``h1,h2,...``, or of Slurm's ``h[1-4]``.
@@ -302,7 +279,16 @@ def start_lines(hosts: Sequence[str], words: Sequence[str]) -> dict[str, str]:
     mpich = f"mpiexec -n {count} -hosts {','.join(hosts)} -ppn 1 {program} {command}"
     job = {ADDRESS: first, PORT: str(FIRST_PORT)}
     started = ["setpriv", "--pdeathsig", "INT", _program(), *words]
-    ray = _RAY.format(hosts=[*hosts], words=started, INDEX=INDEX, HOSTS=HOSTS, job=job)
+    # One task on each node of a Ray cluster, which runs the same program with the variables of
+    # ``launch``. Ctrl-C ends the tasks, but not what they have started: setpriv(1) interrupts it.
+    ray = filled(
+        Path(__file__).with_name("ray.sh"),
+        NAMES=[*hosts],
+        WORDS=started,
+        INDEX=INDEX,
+        HOSTS=HOSTS,
+        JOB=job,
+    ).rstrip()
     return {
         "torchrun (enter it on each host)": torchrun,
         "srun": srun,
@@ -338,19 +324,15 @@ def manifest(hosts: int, words: Sequence[str]) -> str:
     data = posixpath.dirname(place.rstrip("/"))
     if results is None and words[:1] and words[0] in _RECORDS:
         words += ["--results", _RESULTS]
-    filled = {
-        "HOSTS": str(hosts),
-        "PORT": str(FIRST_PORT),
+    return filled(
+        Path(__file__).with_name("job.yaml"),
+        HOSTS=hosts,
+        PORT=FIRST_PORT,
         # A text of JSON is one of YAML as well, whatever is in it.
-        "WORDS": "\n".join(f"            - {json.dumps(word)}" for word in words),
-        "DATA": json.dumps(data if len(data) > 1 else place.rstrip("/")),
-        "RESULTS": json.dumps(results if results and results[:1] == "/" else _RESULTS),
-    }
-    before, *parts = Path(__file__).with_name("job.yaml").read_text(encoding="utf-8").split("@")
-    for part in parts:
-        name = next(each for each in filled if part.startswith(each))
-        before += filled[name] + part[len(name) :]
-    return before
+        WORDS="\n".join(f"            - {json.dumps(word)}" for word in words),
+        DATA=json.dumps(data if len(data) > 1 else place.rstrip("/")),
+        RESULTS=json.dumps(results if results and results[:1] == "/" else _RESULTS),
+    )
 
 
 _RECORDS = ("run", "train", "checkpoint", "load", "sweep", "ab", "check", "advise")

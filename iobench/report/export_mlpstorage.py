@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..ask.capacity.sizing import mlperf_minimum_samples
 from ..base.errors import UsageError
-from ..base.text import quoted
+from ..base.text import filled, quoted
 from ..base.units import counted, format_bytes, format_count
 from ..judge.rules_cache import MEMORY_MULTIPLE
 from ..judge.rules_data import MIN_STEPS
@@ -57,11 +58,6 @@ class Clients:
     def told(self) -> str:
         return f"{counted(self.hosts, 'host')} with {self.memory_bytes / _GIB:.1f} GiB of memory"
 
-    @property
-    def flags(self) -> str:
-        memory = f"--client-host-memory-in-gb {self.memory_bytes / _GIB:.4g}"
-        return f'--hosts "$HOSTS" {memory} --num-client-hosts {self.hosts}'
-
 
 def training_lines(
     plan: PlanFigures,
@@ -102,41 +98,27 @@ def training_lines(
     )
     files = math.ceil(samples / round(plan.samples / plan.shards))
     by_steps = MIN_STEPS * workload.batch_size * accelerators
-    why = f"{MIN_STEPS} steps" if by_steps >= samples else f"{MEMORY_MULTIPLE} x all memory"
-    place = "object" if (data or "").startswith("s3://") else "file"
-    apart = ["#   3.4.2  $RESULTS is on another file system than $DATA."] * (place == "file")
-    training = f"mlpstorage {mode} training {model}"
-    results = '--results-dir "$RESULTS" --systemname "$SYSTEM"'
-    params = " ".join(_params(overrides, model))
-    number = '--params dataset.num_files_train="$FILES"'
-    return "\n".join(
-        [
-            *_head(f"{workload.name}, {counted(accelerators, 'accelerator')}", clients, mode),
-            f"DATA={quoted(data or '/mnt/storage-under-test')}",
-            f"FILES={files}  # {format_bytes(samples * record_bytes)}: {why}, as in 3.1.2",
-            "",
-            'mlpstorage init "$ORG" "$RESULTS"',
-            f"{training} datasize --accelerator-type {accelerator} "
-            f"--max-accelerators {accelerators} {clients.flags} {results}",
-            f'{training} datagen {place} --num-processes {accelerators} --hosts "$HOSTS" '
-            f'--data-dir "$DATA" {results} {number}',
-            f"for run in $(seq {RUNS}); do",
-            f"  {training} run {place} --accelerator-type {accelerator} "
-            f'--num-accelerators {accelerators} {clients.flags} --data-dir "$DATA" {results} '
-            f"{number}{params and ' '}{params}",
-            "done",
-            *_tail(mode),
-            f"#   3.1.2  the runs have exactly the number of files of datasize; if that is not "
-            f"{files}, take it.",
-            *apart,
-            f"#   3.3.2  utilization is at least {workload.required_accelerator_utilization:.0%} "
-            "in each run.",
-            f"#   3.3.6  each host has equally many accelerators: {accelerators // clients.hosts}.",
-            f"#   2.1.17 {RUNS} runs one after the other; the first one warms up and is not "
-            "counted.",
-            "#   3.6.2  no other parameter than those of the table differs.",
-            "",
-        ]
+    place, apart = _place(data, "$DATA")
+    return filled(
+        Path(__file__).with_name("mlpstorage_training.sh"),
+        **_of_clients(clients, mode),
+        WORKLOAD=workload.name,
+        RANKS=counted(accelerators, "accelerator"),
+        DATA=quoted(data or _ANYWHERE),
+        FILES=files,
+        SIZE=format_bytes(samples * record_bytes),
+        WHY=f"{MIN_STEPS} steps" if by_steps >= samples else f"{MEMORY_MULTIPLE} x all memory",
+        MODE=mode,
+        MODEL=model,
+        ACCELERATOR=accelerator,
+        NUMBER=accelerators,
+        PLACE=place,
+        RUNS=RUNS,
+        PARAMS="".join(f" {each}" for each in _params(overrides, model)),
+        VALIDATE='mlpstorage validate "$RESULTS"' if mode == "closed" else "",
+        APART=apart,
+        REQUIRED=f"{workload.required_accelerator_utilization:.0%}",
+        EACH=accelerators // clients.hosts,
     )
 
 
@@ -176,64 +158,63 @@ def checkpoint_lines(plan: CheckpointPlanFigures, *, clients: Clients) -> str:
             f"{plan.model} (4.3.4): each would have {format_bytes(needed)}",
             remedy="leave --ranks out, or raise it",
         )
-    place = "object" if (plan.target or "").startswith("s3://") else "file"
-    apart = ["#   4.4.2  $RESULTS is on another file system than $CHECKPOINTS."]
-    apart *= place == "file"
-    kept = "the cache is cleared between saves and restores." if cached else "that is enough."
+    place, apart = _place(plan.target, "$CHECKPOINTS")
     run = (
         f"mlpstorage closed checkpointing {plan.model} run {place} --accelerator-type "
-        f"{accelerator} --num-processes {plan.ranks} {clients.flags} "
-        '--checkpoint-folder "$CHECKPOINTS" --results-dir "$RESULTS" --systemname "$SYSTEM"'
+        f'{accelerator} --num-processes {plan.ranks} --hosts "$HOSTS" --client-host-memory-in-gb '
+        f"{clients.memory_bytes / _GIB:.4g} --num-client-hosts {clients.hosts} "
+        '--checkpoint-folder "$CHECKPOINTS" --results-dir "$RESULTS" --systemname "$SYSTEM" '
+        "--num-checkpoints-write {} --num-checkpoints-read {}"
     )
-    parts = [f"{run} --num-checkpoints-write {SAVES} --num-checkpoints-read {SAVES}"]
+    parts = [run.format(SAVES, SAVES)]
     if cached:
-        parts = [
-            f"{run} --num-checkpoints-write {SAVES} --num-checkpoints-read 0",
-            'for host in $(echo "$HOSTS" | tr , " "); do',
-            "  ssh \"$host\" 'sync; echo 3 | sudo tee /proc/sys/vm/drop_caches'",
-            "done",
-            f"{run} --num-checkpoints-write 0 --num-checkpoints-read {SAVES}",
-        ]
-    size = f"{format_bytes(each)} are written by each host, and {CACHE_MULTIPLE} x its memory are "
-    size += format_bytes(CACHE_MULTIPLE * clients.memory_bytes)
-    ranks = counted(plan.ranks, "process", "processes")
-    return "\n".join(
-        [
-            *_head(f"{plan.model}, {ranks}", clients, "closed"),
-            f"CHECKPOINTS={quoted(plan.target or '/mnt/storage-under-test')}",
-            "",
-            'mlpstorage init "$ORG" "$RESULTS"',
-            *parts,
-            *_tail("closed"),
-            f"#   4.3.1  {size}:",
-            f"#          {kept}",
-            f"#   4.3.4  {counted(plan.ranks, 'accelerator')} hold {format_bytes(plan.bytes)}: "
-            f"{accelerator} has {format_bytes(ACCELERATOR_MEMORY_BYTES[accelerator])} each.",
-            f"#   4.3.5  {plan.model} is saved by {format_count(plan.ranks)} processes.",
-            *apart,
-            f"#   4.7.1  {SAVES} saves and {SAVES} restores, at most 30 s apart.",
-            "",
-        ]
+        parts = [run.format(SAVES, 0), *_CLEARED, run.format(0, SAVES)]
+    return filled(
+        Path(__file__).with_name("mlpstorage_checkpoint.sh"),
+        **_of_clients(clients, "closed"),
+        MODEL=plan.model,
+        RANKS=counted(plan.ranks, "process", "processes"),
+        TARGET=quoted(plan.target or _ANYWHERE),
+        RUNS="\n".join(parts),
+        WRITTEN=format_bytes(each),
+        MULTIPLE=CACHE_MULTIPLE,
+        CACHE=format_bytes(CACHE_MULTIPLE * clients.memory_bytes),
+        KEPT="the cache is cleared between saves and restores." if cached else "that is enough.",
+        NEEDED=counted(plan.ranks, "accelerator"),
+        SIZE=format_bytes(plan.bytes),
+        ACCELERATOR=accelerator,
+        HELD=format_bytes(ACCELERATOR_MEMORY_BYTES[accelerator]),
+        PROCESSES=format_count(plan.ranks),
+        APART=apart,
+        SAVES=SAVES,
     )
 
 
-def _head(what: str, clients: Clients, mode: str) -> list[str]:
-    division = "CLOSED" if mode == "closed" else "what-if, which can't be submitted"
+_ANYWHERE = "/mnt/storage-under-test"
+
+_CLEARED = (
+    'for host in $(echo "$HOSTS" | tr , " "); do',
+    "  ssh \"$host\" 'sync; echo 3 | sudo tee /proc/sys/vm/drop_caches'",
+    "done",
+)
+"""What empties the caches of the hosts."""
+
+
+def _place(url: str | None, name: str) -> tuple[str, str]:
+    """The tool's word for a kind of place, and what its files need: a file system of their own."""
+    if (url or "").startswith("s3://"):
+        return "object", ""
+    rule = "3.4.2" if name == "$DATA" else "4.4.2"
+    return "file", f"#   {rule}  $RESULTS is on another file system than {name}."
+
+
+def _of_clients(clients: Clients, mode: str) -> dict[str, object]:
+    """What both scripts say of the hosts, by the names in them."""
     hosts = ",".join(f"host{number + 1}" for number in range(min(clients.hosts, 3)))
-    more = ",..." if clients.hosts > 3 else ""
-    return [
-        f"# MLPerf Storage v3.0, {division}: {what} on {clients.told}.",
-        "# These names are yours:",
-        "ORG=organisation SYSTEM=system RESULTS=/srv/mlperf-results",
-        f"HOSTS={hosts}{more}",
-    ]
-
-
-def _tail(mode: str) -> list[str]:
-    return [
-        'mlpstorage reports reportgen --results-dir "$RESULTS" --systemname "$SYSTEM"',
-        *(['mlpstorage validate "$RESULTS"'] if mode == "closed" else []),
-        "",
-        "# What its validation asks (Rules.md, edition 3.0):",
-        "#   2.1.7  a .yaml and a .pdf describe the system.",
-    ]
+    return {
+        "DIVISION": "CLOSED" if mode == "closed" else "what-if, which can't be submitted",
+        "CLIENTS": clients.told,
+        "HOSTS": f"{hosts}{',...' if clients.hosts > 3 else ''}",
+        "MEMORY": f"{clients.memory_bytes / _GIB:.4g}",
+        "COUNT": clients.hosts,
+    }
