@@ -136,8 +136,8 @@ class Run:
 
     def to_html(self) -> str:
         """Return the report as one HTML page, which needs no network."""
-        from .report.page.whole import page
         from .report.record import sections
+        from .report.render_html import page
 
         return page(self.document, sections(self.document))
 

@@ -16,9 +16,9 @@ from ..record.sweep import Sweep
 from ..report.ab import sections as ab_sections
 from ..report.glance import command_sections
 from ..report.media import MEDIA, Kind, is_export, refusal
-from ..report.page.whole import page
 from ..report.record import sections, several_sections
 from ..report.render_csv import render_csv
+from ..report.render_html import page
 from ..report.render_markdown import render_github, render_markdown
 from ..report.render_text import render_text
 from ..report.sections import Section, first_screen

@@ -15,8 +15,8 @@ from iobench.judge.figures.events import Events
 from iobench.judge.rebuild import conclude, rebuild
 from iobench.record.run import EVENTS_FILE, TrainingRecord, load_run
 from iobench.record.training import EVENT_COLUMNS
-from iobench.report.page.whole import page
 from iobench.report.record import sections
+from iobench.report.render_html import page
 from iobench.report.sections import Section
 from tests.hostile import HOSTILE, replaced, strings
 from tests.unit.conftest import build_run

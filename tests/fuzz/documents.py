@@ -27,8 +27,8 @@ from iobench.record.run import RunRecord, TrainingRecord, load_run, load_trainin
 from iobench.record.sweep import load_sweep, parse_axis
 from iobench.report import advise, record
 from iobench.report import sweep as sweep_report
-from iobench.report.page.whole import page
 from iobench.report.render_csv import render_csv
+from iobench.report.render_html import page
 from iobench.report.render_markdown import render_markdown
 from iobench.report.render_text import render_text
 from iobench.report.sections import Section

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from iobench.base.errors import IobenchError
 from iobench.judge.rebuild import conclude
 from iobench.record.run import KINDS, RunRecord
-from iobench.report.page.whole import page
 from iobench.report.record import sections
+from iobench.report.render_html import page
 from tests.hostile import leaves, replaced
 from tests.processes import in_process
 from tests.unit.conftest import build_run

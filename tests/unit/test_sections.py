@@ -40,8 +40,8 @@ from iobench.report import (
     walk,
 )
 from iobench.report.figures import word
-from iobench.report.page.whole import page as page_of
 from iobench.report.render_csv import render_csv
+from iobench.report.render_html import page as page_of
 from iobench.report.render_markdown import render_github, render_markdown
 from iobench.report.render_text import render_text
 from iobench.report.sections import (

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from iobench.report.page.whole import page
 from iobench.report.record import sections
+from iobench.report.render_html import page
 from tests.browser.pages import run_of
 
 RANKS, STEPS = 10, 100_000
