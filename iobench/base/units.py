@@ -43,6 +43,9 @@ from them stay finite."""
 MIN_SHARE = 1e-9
 """A fraction of a time or a rate below this is a typing error."""
 
+RESTART_S = 300.0
+"""From an interruption until a training continues, without the restore, unless a user states it."""
+
 _QUANTITY = re.compile(
     r"^\s*([+-]?(?:\d+(?:[_,]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*$",
     re.ASCII,

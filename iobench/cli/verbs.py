@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from cyclopts import Parameter
 
 from ..base.errors import UsageError
+from ..base.units import RESTART_S
 from .flags import (
     CHECKPOINT,
     MAX_HOSTS,
@@ -746,8 +747,8 @@ class CheckpointRequest(
     """accelerators in the real training, for its failures and its cost (default: as published)"""
     mtbf_s: Annotated[Time | None, TRAINING, MORE, above(0)] = None
     """mean time between interruptions of the whole job, e.g. 3h (default: as published)"""
-    restart_s: Annotated[Time, TRAINING, MORE] = 0.0
-    """time to restart after an interruption, without the restore (default: 0s)"""
+    restart_s: Annotated[Time, TRAINING, MORE] = RESTART_S
+    """time to restart after an interruption, without the restore (default: 5m)"""
     interval_s: Annotated[Time | None, TRAINING, above(0)] = None
     """time between two checkpoints today, e.g. 30min"""
     accelerator_price_per_hour: Annotated[Usd | None, TRAINING, MORE, above(0)] = None
@@ -1266,7 +1267,7 @@ class CostRequest(HistoryRequest):
     checkpoints: Annotated[Path | None, Parameter(metavar="RUN"), LOSSES, MORE] = None
     """run directory of iobench checkpoint: the time of its saves and restores counts (default:
     of saves that the runs themselves measured)"""
-    restart_s: Annotated[Time, LOSSES, MORE] = 300.0
+    restart_s: Annotated[Time, LOSSES, MORE] = RESTART_S
     """time to restart after an interruption, without the restore (default: 5m)"""
 
 

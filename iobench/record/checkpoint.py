@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SerializeAsAny
 
-from ..base.units import MIN_SHARE
+from ..base.units import MIN_SHARE, RESTART_S
 from ..settings.base import (
     Bytes,
     Count,
@@ -125,7 +125,7 @@ class Training(OpenRecord):
 
     accelerators: Annotated[int, Field(ge=1, le=10**9)] | None = None
     mtbf_s: Duration | None = None  # mean time between interruptions
-    restart_s: Figure = 0.0  # from an interruption until training continues, without the restore
+    restart_s: Figure = RESTART_S  # until training continues, without the restore
     interval_s: Duration | None = None  # the current interval between its saves
     usd_per_accelerator_hour: Positive | None = None
     samples_per_s: Positive | None = None

@@ -372,6 +372,8 @@ def details(one: Ranking, number: int) -> tuple[str, ...]:
     often, lost_to = paid.break_even_interruptions_per_hour, "saves"
     if paid.kind == "spot" and not paid.never_interrupted:
         lost_to = "saves and interruptions" if paid.saving else "interruptions"
+        again = format_duration(one.terms.schedule.restart_s)
+        lost_to += f", each of which takes {again} to restart (--restart)"
     slow = f"{slowest.instance.type}, {format_count(slowest.pace.middle)} samples/s"
     waiting, layout, buys = paid.waiting_usd_per_hour, paid.preparation_s, paid.samples_in_budget
     return told(

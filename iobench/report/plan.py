@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..base.units import (
+    RESTART_S,
     counted,
     format_bytes,
     format_count,
@@ -157,11 +158,12 @@ def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> KeyFigure:
         against = "within" if budget.within_limit else "MORE than"
         rate = format_rate(plan.storage_write_bytes_per_s)
         limit = f" ({against} the storage's stated limit of {rate})"
-    without = "the restart" if plan.restore_s is not None else "restart and restore"
+    restart = f"with {format_duration(RESTART_S)} to restart"
+    restart += "" if plan.restore_s is not None else ", and without the restore"
     save, every = format_duration(budget.longest_save_s), format_duration(budget.interval_s)
     lost = f"{format_share(budget.waste)} of the time is lost, interruptions included"
     told = f"of durable writes by all hosts together{limit}{each}: a save takes {save}, one every "
-    told += f"{every}. {lost}, without {without}"
+    told += f"{every}. {lost}, {restart}"
     label = f"to stall {budget.stall_budget * 100:g} %"
     return KeyFigure(label, format_rate(budget.write_bytes_per_s), told)
 

@@ -15,7 +15,15 @@ from ..ask.capacity.hosts import PARTS, HostsPoint
 from ..ask.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, Storms
 from ..ask.capacity.scaling import Band
 from ..ask.capacity.whatif import Prediction, TriedRate
-from ..base.units import counted, format_count, format_factor, format_percent, percent_beside
+from ..base.units import (
+    RESTART_S,
+    counted,
+    format_count,
+    format_duration,
+    format_factor,
+    format_percent,
+    percent_beside,
+)
 from ..judge.evidence import Evidence
 from ..judge.judged import judge
 from .figures import (
@@ -313,7 +321,8 @@ def _storms(found: Storms) -> Table:
         "save_s": "a save by all hosts at once",
         "restart_s": "all hosts read it again at once, after an interruption",
         "interval_s": "best interval between saves",
-        "lost": "lost to saves, lost work and these reads",
+        "lost": "lost to saves, lost work, these reads, and "
+        f"{format_duration(RESTART_S)} to start again",
         "samples_per_s": "samples/s that are left",
     }
 

@@ -10,7 +10,7 @@ from functools import partial
 from ..base.errors import NoRoomError, UsageError
 from ..base.filesystem import free_bytes, nearest_existing
 from ..base.memory import available_bytes
-from ..base.units import format_bytes
+from ..base.units import RESTART_S, format_bytes
 from ..checkpoint import WRITERS, check_options
 from ..checkpoint.base import State
 from ..checkpoint.models import Parallelism, StateModel, find_model, scale
@@ -174,7 +174,7 @@ def describe_checkpoint(
                 write_bytes_per_s=rate,
                 write_bytes_per_s_of_host=rate / hosts if hosts else None,
                 within_limit=None if limit is None else rate <= limit,
-                waste=waste(interval, longest, mtbf, restore or 0.0),
+                waste=waste(interval, longest, mtbf, RESTART_S + (restore or 0.0)),
             )
         )
     root = local_root(open_storage(url)) if url else None

@@ -157,7 +157,7 @@ def test_a_scaled_study_is_carried_over_by_its_bytes() -> None:
 
 
 def told(found: Study, **asked: Any) -> Meaning:
-    return meaning(found, Training(**{"accelerators": ACCELERATORS, **asked}))
+    return meaning(found, Training(**{"accelerators": ACCELERATORS, "restart_s": 0.0, **asked}))
 
 
 def behind(blocked: float, end: float, *, slower: float | None = None, **more: Any) -> Save:

@@ -16,8 +16,11 @@ from iobench.ask.capacity.hosts import HostsChange, HostsModel
 from iobench.ask.capacity.jobs import HostLimits, RecordedJob
 from iobench.ask.capacity.more_hosts import HostsPrediction, on_more_hosts
 from iobench.ask.capacity.scaling import Band, Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
+from iobench.ask.compare.pace import Schedule
 from iobench.host.timeline import StepEvent, write_events
+from iobench.judge.checkpoint_meaning import daly_s, waste
 from iobench.judge.figures.instep import OwnStepTimes
+from iobench.record.checkpoint import Training
 from tests.processes import document, refused
 from tests.unit.conftest import build_run
 
@@ -219,12 +222,19 @@ def test_caches_spare_the_storage() -> None:
 
 
 def test_a_restart_reads_as_much_where_caches_hold_all_samples() -> None:
-    """A checkpoint of 10 GB at 1 GB/s, whatever the caches of the hosts hold."""
-    saves = {"checkpoint_bytes": 1e10, "host_write_bytes_per_s": 1e9}
+    """A checkpoint of 10 GB at 1 GB/s, whatever the caches of the hosts hold. Processes take as
+    long to start again as for cost and checkpoint.
+    """
+    saves = {"checkpoint_bytes": 1e10, "host_write_bytes_per_s": 1e9, "mtbf_s": 36_000.0}
+    saves["storage_write_bytes_per_s"] = 1e9
     found = asked([job(1, 600.0)], 4, storage_bytes_per_s=1e9, cache_bytes=2e12, **saves)
     assert found.storms is not None
     assert found.storms.restart_s is not None
     assert found.storms.restart_s.value == pytest.approx(10.0)
+    assert found.storms.lost is not None
+    assert Training().restart_s == Schedule().restart_s
+    lost = waste(daly_s(10.0, 36_000), 10.0, 36_000, Training().restart_s + 10)
+    assert found.storms.lost.value == pytest.approx(lost, rel=1e-3)
 
 
 def test_fewer_hosts_may_get_as_much_as_those_that_were_measured() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...base.documents import UNPRINTED
 from ...base.errors import UsageError
-from ...base.units import counted, format_count, format_percent
+from ...base.units import RESTART_S, counted, format_count, format_percent
 from ...judge.checkpoint_meaning import best_s, published_mtbf_s, waste
 from ...judge.statistics import NOISE
 from .hosts import SLOWEST_BARRIER, HostsChange, HostsModel, HostsPoint
@@ -36,8 +36,8 @@ NO_READS = "what the storage delivers was not measured: give --storage-limit"
 class Storms:
     """Saves and restarts of all hosts. None: not known, and ``not_measured`` says why.
 
-    ``restart_s`` is the time to read the checkpoint. The time in which processes start is not in
-    it, nor in ``lost``: the share of the time for saves, lost work and reads at ``interval_s``.
+    ``restart_s`` is the time to read the checkpoint. ``lost``: the share of the time for saves,
+    lost work, these reads, and the start of processes (``RESTART_S``) at ``interval_s``.
     ``samples_per_s``: what is left of the job's rate.
     """
 
@@ -71,12 +71,12 @@ def storms(model: HostsModel, at: HostsPoint) -> Storms | None:
     if restart is None:
         return replace(found, save_s=save, not_measured=NO_READS)
     low, high = (
-        waste(best_s(blocked, mtbf), blocked, mtbf, until)
+        waste(best_s(blocked, mtbf), blocked, mtbf, RESTART_S + until)
         for blocked, until in ((save.low, restart.low), (save.high, restart.high))
     )
     value = None
     if save.value is not None and restart.value is not None:
-        value = waste(best_s(save.value, mtbf), save.value, mtbf, restart.value)
+        value = waste(best_s(save.value, mtbf), save.value, mtbf, RESTART_S + restart.value)
     rate = at.samples_per_s
     left = None if value is None or rate.value is None else rate.value * (1 - value)
     return replace(

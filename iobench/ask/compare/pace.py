@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
+from ...base.units import RESTART_S
 from ...judge.checkpoint import slowdown
 from ...judge.checkpoint_meaning import (
     SaveCost,
@@ -62,7 +63,7 @@ class Schedule:
     """
 
     every_s: float = 3600.0
-    restart_s: float = 300.0  # without the restore
+    restart_s: float = RESTART_S  # without the restore
     saving: SaveTimes | None = None
 
 
