@@ -122,6 +122,8 @@ def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, An
     """
     try:
         target = Path(path).resolve()
+        if target.is_symlink():  # of a loop, which is an error before Python 3.13
+            target.stat()
         existing = nearest_existing(target)
         status, space = existing.stat(), os.statvfs(existing)
     except (OSError, RuntimeError) as error:

@@ -186,8 +186,9 @@ def test_memory_stays_small_in_the_process_and_its_workers(million: Path) -> Non
     the kernel maps larger pieces of a file that an installer wrote in larger pieces.
     """
     code = f"""
-import os
+import os, warnings
 from pathlib import Path
+warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: a library has threads
 def status(key):
     return int(next(l.split()[1] for l in open('/proc/self/status') if l.startswith(key)))
 from iobench.data.dataset import load_manifest
