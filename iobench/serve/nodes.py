@@ -10,7 +10,7 @@ import ctypes
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
@@ -150,15 +150,13 @@ class _Threads:
         self._pool = ThreadPoolExecutor(
             min(MAX_THREADS, len(slots.node)), thread_name_prefix="iobench-node"
         )
-        self._done: SimpleQueue[tuple[int, IobenchError | None]] = SimpleQueue()
+        self._done: SimpleQueue[Future[tuple[int, IobenchError | None]]] = SimpleQueue()
 
     def begin(self, slots: Numbers, nodes: Numbers) -> None:
         wanted = self._slots.place(slots, nodes)
         for each in zip(slots.tolist(), *(column.tolist() for column in wanted), strict=True):
-            self._pool.submit(self._work, *each)
-
-    def _work(self, slot: int, shard: int, offset: int, length: int) -> None:
-        self._done.put(_read(self._storage, self._slots, slot, shard, offset, length))
+            read = self._pool.submit(_read, self._storage, self._slots, *each)
+            read.add_done_callback(self._done.put)
 
     def wait(self, until_ns: int | None) -> EndedReads:
         ended = []
@@ -167,7 +165,7 @@ class _Threads:
             ended.append(self._done.get(timeout=left))
             while True:
                 ended.append(self._done.get_nowait())
-        return EndedReads.of(ended)
+        return EndedReads.of([read.result() for read in ended])
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -201,6 +201,21 @@ def test_wrong_nodes_fail_the_searches_that_read_them(
     assert manifest.key(1) in str(issued.failure)
 
 
+@anywhere
+def test_an_unexpected_error_of_a_read_ends_the_window(
+    index: tuple[Manifest, Path], opened: Callable[..., Searches]
+) -> None:
+    storage: Any = open_storage(f"throttled+{index[1]}?latency=1us")
+
+    def read_into(*arguments: Any, **more: Any) -> int:
+        raise RuntimeError("unexpected")
+
+    storage.read_into = read_into
+    searches = opened(index[0], storage)
+    with pytest.raises(RuntimeError, match="unexpected"):
+        searches.issue(AT_ONCE, QUERIES, drain_s=5.0)
+
+
 def test_an_index_that_is_none_is_refused(make_dataset: MakeDataset) -> None:
     for spec in ({"format": "tar"}, {"format": "files", "content": "jpeg"}):
         manifest, _ = make_dataset(**spec)

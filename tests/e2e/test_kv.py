@@ -191,6 +191,22 @@ def test_a_chunk_that_vanished_fails_the_request_that_loads_it(
     assert not list(place.iterdir())
 
 
+def test_an_unexpected_error_of_a_write_ends_the_window(scenario: Path, tmp_path: Path) -> None:
+    spec = load_kv_scenario(str(scenario), ["dram=0", "duration=500ms"])
+    plan = make_kv_plan(spec, str(tmp_path)).window(60.0, 1)
+    store = ChunkStore(spec, LocalStorage(tmp_path), plan, window=0, held=lambda: None)
+    store.prepare()
+
+    def put(chunk: int) -> None:
+        raise RuntimeError("unexpected")
+
+    store.layout.put = put  # type: ignore[method-assign]
+    issue(plan.instants, range(len(plan.instants)), store.readers(), drain_s=5.0, sequel=store)
+    with pytest.raises(RuntimeError, match="unexpected"):
+        store.end(5.0)
+    store.remove()
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [("faulty+kv", ("--set", "layout=extents")), ("kv", ("--set", "reader.direct=true"))],

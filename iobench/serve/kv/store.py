@@ -135,6 +135,7 @@ class ChunkStore:
         ]
         self._begin_ns = 0
         self._began = self._closing = False
+        self._broken: BaseException | None = None  # what ended a thread, and is no failed write
         self._looks_up = spec.looks_up and without != "lookups"
         self._tasks: list[tuple[int, int, int, bool]] = []  # due, order, chunk, whether a deletion
         self._order = 0
@@ -287,6 +288,14 @@ class ChunkStore:
     # Behind the requests
 
     def _write_behind(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # no request may wait for a thread that is gone
+            with self._changed:
+                self._broken, self._closing = self._broken or error, True
+                self._changed.notify_all()
+
+    def _work(self) -> None:
         while True:
             with self._changed:
                 while not self._tasks and not self._closing:
@@ -347,12 +356,21 @@ class ChunkStore:
                 self.written.delete_s.append(time.monotonic() - began)
 
     def end(self, drain_s: float) -> Written:
-        """Wait for the writes of all requests, but not longer than this."""
+        """Wait for the writes of all requests, but not longer than this.
+
+        Raises what ended a thread that writes, if it is no IobenchError.
+        """
         deadline = time.monotonic() + drain_s
         with self._changed:
-            while any(not task[3] for task in self._tasks) and time.monotonic() < deadline:
+            while (
+                any(not task[3] for task in self._tasks)
+                and time.monotonic() < deadline
+                and not self._closing
+            ):
                 self._changed.wait(_NAP_S)
         self._close()
+        if self._broken is not None:
+            raise self._broken
         if self.written.chunks and not self.spec.durable:
             began = time.monotonic()
             self.storage.flush()
