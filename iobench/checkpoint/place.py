@@ -8,8 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..base.safety import Removal, mount_of, remove_exactly
-from ..storage.base import Entry, Folders, Storage, Unfinished, exists, innermost, local_root
-from ..storage.locks.held import delete
+from ..storage.base import (
+    Entry,
+    Folders,
+    Storage,
+    Unfinished,
+    delete,
+    exists,
+    innermost,
+    local_root,
+)
 from ..storage.markers import Marked, removal_of
 from .manifest import MANIFEST, is_ours
 

@@ -30,8 +30,8 @@ from ..base.pagecache import PAGE, unwritten_bytes
 from ..record.training import RankLog
 from ..settings.workload import LogSpec
 from ..storage import open_storage
-from ..storage.base import Sink, Storage, Syncing, innermost, local_root
-from ..storage.locks.held import Held, delete
+from ..storage.base import Sink, Storage, Syncing, delete, innermost, local_root
+from ..storage.locks.held import Held
 from ..storage.locks.lock import Lease
 from ..storage.markers import Marked
 from .arrivals import Instants

@@ -195,8 +195,17 @@ class Replacing(Protocol):
         None: that is not known before the first ``replace`` with ``only_new``, or ``create``.
         """
 
-    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+    def replace(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        only_new: bool = False,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> None:
         """Make ``data`` the whole object, whether the key exists or not.
+
+        ``allowed`` is called before each attempt without ``only_new``, and may raise an exception.
 
         ``only_new``: refuse an existing key, as ``create`` does. Several writers of one key at one
         time do not disturb each other's unfinished objects. A concurrent reader sees the old object
@@ -377,6 +386,20 @@ def innermost(storage: Storage) -> Storage:
     while isinstance(storage, Wrapping):
         storage = storage.inner
     return storage
+
+
+def delete(storage: Storage, key: str, held: Callable[[], None]) -> None:
+    """Delete an object if ``held`` raises nothing. Raises StorageError.
+
+    ``held`` is called before each request, also before one that is sent again. Where the server can
+    compare, only that object is deleted which was there before ``held`` was called.
+    """
+    inner = innermost(storage)
+    if isinstance(inner, Conditional):
+        inner.delete_if(key, held)
+    else:
+        held()
+        storage.delete(key)
 
 
 @runtime_checkable

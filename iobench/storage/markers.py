@@ -21,12 +21,13 @@ from .base import (
     Guarded,
     Storage,
     Unfinished,
+    delete,
     exists,
     innermost,
     local_root,
     read_object,
 )
-from .locks.held import Held, delete
+from .locks.held import Held
 from .locks.lock import Lease, exclusive
 from .locks.objects import READERS, is_lock_name
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import itertools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -32,9 +33,17 @@ from iobench.storage.locks import flocks, object_lease, object_lock
 from iobench.storage.locks import holder as holder_module
 from iobench.storage.locks.holder import BODY_BYTES, Holder, is_alive, parse_holder, start_of
 from iobench.storage.locks.lock import exclusive, shared
-from iobench.storage.locks.objects import LOCK, is_lock_name, read_holder, reader_key
+from iobench.storage.locks.objects import (
+    LOCK,
+    is_lock_name,
+    make_beat,
+    read_holder,
+    reader_key,
+    remove_if_ours,
+)
 from iobench.storage.simulated.memory import MemoryStorage
 from tests.processes import check_ended, descriptors, family, wait_until
+from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.nfs import nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment, swift_s3
 
@@ -446,6 +455,57 @@ def test_the_keeper_of_a_killed_process_removes_the_lock(
         assert len(names(storage)) == 3
         kill(child)
         wait_until(lambda: names(storage) == [MARKER, "data"], "the lock stayed")
+
+
+class TakeOver(FaultProxy):
+    """A network that loses the first request of a kind for a lock, or the answer to it.
+
+    Before the next one is sent, another process has taken the lock over.
+    """
+
+    def __init__(
+        self, storage: Any, upstream: int, method: str | tuple[str, ...], lost: Fault
+    ) -> None:
+        self.storage, self.method, self.lost = storage, method, lost
+        self.theirs: Holder | None = None
+        self.is_next = False
+        super().__init__(upstream)
+
+    def fault(self, line: str = "") -> Fault:
+        if self.is_next and self.theirs is None:
+            self.theirs = another_host()
+            self.storage.replace(LOCK, self.theirs.dump())
+        elif line.startswith(self.method) and self.theirs is None:
+            self.is_next = True
+            return self.lost
+        return Fault()
+
+
+@pytest.mark.parametrize("step", ["heartbeat", "release"])
+def test_what_is_sent_again_spares_the_lock_of_another(
+    rclone_s3: S3Server, s3_environment: Mapping[str, str], step: str
+) -> None:
+    url = rclone_s3.url()
+    mine = Holder.this_process("generate")
+    direct: Any = open_storage(url)
+    direct.replace(LOCK, mine.dump())
+    method, lost = (
+        ("PUT", Fault(refuse=True))
+        if step == "heartbeat"
+        else (("DELETE", "POST"), Fault(reset_after=0))
+    )
+    with TakeOver(direct, rclone_s3.port, method, lost) as proxy:
+        storage: Any = open_storage(url.replace(str(rclone_s3.port), str(proxy.port)))
+        if step == "heartbeat":
+            beat, _ = make_beat(pickle.dumps((storage, LOCK, mine)))
+            assert "far-away" in (beat() or "")
+        else:
+            remove_if_ours(storage, LOCK, mine.token)
+        storage.close()
+    assert proxy.theirs is not None
+    assert read_holder(direct, LOCK) == proxy.theirs
+    direct.delete(LOCK)
+    direct.close()
 
 
 def test_who_may_not_write_reads_all_the_same() -> None:

@@ -17,7 +17,7 @@ from iobench.load.engines.base import Extent
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine
 from iobench.storage import open_storage
-from iobench.storage.locks.held import delete
+from iobench.storage.base import delete
 from iobench.testing.storage import content
 from tests.servers.s3 import s3_environment
 from tests.servers.scripted import Answer, Asked, ScriptedServer, answer

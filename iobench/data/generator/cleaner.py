@@ -16,8 +16,8 @@ from ...record.manifest import LAYOUT_BEGUN, LAYOUT_RECORD, MANIFEST, MARKER
 from ...settings.base import build
 from ...settings.dataset import DatasetSpec
 from ...storage import open_storage
-from ...storage.base import Folders, Guarded, Storage, Unfinished, innermost, local_root
-from ...storage.locks.held import Held, delete
+from ...storage.base import Folders, Guarded, Storage, Unfinished, delete, innermost, local_root
+from ...storage.locks.held import Held
 from ...storage.locks.lock import exclusive, remove_left_over
 from ...storage.locks.objects import LOCK, is_lock_name
 from .target import Owned, read_marker

@@ -29,8 +29,8 @@ from ...record.manifest import (
     write_table,
 )
 from ...settings.dataset import DatasetSpec
-from ...storage.base import Folders, Storage, innermost, local_root, read_object
-from ...storage.locks.held import Confirmed, Held, Witness, delete
+from ...storage.base import Folders, Storage, delete, innermost, local_root, read_object
+from ...storage.locks.held import Confirmed, Held, Witness
 from ...storage.locks.lock import Lease
 from ..dataset import ResolvedSpec, index_file
 from ..formats import FORMATS

@@ -52,12 +52,13 @@ from ...storage.base import (
     Guarded,
     Storage,
     address_of,
+    delete,
     exists,
     innermost,
     local_root,
     read_object,
 )
-from ...storage.locks.held import Held, delete
+from ...storage.locks.held import Held
 from ...storage.locks.lock import Lease, exclusive, shared
 from ...storage.locks.objects import READERS, is_lock_name
 from ...storage.markers import foreign_name, held_as_seen, put_marker, root_is_missing

@@ -16,8 +16,7 @@ from ...base.buffers import Buffer, private
 from ...base.errors import StorageError, TargetLostError
 from ...record.manifest import Array
 from ...settings.dataset import DatasetSpec, in_columns
-from ...storage.base import Sink, Storage
-from ...storage.locks.held import delete
+from ...storage.base import Sink, Storage, delete
 from ..dataset import ResolvedSpec
 from ..formats.base import Assembled, Framed
 from .plan import ShardPlan

@@ -19,9 +19,8 @@ from ...base.errors import MissingObjectError
 from ...base.interrupts import defer_interrupts
 from ...load.engines.base import Extent
 from ...settings.kv_cache import KvScenario
-from ...storage.base import Storage, exists
+from ...storage.base import Storage, delete, exists
 from ...storage.local.storage import ALIGNMENT, LocalStorage
-from ...storage.locks.held import delete
 
 _CONTENT = 4 << 20
 """Random bytes beyond those of a piece: more than file systems compress together."""

@@ -311,10 +311,19 @@ class FsspecStorage:
         """Of local files alone: fsspec has no create that fails where the key exists."""
         return self._is_local()
 
-    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
-        self._ask(
-            lambda fs: replace(fs, self._at(fs, key), data, only_new=only_new), "replace", key
-        )
+    def replace(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        only_new: bool = False,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> None:
+        def put(fs: Any) -> None:
+            allowed()
+            replace(fs, self._at(fs, key), data, only_new=only_new)
+
+        self._ask(put, "replace", key)
 
     def flush(self) -> None:
         """Nothing to do: an object is complete as soon as it has its name."""

@@ -382,11 +382,19 @@ class LocalStorage:
                 sink.abort()
             raise
 
-    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+    def replace(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        only_new: bool = False,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._check_again(key, "replace")
         path = self.root / key
         try:
             make_folders(path.parent)
+            allowed()
             replace_file(path, data, only_new=only_new)
         except OSError as error:
             raise self.failed("replace", key, error) from error

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from threading import Lock
 from typing import Protocol
 
 from ...base.errors import StorageError, TargetLostError
-from ..base import Conditional, Storage, innermost, local_root
+from ..base import Storage, innermost, local_root
 from .objects import LOCK, look
 
 FRESH_S = 3.0
@@ -108,17 +107,3 @@ class Witness:
                 f"stopped, because another process works at {self._storage.url} now",
                 remedy="find out which one, and start again",
             )
-
-
-def delete(storage: Storage, key: str, held: Callable[[], None]) -> None:
-    """Delete an object if ``held`` raises nothing. Raises StorageError.
-
-    ``held`` is called before each request, also before one that is sent again. Where the server can
-    compare, only that object is deleted which was there before ``held`` was called.
-    """
-    inner = innermost(storage)
-    if isinstance(inner, Conditional):
-        inner.delete_if(key, held)
-    else:
-        held()
-        storage.delete(key)

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 import xxhash
 
 from ...base.buffers import private
-from ...base.errors import IobenchError, MissingObjectError, StorageError
+from ...base.errors import IobenchError, MissingObjectError, StorageError, TargetLostError
 from ...base.processes import alone_on_this_host
-from ..base import Replacing, Storage
+from ..base import Replacing, Storage, delete
 from .holder import BODY_BYTES, Holder, parse_holder
 
 LOCK = ".iobench-lock"
@@ -64,18 +64,22 @@ def create(storage: Storage, key: str, holder: Holder) -> None:
         sink.write(holder.dump())
 
 
-def remove(storage: Storage, key: str) -> None:
-    """Remove a lock object; a missing one is no error. Raises StorageError."""
+def remove(storage: Storage, key: str, allowed: Callable[[], None] = lambda: None) -> None:
+    """Remove a lock object, as ``delete``; a missing one is no error. Raises StorageError."""
     with suppress(MissingObjectError):
-        storage.delete(key)
+        delete(storage, key, allowed)
 
 
 def remove_if_ours(storage: Storage, key: str, token: str) -> None:
     """Remove a lock object unless another process has taken it over. Raises StorageError."""
-    with one_of_this_host(storage):
+
+    def require_ours() -> None:
         there, holder = look(storage, key)
-        if there and holder is not None and holder.token == token:
-            remove(storage, key)
+        if there and (holder is None or holder.token != token):
+            raise TargetLostError("another process has taken the lock over")
+
+    with one_of_this_host(storage), suppress(TargetLostError):
+        remove(storage, key, require_ours)
 
 
 @contextmanager
@@ -105,19 +109,26 @@ def make_beat(work: bytes) -> tuple[Callable[[], str | None], Callable[[], None]
     storage, key, holder = pickle.loads(work)
     seen = False
 
-    def beat() -> str | None:
+    def require_ours() -> None:
         nonlocal seen
         try:
-            try:
-                there = read_holder(storage, key)
-            except MissingObjectError:
-                time.sleep(_RETRY_S)  # a server may be busy with the name
-                there = read_holder(storage, key)
-            if there is None or there.token != holder.token:
-                return f"{there or 'another process'} has taken it over"
-            seen = True
+            there = read_holder(storage, key)
+        except MissingObjectError:
+            time.sleep(_RETRY_S)  # a server may be busy with the name
+            there = read_holder(storage, key)
+        if there is None or there.token != holder.token:
+            raise TargetLostError(f"{there or 'another process'} has taken it over")
+        seen = True
+
+    def beat() -> str | None:
+        try:
             if isinstance(storage, Replacing):
-                storage.replace(key, holder.beaten().dump())
+                # An attempt may come long after the one before, when the object is another's.
+                storage.replace(key, holder.beaten().dump(), allowed=require_ours)
+            else:
+                require_ours()
+        except TargetLostError as lost:
+            return lost.what
         except MissingObjectError:
             # Never seen: the storage is in the parent's memory, where no other process reaches it.
             return "another process has removed it" if seen else ""

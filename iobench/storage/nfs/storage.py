@@ -213,10 +213,17 @@ class NfsStorage:
         """Whether the server has LINK, which refuses an existing name."""
         return self.connections.links
 
-    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+    def replace(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        only_new: bool = False,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> None:
         """Write and commit a ``.part`` file with a random name, then rename it to the key."""
         self._require_writing("replace", key)
-        replacing(self.connections, key, data, only_new=only_new)
+        replacing(self.connections, key, data, only_new=only_new, allowed=allowed)
 
     def _require_writing(self, verb: str, key: str) -> None:
         if self.version != 3:

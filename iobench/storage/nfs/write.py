@@ -7,12 +7,12 @@ import errno
 import os
 import posixpath
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from ...base.errors import StorageError
+from ...base.errors import IobenchError, StorageError
 from ...base.processes import alone_on_this_host
 from ..base import Buffer, Sink
 from .connections import Connections
@@ -63,7 +63,14 @@ def writing(connections: Connections, key: str) -> Iterator[Sink]:
     connections.give_back(nfs)
 
 
-def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool) -> None:
+def replacing(
+    connections: Connections,
+    key: str,
+    data: bytes,
+    *,
+    only_new: bool,
+    allowed: Callable[[], None],
+) -> None:
     """See NfsStorage.replace. Each retry starts with a new ``.part`` file.
 
     A retry with ``only_new`` may find its own first attempt, whose answer was lost; it is refused.
@@ -80,8 +87,9 @@ def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool
             if only_new:
                 connections.links = _publish(nfs, part, path)
             else:
+                allowed()
                 nfs.rename(part, path)
-        except OSError:
+        except (OSError, IobenchError):
             sink.abort()
             raise
 

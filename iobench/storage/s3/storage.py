@@ -358,14 +358,26 @@ class S3Storage:
         seen = self._open.conditional if self._open else self._conditional
         return None if seen == UNKNOWN else seen == ENFORCED
 
-    def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
+    def replace(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        only_new: bool = False,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> None:
         """One PUT, with a condition only if ``only_new``."""
         if only_new:
             with self.create(key, size_hint=len(data)) as sink:
                 sink.write(data)
             return
         full = self.full_key(key)
-        self._run("replace", key, lambda client, _: client.put(full, data, only_new=False))
+
+        def put(client: Client, _: int) -> None:
+            allowed()
+            client.put(full, data, only_new=False)
+
+        self._run("replace", key, put)
 
     def flush(self) -> None:
         return
