@@ -16,12 +16,13 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from ..base.errors import SpecError, UsageError, nearest
 from ..record.metrics import BY_NAME, METRICS
 from ..record.run import (
     CHANGED,
+    CheckpointRecord,
     Finding,
     KvCacheRecord,
     ModelLoadRecord,
@@ -226,13 +227,17 @@ KV_RULES: tuple[Rule[KvCacheRecord], ...] = (
     Rule("kv.writes-behind", kv.writes_behind, REFUSED),
     Rule("kv.scaled", kv.scaled, NOTED),
 )
-LEVELS = (
-    {rule.id: rule.levels for rule in (*CHECKPOINT_RULES, *LOAD_RULES)}
-    | {rule.id: rule.levels for rule in (*RULES, *MIXED_RULES)}
-    | {rule.id: rule.levels for rule in REQUEST_RULES}
-    | {rule.id: rule.levels for rule in SERVING_RULES}
-    | {rule.id: rule.levels for rule in KV_RULES}
-)
+RULES_OF: dict[type[RunRecord], tuple[Rule[Any], ...]] = {
+    CheckpointRecord: CHECKPOINT_RULES,
+    ModelLoadRecord: LOAD_RULES,
+    ServingRecord: (*REQUEST_RULES, *SERVING_RULES),
+    KvCacheRecord: (*REQUEST_RULES, *KV_RULES),
+}
+"""The rules for each kind of run but trainings."""
+
+LEVELS = {
+    rule.id: rule.levels for rules in (*RULES_OF.values(), RULES, MIXED_RULES) for rule in rules
+}
 """The levels of every rule, by its id."""
 
 
@@ -274,15 +279,8 @@ def evaluate(
         if doc.checkpoints is not None:
             found += [rule(doc, rule_set) for rule in CHECKPOINTS_BESIDE]
             found += [rule(judged, rule_set) for rule in MIXED_RULES]
-    elif isinstance(doc, ServingRecord):
-        found = [rule(doc, rule_set) for rule in REQUEST_RULES]
-        found += [rule(doc, rule_set) for rule in SERVING_RULES]
-    elif isinstance(doc, KvCacheRecord):
-        found = [rule(doc, rule_set) for rule in REQUEST_RULES]
-        found += [rule(doc, rule_set) for rule in KV_RULES]
     else:
-        rules = LOAD_RULES if isinstance(doc, ModelLoadRecord) else CHECKPOINT_RULES
-        found = [rule(doc, rule_set) for rule in rules]
+        found = [rule(doc, rule_set) for rule in RULES_OF[type(doc)]]
     return sorted(filter(None, found), key=lambda finding: order.index(finding.level))
 
 

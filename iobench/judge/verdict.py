@@ -19,7 +19,7 @@ the gain is that of the roofline model, in which one ceiling moves and the other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -299,19 +299,18 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         # What the loader costs is that of a loader that does too much.
         return [Advice(change=EACH_ONCE, basis=evidence.repeated)]
     if evidence.start is not None:
-        start = [each for each in [advice_of(host.faster_start, evidence)] if each is not None]
+        start = _of_each((host.faster_start,), evidence)
         rest = advise(replace(evidence, start=None), decision, bound)
         return [*start, *(each for each in rest if each.id not in ("none", "first-batches"))]
     if decision.bottleneck == "accelerator":
         only = watched_nothing if evidence.watched else host.nothing
-        return [each for each in [advice_of(only, evidence)] if each is not None]
+        return _of_each((only,), evidence)
     if decision.bottleneck == "loader" and (sampler := advice_of(host.faster_sampler, evidence)):
         return [sampler]
     if evidence.watched and decision.bottleneck in CAUSES:
         return watched_advice(evidence, decision)
     if decision.bottleneck == "prep" and host.collates_most(evidence):
-        several = (host.workers_beside_training, host.less_collating)
-        return [each for change in several if (each := advice_of(change, evidence)) is not None]
+        return _of_each((host.workers_beside_training, host.less_collating), evidence)
     evidence = reached(_with_tested_ceiling(evidence, decision))
     found = [
         each
@@ -358,6 +357,10 @@ def _of_stage(
     if not worth and gain is not None and is_told(gain, evidence.unsteady):
         worth = [_of_unknown_gain(each, gain) for each in promising[:1]]
     return in_order(worth, required_gain(evidence)) + longer
+
+
+def _of_each(changes: Sequence[AdvisedChange], evidence: Evidence) -> list[Advice]:
+    return [each for change in changes if (each := advice_of(change, evidence)) is not None]
 
 
 def _applying(

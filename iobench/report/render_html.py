@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 from .. import __version__
 from ..base.documents import json_text
-from ..base.text import printable, renders
+from ..base.text import filled, printable, renders
 from .page.chart import chart_of, is_drawn, shades_of
 from .render_csv import render_csv
 from .sections import (
@@ -46,10 +46,10 @@ from .sections import (
     leading,
 )
 
+_PAGE = Path(__file__).parent / "page"
+
 MOVES = {"in": "Zoom in", "out": "Zoom out", "left": "Earlier", "right": "Later", "all": "All"}
 """The buttons of a timeline, by what ``page.js`` calls them."""
-
-NO_SCRIPT = "This browser runs no script: timelines and downloads are missing, all else is here."
 
 MAX_OPEN = 4
 """Sections that are open when a page is opened; the others are a list of titles."""
@@ -99,18 +99,8 @@ def render_html(
         if name and section is not first:
             links.append(_Link(section.id, name, isinstance(section, FirstScreen)))
     body.append(folding)
-    return (
-        '<a class="skip" href="#report">Skip to the report</a>\n<header>\n'
-        f'<p>{made}</p>\n<details id="contents"><summary>Contents</summary>\n{_contents(links)}'
-        '<div class="tools"><button type="button" id="unfold" hidden>Open all</button>\n'
-        '<button type="button" id="theme" hidden>Light or dark</button>\n'
-        '<button type="button" data-of="json" data-name="report.json" '
-        'data-type="application/json" hidden>Download JSON</button>\n'
-        '<button type="button" data-of="csv" data-name="report.csv" '
-        'data-type="text/csv" hidden>Download CSV</button></div>\n</details>\n'
-        f"<noscript><p>{NO_SCRIPT}</p></noscript>\n</header>\n"
-        f'<main id="report">\n{_unparted("".join(body))}</main>\n'
-    )
+    shown = _unparted("".join(body))
+    return filled(_PAGE / "body.html", MADE=made, CONTENTS=_contents(links), SECTIONS=shown)
 
 
 class _Link(NamedTuple):
@@ -409,7 +399,7 @@ def _rows(table: Table, bars: Bars) -> Iterable[str]:
 
 @cache
 def _resource(name: str) -> str:
-    return (files(f"{__package__}.page") / name).read_text(encoding="utf-8")
+    return (_PAGE / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
@@ -442,14 +432,14 @@ def page(document: object, sections: Sequence[Section]) -> str:
         f'<script type="application/json" id="{name}">{json_data(text)}</script>\n'
         for name, text in data.items()
     )
-    text = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{hypertext(title)}</title>\n"
-        f"{''.join(f'<style>{style}</style>' for style in styles)}\n</head>\n<body>\n{body}"
-        f"{embedded}{''.join(f'<script>{script}</script>' for script in scripts)}\n"
-        "</body>\n</html>\n"
+    text = filled(
+        _PAGE / "whole.html",
+        POLICY=policy,
+        TITLE=hypertext(title),
+        STYLES="".join(f"<style>{style}</style>" for style in styles),
+        BODY=body,
+        DATA=embedded,
+        SCRIPTS="".join(f"<script>{script}</script>" for script in scripts),
     )
     # Style, script and data are ASCII. Elsewhere a character reference is the character.
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
