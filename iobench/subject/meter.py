@@ -7,6 +7,7 @@ before each batch and tells it afterwards. Nothing of the loader is changed but 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -108,10 +109,12 @@ class Meter:
     @property
     def start_method(self) -> str | None:
         """How the workers are started; None if there are none."""
-        method = getattr(self.inner, "multiprocessing_context", None)
         if not self.workers:
             return None
-        return method.get_start_method() if method is not None else "fork"
+        if (context := getattr(self.inner, "multiprocessing_context", None)) is not None:
+            return str(context.get_start_method())
+        default = multiprocessing.get_all_start_methods()[0]  # which to ask for would settle
+        return multiprocessing.get_start_method(allow_none=True) or default
 
     @contextmanager
     def unheard(self) -> Iterator[None]:

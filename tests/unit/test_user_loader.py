@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -323,9 +325,13 @@ def test_the_wait_for_a_batch_that_comes_in_turn_is_divided() -> None:
     assert turns.arrived(15, 20) == (0, 0)  # not known when it was made
 
 
+def slow_meter() -> Meter:
+    return Meter(planted_loaders.slow_sampler(workers=2), gauge=Gauge(Board(1), 0, ""))
+
+
 def test_a_worker_is_slow_by_its_usual_sample_and_not_by_a_few_batches() -> None:
     """Two workers: one gets batches of 40 samples and once a slow file, the other batches of 2."""
-    meter = Meter(planted_loaders.slow_sampler(workers=2), gauge=Gauge(Board(1), 0, ""))
+    meter = slow_meter()
     for number, size in ((0, 40), (1, 2)):
         gauge = Gauge(meter.board, number, "")
         for took_ns in (size * 1_000_000, size * 1_000_000, size * 50_000_000):
@@ -337,6 +343,20 @@ def test_a_worker_is_slow_by_its_usual_sample_and_not_by_a_few_batches() -> None
     assert facts.sample_s_by_worker == [0.001, 0.001]
     assert facts.slow_worker is None
     assert facts.model_copy(update={"sample_s_by_worker": [0.002, 0.001]}).slow_worker is not None
+
+
+def test_workers_start_as_python_says_where_the_loader_does_not() -> None:
+    """Which is no longer by fork from Python 3.14 on."""
+    multiprocessing.set_start_method("forkserver", force=True)
+    try:
+        with closing(slow_meter()) as meter:
+            assert meter.facts().start_method == "forkserver"
+    finally:
+        multiprocessing.set_start_method(None, force=True)
+    usual = multiprocessing.get_all_start_methods()[0]
+    with closing(slow_meter()) as meter:
+        assert meter.facts().start_method == usual
+    assert multiprocessing.get_start_method(allow_none=True) is None
 
 
 @pytest.mark.parametrize("workers", [0, 1])
