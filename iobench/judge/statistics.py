@@ -160,7 +160,11 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def ratio_interval(
-    rates: Sequence[float], base: Sequence[float], *, level: float = SIGNIFICANT
+    rates: Sequence[float],
+    base: Sequence[float],
+    *,
+    level: float = SIGNIFICANT,
+    among: int = 1,
 ) -> tuple[float, float, float, float]:
     """(ratio, low, high, coverage) of two groups of independent values above 0.
 
@@ -168,7 +172,14 @@ def ratio_interval(
     test at ``level``. Above ``MAX_SMALL_SIDE`` and ``MAX_EXACT`` values it is that of the normal
     approximation. Where the values are too few for the level (``reaches``), the interval is that of
     all ratios and covers less, so its coverage is returned too.
+
+    ``among``: the first group was chosen, by what it measured, from so many that were compared with
+    the base. The interval is then one that holds for all of them together (Bonferroni), and so is
+    its coverage.
     """
+    if among > 1:
+        *found, each = ratio_interval(rates, base, level=level / among)
+        return found[0], found[1], found[2], max(0.0, 1 - among * (1 - each))
     ratios = sorted(one / other for one, other in product(rates, base))
     half, odd = divmod(len(ratios), 2)
     # the geometric mean of the two in the middle: it is inverted if the groups change places

@@ -80,7 +80,9 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     now = next((rates_of(point) for point in best if id(point) in marks), None)
     gauges, high = list[KeyFigure](), rate_of(best[0]) if best else None
     if high and now:
-        gauges.append(KeyFigure("over today's settings", _over(rates_of(best[0]), now)))
+        gauges.append(
+            KeyFigure("over today's settings", _over(rates_of(best[0]), now, len(best) - 1))
+        )
     if high:
         gauges.append(KeyFigure(f"{best_is} {metric.short}", show(high)))
     failed = sum(1 for point in sweep.points if point.failed)
@@ -98,11 +100,14 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     )
 
 
-def _over(rates: Sequence[float], today: Sequence[float]) -> str:
-    """The factor between two points, with its interval where each has several trials."""
+def _over(rates: Sequence[float], today: Sequence[float], among: int) -> str:
+    """The factor between two points, with its interval where each has several trials.
+
+    ``among``: the first one is the fastest of so many.
+    """
     if min(len(rates), len(today)) < 2 or rates == today:
         return format_factor(median(rates) / median(today))
-    factor, low, high, _ = ratio_interval(rates, today)
+    factor, low, high, _ = ratio_interval(rates, today, among=among)
     return f"{factor:.2f} x [{low:.2f}, {high:.2f}]"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 from itertools import combinations
+from statistics import median
 
 import numpy as np
 import pytest
@@ -253,3 +255,18 @@ def test_too_little_is_not_told() -> None:
     none = test.claim("samples_per_s", [], higher_is_better=True)
     assert (none.answer, none.ratio, none.more) == ("inconclusive", None, None)
     assert test.estimate([math.log(3)]) is not None
+
+
+@pytest.mark.parametrize(("points", "trials"), [(2, 4), (12, 8), (30, 10)])
+def test_the_best_of_many_is_rarely_better_by_chance(points: int, trials: int) -> None:
+    """Equal points, of which the fastest is compared with the first one."""
+    chance, wrong, sweeps = random.Random(7), 0, 300
+    for _ in range(sweeps):
+        base, *others = [
+            [chance.lognormvariate(0, 0.1) for _ in range(trials)] for _ in range(points)
+        ]
+        best = max(others, key=median)
+        _, low, high, coverage = ratio_interval(best, base, among=len(others))
+        wrong += low > 1 or high < 1
+        assert coverage > 0.9
+    assert wrong / sweeps < 0.08

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...base.documents import UNPRINTED
-from ...base.units import counted, format_count
+from ...base.units import counted, format_count, format_share
 from ...judge.judged import judge
 from ...judge.promise import answer
-from ...judge.statistics import ratio_interval
+from ...judge.statistics import SIGNIFICANT, ratio_interval
 from ...record.sweep import setting_text
 from ...record.verdict import Answer, Estimate
 from ..compare.comparison import ComparedMetric, Comparison
@@ -84,7 +84,7 @@ class Recommendation:
     """The recommended settings.
 
     ``gain`` is the factor on today's samples/s; ``gain_low`` and ``gain_high`` are its interval,
-    which covers the true gain with the probability ``gain_coverage``.
+    which covers the true gains of all points together with the probability ``gain_coverage``.
     """
 
     workload: str
@@ -145,7 +145,10 @@ def recommend(sweep: SweepRuns, target: TuningTarget | None = None) -> Recommend
             )
     gain, low, high, coverage = (None, None, None, None)
     if sweep.default is not None and sweep.default is not chosen:
-        gain, low, high, coverage = ratio_interval(chosen.rates, sweep.default.rates)
+        gain, low, high, coverage = ratio_interval(
+            chosen.rates, sweep.default.rates, among=len(points) - 1
+        )
+    doubts += _chance(coverage, points)
     doubts += _doubts(sweep, chosen, gain, low, target)
     return Recommendation(
         workload=sweep.workload,
@@ -261,6 +264,17 @@ def _smaller_shards(
         and point.median >= NEAR * best
     ]
     return fitting[0] if fitting and (fitting[0].shard_bytes or 0) < chosen.shard_bytes else chosen
+
+
+def _chance(coverage: float | None, points: Sequence[SweptPoint]) -> list[str]:
+    """That the best of many points may be the luckiest one, where too few trials exclude it."""
+    if coverage is None or coverage >= 1 - SIGNIFICANT or len(points) < 3:
+        return []
+    return [
+        f"of {counted(len(points), 'point')} one may look best by chance, and the repetitions are "
+        f"too few to exclude it: the interval of the gain holds for all of them together with "
+        f"{format_share(coverage)}. Confirm it with iobench sweep --confirm"
+    ]
 
 
 def _doubts(
