@@ -146,7 +146,8 @@ def combinations(
         ]
     points = [dict(base)]
     for key, values in axes.items():
-        points += [{**base, key: value} for value in values if value != base[key]]
+        now = setting_text(base[key])  # 1 is not true
+        points += [{**base, key: value} for value in values if setting_text(value) != now]
     return points
 
 

@@ -136,6 +136,9 @@ def confirmation_sections(found: SweepConfirmation) -> list[Section]:
     return [first, *evidence, facts("runs", "Fresh runs", [("results", found.directory)])]
 
 
+MIN_COVERAGE = 0.5
+"""An interval that covers less tells nothing."""
+
 MAX_SHOWN = 12
 """Largest number of rows of the Pareto front, and of entries that were left out."""
 
@@ -190,9 +193,10 @@ def _gain(found: Recommendation, *, keep: bool) -> KeyFigure:
         return KeyFigure("gain", "none", "(today's settings are as good as any)")
     if found.gain is None or found.gain_low is None or found.gain_high is None:
         return KeyFigure("gain", "not known", "(no point has today's settings)")
-    coverage = (
-        "" if found.gain_coverage is None else f", {format_share(found.gain_coverage)} interval"
-    )
+    share = found.gain_coverage
+    coverage = "" if share is None else f", {format_share(share)} interval"
+    if share is not None and share < MIN_COVERAGE:
+        coverage = ", too few repetitions for an interval"
     note = f"today's samples/s [{found.gain_low:.2f}, {found.gain_high:.2f}{coverage}]"
     if found.gain <= NO_HELP:
         note += "; within 5 % of the best, with smaller settings, lower costs or enough shards"

@@ -56,7 +56,9 @@ def test_every_point_once(axes: dict[str, list[Any]], data: st.DataObject) -> No
 
 
 def test_true_is_not_one() -> None:
-    assert parse_axis("storage.x=true,1") == ("storage.x", [True, 1])
+    key, values = parse_axis("storage.x=true,1")
+    assert (key, values) == ("storage.x", [True, 1])
+    assert len(combinations({key: values}, one_at_a_time=True, base={key: 1})) == 2
     with pytest.raises(SpecError, match="twice"):
         parse_axis("storage.x=1,1.0")
 
