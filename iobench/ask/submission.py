@@ -20,6 +20,7 @@ from typing import Any
 
 from ..base.documents import MAX_HEADER_BYTES, MAX_NUMBER, parse_json, read_regular
 from ..base.errors import DatasetError
+from ..base.filesystem import walk
 from ..base.units import format_percent
 from ..record.submission import summary_of
 from ..settings.yamlfile import parse_yaml
@@ -170,8 +171,10 @@ def read_submissions(folder: Path) -> Submissions:
 
 def _summaries(folder: Path) -> Iterator[Path]:
     """Summaries below the folder, but for those in copies of DLIO's code, which are examples."""
-    for path in folder.rglob(SUMMARY):
-        if not {"code", "test_data"} & set(path.relative_to(folder).parts) and path.is_file():
+    for place, names in walk(folder):
+        path = Path(place, SUMMARY)
+        examples = {"code", "test_data"} & {*path.relative_to(folder).parts}
+        if SUMMARY in names and not examples and path.is_file():
             yield path
 
 

@@ -9,6 +9,7 @@ from ..ask.compare.runs import collect
 from ..ask.compare.sequential import claims_of
 from ..ask.submission import is_submission, read_submissions
 from ..base.errors import IobenchError, UsageError
+from ..base.filesystem import walk
 from ..host.tables import read_requests
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, kv_again, rebuild, served_again
@@ -48,7 +49,8 @@ def run(request: ReportRequest) -> int:
 
 def _runs(named: Path) -> list[Path]:
     """``named``, or the runs below it if it is a directory of runs."""
-    if _is_own(named) or not named.is_dir() or not any(named.glob(f"*/**/{RUN_FILE}")):
+    below = (names for folder, names in walk(named) if Path(folder) != named)
+    if _is_own(named) or not named.is_dir() or not any(RUN_FILE in names for names in below):
         return [named]
     found = collect(named)
     for why in found.left_out:

@@ -29,6 +29,7 @@ import psutil
 from ..base import pagecache
 from ..base.documents import json_text, write_whole
 from ..base.errors import DatasetError, IobenchError
+from ..base.filesystem import walk
 from ..data.dataset import Dataset
 from ..host import nfs, resources
 from ..host.samples import Sampler, read_samples, write_samples
@@ -112,9 +113,8 @@ def _directory(root: Path) -> Data:
     found: list[str] = []
     until = time.monotonic() + MAX_WALK_S
     whole = True
-    for folder, folders, files in os.walk(root):
-        folders.sort()
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in sorted(files)]
+    for folder, names in walk(root):
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in names]
         if len(found) > MAX_KEYS or time.monotonic() > until:
             whole = False
             break

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -159,6 +160,25 @@ def test_what_is_removed_during_a_listing_is_left_out(local: LocalStorage) -> No
     local.delete("e/x")
     (local.root / "e").rmdir()
     assert [entry.key for entry in listing] == ["c", "f"]
+
+
+def test_folders_may_be_nested_deeper_than_calls(local: LocalStorage) -> None:
+    depth = sys.getrecursionlimit() + 100
+    folders = [f"{local.root}{'/d' * level}" for level in range(depth)]
+    for folder in folders:
+        os.mkdir(folder)
+    try:
+        with local.create("x") as sink:
+            sink.write(b"data")
+        Path(folders[-1], "y").touch()
+        assert [(entry.key, entry.size) for entry in local.list()] == [
+            ("x", 4),
+            (f"{'d/' * (depth - 1)}y", 0),
+        ]
+    finally:  # what removes the folders of tests would recurse, too
+        Path(folders[-1], "y").unlink(missing_ok=True)
+        for folder in reversed(folders[1:]):
+            os.rmdir(folder)
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])

@@ -304,9 +304,8 @@ class LocalStorage:
         if not top.exists():
             return
         try:
-            for folder, folders, files in os.walk(top, onerror=_raise):
-                folders.sort()
-                for name in sorted(files):
+            for folder, names in filesystem.walk(top, failed=_raise):
+                for name in names:
                     path = os.path.join(folder, name)
                     try:
                         status = os.lstat(path)
