@@ -17,6 +17,7 @@ from typing import Any
 
 from .beneath import open_regular
 from .errors import MissingPlaceError, UsageError
+from .filesystem import sync_names
 
 MAX_DOCUMENT_BYTES = 256 << 20
 """Limit for a recorded run: 100 saves of 4,096 ranks take about 140 MiB."""
@@ -66,6 +67,7 @@ def write_whole(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        sync_names(path.parent)
     except BaseException:
         with suppress(OSError):  # the first failure says more than this one would
             part.unlink(missing_ok=True)

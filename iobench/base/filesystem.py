@@ -13,6 +13,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,6 +192,15 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_names(folder: Path) -> None:
+    """Write the entries of a folder to disk, where its file system and its permissions allow that.
+
+    What has just been written under its name there is no worse off where they don't.
+    """
+    with suppress(OSError):
+        sync(folder)
 
 
 def walk(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..base.errors import InterruptedRun, IobenchError, StorageError, first_line, kept_in
-from ..base.filesystem import describe_path
+from ..base.filesystem import describe_path, sync_names
 from ..base.interrupts import defer_interrupts
 from ..base.processes import in_own_process
 from ..base.text import printable
@@ -54,9 +54,15 @@ def fresh_name(name: str) -> str:
 def make_directory(
     directory: Path, *, fresh: bool = True, remedy: str = "choose another with --results"
 ) -> None:
-    """Make a run directory, or a part of one. ``fresh``: there is none yet. Raises IobenchError."""
+    """Make a run directory, or a part of one, with a durable name.
+
+    ``fresh``: there is none yet. Raises IobenchError.
+    """
+    made = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=not fresh)
+        for folder in made:
+            sync_names(folder.parent)
     except OSError as error:
         raise IobenchError(
             f"cannot make the run directory {directory}: {error.strerror}", remedy=remedy

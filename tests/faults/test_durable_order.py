@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from iobench.base.documents import write_whole
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.data.generator.target import JOURNAL
 from iobench.record.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.runner.results import new_directory
 from iobench.storage.base import Sink
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save
@@ -61,6 +63,16 @@ def test_all_that_a_checkpoint_consists_of_is_on_disk_before_it_counts(
     for path in (*rest, step, tmp_path / "c"):
         assert inode(path) in flushed[:last], path
     assert inode(step) in flushed[last:]  # the name of checkpoint.json
+
+
+def test_a_record_has_a_durable_name_in_durable_folders(
+    tmp_path: Path, flushed: list[Inode]
+) -> None:
+    directory = new_directory(tmp_path / "results" / "mine", "run")
+    for folder in (tmp_path, tmp_path / "results", tmp_path / "results" / "mine"):
+        assert inode(folder) in flushed
+    write_whole(directory / "run.json", "{}")
+    assert flushed[-2:] == [inode(directory / "run.json"), inode(directory)]
 
 
 class Recording(LocalStorage):
