@@ -182,7 +182,11 @@ def _mincore(fd: int, size: int) -> int:
     for offset in range(0, size, _WINDOW):
         length = min(_WINDOW, size - offset)
         vector = np.zeros((length + PAGE - 1) // PAGE, dtype=np.uint8)
-        with mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset) as view:
+        try:
+            view = mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset)
+        except ValueError:  # Python looks at the file's size, too
+            raise OSError(errno.ESTALE, "it became shorter while it was measured") from None
+        with view:
             address = np.frombuffer(view, dtype=np.uint8)
             code = _libc.mincore(
                 ctypes.c_void_p(address.ctypes.data),

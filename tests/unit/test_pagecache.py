@@ -74,6 +74,15 @@ def test_files_of_an_overlay_are_looked_at_by_mincore(
     assert (found.how, found.ratio) == ("mincore", 1.0)
 
 
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_file_that_becomes_shorter_meanwhile_is_one_clear_line(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(pagecache, "_cachestat", lambda fd: os.truncate(files[0], size))
+    with pytest.raises(StorageError, match=str(files[0])):
+        pagecache.residency(files)
+
+
 @pytest.mark.parametrize("call", [pagecache.evict, pagecache.residency])
 def test_a_missing_file_is_one_clear_line(
     tmp_path: Path, call: Callable[[list[Path]], object]
