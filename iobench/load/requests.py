@@ -178,8 +178,7 @@ class RetryCount:
             return Retries()
         with _COUNTING:
             before, self._told = self._told, self._storage.retried()
-            # A forked process counts anew, and so does a storage that was closed.
-            if self._pid != os.getpid() or self._told.retries < before.retries:
+            if self._pid != os.getpid():  # a forked process counts anew
                 self._pid, before = os.getpid(), Retries()
             return self._told.since(before)
 

@@ -138,6 +138,11 @@ def test_slow_down_is_counted_as_throttled(
         assert "x" in [entry.key for entry in storage.list()]
     counted = storage.retried()
     assert counted.retries - 1 == counted.throttled > 2
+    storage.close()  # what is opened again goes on counting
+    assert storage.retried() == counted
+    proxy.slow_down = 0
+    assert read(storage, "x", 0, 300_000) == DATA
+    assert storage.retried() == counted
 
 
 def test_what_is_missing_is_said_to_be_missing_by_a_busy_server(

@@ -207,10 +207,12 @@ second write."""
 class Session:
     """Made in the process that uses it. Thread-safe. Raises Failure, UsageError."""
 
-    def __init__(self, options: S3Options, bucket: str, conditional: str) -> None:
+    def __init__(
+        self, options: S3Options, bucket: str, conditional: str, retrier: Retrier
+    ) -> None:
         self.pid = os.getpid()
         self.conditional = conditional
-        self.retrier = Retrier(options)
+        self.retrier = retrier
         self.client: Client = make_client(options, bucket)
         self.uploads = Threads(PARTS, "iobench-upload")
         self.deletions: Deletions | None = None

@@ -32,7 +32,7 @@ from ..base import (
 from .clients import check_installed, versions
 from .clients.base import Client, ObjectInfo, Upload, Wired
 from .connection import Deletions, NoConnectionError, OwnConnection
-from .errors import TRANSIENT, Failure, Kind, explain
+from .errors import TRANSIENT, Failure, Kind, Retrier, explain
 from .options import NAMES, S3Options, parse_options
 from .session import ENFORCED, UNKNOWN, NewObject, ParallelUpload, Session, UploadSink
 from .wire import S3Wire, proxies_of_environment
@@ -87,7 +87,7 @@ class S3Storage:
         self._root = f"{prefix}/" if prefix else ""
         self._conditional = UNKNOWN
         self._compares = True  # until the server refuses a conditional deletion as such
-        self._reset()
+        self._begin()
         watch(self)
 
     @property
@@ -101,15 +101,16 @@ class S3Storage:
         }
         return f"{self.url}?{urlencode(given, safe='/:')}" if given else self.url
 
-    def _reset(self) -> None:
+    def _begin(self) -> None:
         self._lock = Lock()
         self._open: Session | None = None
+        self._retrier = Retrier(self.options)  # which counts, whatever is closed and opened again
 
     def after_fork(self) -> None:
         # The connections belong to the parent. Its client must not be finalized here: that may
         # wait for a lock which another thread of the parent held at the moment of the fork.
         _inherited.append(self._open)
-        self._reset()
+        self._begin()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"bucket": self.bucket, "prefix": self.prefix, "options": self.options}
@@ -124,7 +125,9 @@ class S3Storage:
         if self._open is None:
             with self._lock:
                 if self._open is None:
-                    self._open = Session(self.options, self.bucket, self._conditional)
+                    self._open = Session(
+                        self.options, self.bucket, self._conditional, self._retrier
+                    )
         return self._open
 
     def _run(
@@ -204,7 +207,7 @@ class S3Storage:
             )
 
     def retried(self) -> Retries:
-        return self._open.retrier.counts if self._open is not None else Retries(0, 0)
+        return self._retrier.counts
 
     # Reading
 
@@ -492,4 +495,4 @@ class S3Storage:
         if self._open is not None:
             self._conditional = self._open.conditional
             self._open.close()
-        self._reset()
+        self._open = None
