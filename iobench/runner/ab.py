@@ -30,7 +30,7 @@ from .estimate import Work
 from .hosts.hosts import Hosts
 from .options import AbOptions, Observer, timed
 from .repeated import AnyPlan, Asked, Repeated, RepeatedTraining, asked_of, expected_s, hold
-from .results import failure_text, make_directory, new_directory
+from .results import failure_text, removed_if_empty, run_directory
 from .trials import take_turns
 
 
@@ -170,11 +170,10 @@ def compare_in_turns(
                 begins.append(
                     hold(asked.plan, held, hosts, verb="ab", break_lock=options.break_lock)
                 )
-        directory = new_directory(options.results, f"{a.asked.name}-ab")
+        directory = held.enter_context(run_directory(options.results, f"{a.asked.name}-ab"))
         variants = []
         for name, asked, begin in zip(NAMES, (a, b), begins, strict=True):
-            place = directory / name.lower()
-            make_directory(place)
+            place = held.enter_context(removed_if_empty(directory / name.lower()))
             run = begin(place, f"{directory.name}-{place.name}", options, observer)
             variants.append(MeasuredVariant(name, asked, run, place, observer))
         one, other = variants

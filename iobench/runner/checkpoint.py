@@ -31,7 +31,7 @@ from .conductor import Script
 from .hosts.hosts import Hosts
 from .options import Mixed, Observer, StudyOptions, timed
 from .phase import Saving
-from .results import failures_recorded, new_directory, new_record, storage_facts
+from .results import failures_recorded, new_record, run_directory, storage_facts
 from .study import HEAD_START_NS, SaveRecords, StudyJob, begin_study, rank_maker, with_leftovers
 
 
@@ -53,9 +53,14 @@ def run_study(
     checkpoints then stay, as those of a training would.
     """
     root = CheckpointRoot.open(plan.url)
-    with root.held("checkpoint", break_lock=options.break_lock) as lease:
-        study = _Study(plan, options, root, lease, observer or Observer(), hosts or Hosts())
-        return study.run(), study.directory
+    with (
+        root.held("checkpoint", break_lock=options.break_lock) as lease,
+        run_directory(options.results, f"checkpoint-{plan.spec.model}") as directory,
+    ):
+        study = _Study(
+            plan, directory, options, root, lease, observer or Observer(), hosts or Hosts()
+        )
+        return study.run(), directory
 
 
 class _Study:
@@ -64,6 +69,7 @@ class _Study:
     def __init__(
         self,
         plan: StudyPlan,
+        directory: Path,
         options: StudyOptions,
         root: CheckpointRoot,
         lease: Lease,
@@ -73,7 +79,7 @@ class _Study:
         self.plan, self.options, self.root, self.lease = plan, options, root, lease
         self.observer, self.hosts, self.budget = observer, hosts, options.budget
         self.expected = Expected()
-        self.directory = new_directory(options.results, f"checkpoint-{plan.spec.model}")
+        self.directory = directory
         study = begin_study(plan, CheckpointRun)
         study.budget_s = self.budget.seconds
         self.before = root.last_number()

@@ -57,7 +57,7 @@ from .results import (
     add_plan,
     begin_record,
     failures_recorded,
-    new_directory,
+    run_directory,
     shard_versions,
 )
 from .rounds import Rounds
@@ -221,7 +221,7 @@ class _Run(RunBegun):
         saver: Saver | None,
         log: LogPlace | None,
     ) -> None:
-        directory = new_directory(options.results, plan.workload.name)
+        directory = held.enter_context(run_directory(options.results, plan.workload.name))
         super().__init__(plan, directory, options, others, observer, held, hosts)
         bench, doc = self.bench, self.doc
         self.options, self.budget, self.saver = options, options.budget, saver

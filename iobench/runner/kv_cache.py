@@ -40,7 +40,7 @@ from .curve.reader import HostReader
 from .options import Observer, VerbOptions
 from .plan import check_room
 from .requests import MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
-from .results import Ending, new_directory
+from .results import Ending, run_directory
 
 MAX_HISTORY_S = 4 * 3600.0
 """So long before a window, requests fill the tiers at most."""
@@ -156,8 +156,9 @@ def run_kv(
         except UsageError:
             KV_CHUNKS.clean(storage, held=Held(lease))
             raise
-        run = _KvRun(plan, options, observer or Observer(), reads, lease)
-        return run.run(), run.directory
+        with run_directory(options.results, plan.scenario.name) as directory:
+            run = _KvRun(plan, directory, options, observer or Observer(), reads, lease)
+            return run.run(), directory
 
 
 def _for_reads(plan: KvPlan, storage: Storage) -> Storage:
@@ -189,6 +190,7 @@ class _KvRun(RequestsRun[KvCacheRecord]):
     def __init__(
         self,
         plan: KvPlan,
+        directory: Path,
         options: VerbOptions,
         observer: Observer,
         storage: Storage,
@@ -202,7 +204,6 @@ class _KvRun(RequestsRun[KvCacheRecord]):
             price_per_hour=plan.price_per_hour,
             arrivals_together=plan.arrivals_together,
         )
-        directory = new_directory(options.results, plan.scenario.name)
         super().__init__(KvCacheRecord, job, plan, storage, directory, options, observer)
         self.doc.findings = unlocked(lease)
         self.storage, self.held = storage, Held(lease)

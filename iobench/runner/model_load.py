@@ -34,7 +34,7 @@ from .hosts.hosts import Hosts
 from .messages import CheckLoaded, LoadNow, PartLoaded
 from .model_load_plan import CopiedFiles, LoadPlan
 from .options import LoadOptions, Observer, VerbOptions
-from .results import Ending, failures_recorded, new_directory, new_record, storage_facts
+from .results import Ending, failures_recorded, new_record, run_directory, storage_facts
 from .tasks.model_load import LoadOrder, LoadParts
 from .trials import WARM_UP, rotated, rounds, take_turns
 
@@ -109,8 +109,11 @@ def run_loads(
             "whether a copy pays",
             "leave out --copy-to, or start it on one host (--hosts here)",
         )
-    with weights_held(plan, verb="load"), CopiedFiles.claimed(plan, options.copy_to) as copy:
-        directory = new_directory(options.results, f"model-load-{plan.model}")
+    with (
+        weights_held(plan, verb="load"),
+        CopiedFiles.claimed(plan, options.copy_to) as copy,
+        run_directory(options.results, f"model-load-{plan.model}") as directory,
+    ):
         begun = LoadsBegun(plan, directory, options, observer or Observer(), copy, hosts)
         return begun.run(), directory
 

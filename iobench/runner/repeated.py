@@ -45,7 +45,7 @@ from .results import (
     add_loader_facts,
     add_plan,
     failures_recorded,
-    new_directory,
+    run_directory,
 )
 from .serving import ServingBegun, ServingPlan, make_serving_plan
 from .trials import WARM_UP
@@ -211,7 +211,7 @@ def repeat_once(
     """
     with ExitStack() as held:
         begin = hold(plan, held, hosts, verb=verb, break_lock=options.break_lock)
-        directory = new_directory(options.results, asked_of(plan).name)
+        directory = held.enter_context(run_directory(options.results, asked_of(plan).name))
         run = begin(directory, directory.name, options, observer)
         with failures_recorded(run.doc, directory) as ending:
             run.prepare("")

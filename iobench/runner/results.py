@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +43,28 @@ def new_directory(results: Path, name: str) -> Path:
     directory = results / fresh_name(name)
     make_directory(directory)
     return directory
+
+
+@contextmanager
+def run_directory(results: Path, name: str) -> Iterator[Path]:
+    """A fresh run directory, which goes again if the body fails before anything is in it.
+
+    Raises IobenchError.
+    """
+    with removed_if_empty(results / fresh_name(name)) as directory:
+        yield directory
+
+
+@contextmanager
+def removed_if_empty(directory: Path) -> Iterator[Path]:
+    """A new directory, which goes again if the body fails before anything is in it."""
+    make_directory(directory)
+    try:
+        yield directory
+    except BaseException:
+        with suppress(OSError):  # it is not empty
+            directory.rmdir()
+        raise
 
 
 def fresh_name(name: str) -> str:

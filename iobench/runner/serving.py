@@ -33,7 +33,7 @@ from .checkpoint import unlocked
 from .options import Observer, VerbOptions
 from .plan import Plan, check_room, make_plan
 from .requests import FIRST_RATE, MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
-from .results import Ending, dataset_facts, location_of, new_directory, storage_facts
+from .results import Ending, dataset_facts, location_of, run_directory, storage_facts
 from .trials import WARM_UP, seed_of
 
 FRESH = 0.1
@@ -130,8 +130,8 @@ def run_serving(
     with (
         reading(inner.home, inner.manifest, verb="serve", break_dead=options.break_lock) as lease,
         log_place(plan.scenario.log, "serve", break_lock=options.break_lock) as log,
+        run_directory(options.results, plan.scenario.name) as directory,
     ):
-        directory = new_directory(options.results, plan.scenario.name)
         begun = ServingBegun(plan, directory, options, observer or Observer(), Others(lease), log)
         return begun.run(), directory
 

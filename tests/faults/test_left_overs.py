@@ -17,8 +17,10 @@ from iobench.data.generator.engine import generate
 from iobench.data.scan.saving import save
 from iobench.data.scan.scanner import ScanReport, scan
 from iobench.record.checkpoint import CheckpointSpec, Training
+from iobench.record.host import Host
 from iobench.record.manifest import MANIFEST
 from iobench.record.run import CheckpointRecord, load_run
+from iobench.runner.agent import HostAgent
 from iobench.runner.budget import Budget
 from iobench.runner.checkpoint import run_study, saving_to
 from iobench.runner.checkpoint_plan import StudyPlan, make_study_plan
@@ -31,7 +33,7 @@ from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state
 from tests.checkpoints import save as save_checkpoint
 from tests.datasets import generated, spec_of
-from tests.processes import wait_until
+from tests.processes import in_process, wait_until
 
 
 @pytest.fixture
@@ -216,3 +218,37 @@ def test_saves_alone_that_were_interrupted_are_kept(plan: StudyPlan) -> None:
         with pytest.raises(KeyboardInterrupt):
             saver.alone(Observer(), Budget())
         assert [save.step for save in saver.study.alone] == [1, INTERRUPTED]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "demo", "--data", "data", "--repeat", 1, "--calibration", "0s"),
+        ("ab", "data", "--workload", "demo", "--set-b", "reader.concurrency=2"),
+        ("serve", "demo", "--data", "data", "--rate", 20, "--limit", "10s", "--duration", "300ms"),
+        ("checkpoint", "resnet50", "--to", "saved", "--scale", "1/2048", "--repeat", 1),
+        ("load", "weights", "--loader", "direct", "--repeat", 1),
+        (
+            *("kv", "kv-chat-llama3-8b", "--to", "kv", "--set", "layers=1", "--rate", 4),
+            *("--limit", "600s", "--duration", "1s", "--repeat", 1),
+        ),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_run_that_fails_before_it_has_a_record_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    generated(tmp_path / "data", samples=8)
+    weights = ("qwen3-0.6b-weights", "--to", "weights", "--layers", 1, "--vocabulary", 64)
+    assert words[0] != "load" or in_process("generate", *weights, "--quiet")[0] == 0
+
+    def refused(agent: HostAgent) -> list[Host]:
+        assert [*Path("results").iterdir()]  # it is there by now
+        raise StorageError("nobody may look at this host")
+
+    monkeypatch.setattr(HostAgent, "describe_all", refused)
+    code, _, err = in_process(*words, "--results", "results", "--quiet")
+    assert code == StorageError.exit_code
+    assert "nobody may look" in err
+    assert [*Path("results").iterdir()] == []

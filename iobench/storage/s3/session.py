@@ -207,9 +207,7 @@ second write."""
 class Session:
     """Made in the process that uses it. Thread-safe. Raises Failure, UsageError."""
 
-    def __init__(
-        self, options: S3Options, bucket: str, conditional: str, retrier: Retrier
-    ) -> None:
+    def __init__(self, options: S3Options, bucket: str, conditional: str, retrier: Retrier) -> None:
         self.pid = os.getpid()
         self.conditional = conditional
         self.retrier = retrier
