@@ -18,9 +18,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from ..base.documents import MAX_HEADER_BYTES, MAX_NUMBER, parse_json, read_regular
+from ..base.documents import MAX_HEADER_BYTES, MAX_NUMBER, parse_json, read_regular, walk
 from ..base.errors import DatasetError
-from ..base.filesystem import walk
 from ..base.units import format_percent
 from ..record.submission import summary_of
 from ..settings.yamlfile import parse_yaml

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,33 @@ def require_place(path: Path, remedy: str, *, directory: bool = True) -> None:
         raise MissingPlaceError(f"no such {what}: {path}", remedy=remedy)
     if directory and not path.is_dir():
         raise UsageError(f"{path} is not a directory", remedy=remedy)
+
+
+def walk(
+    top: Path | str, failed: Callable[[OSError], None] = lambda error: None
+) -> Iterator[tuple[str, list[str]]]:
+    """Each folder from ``top`` downwards, and the names of what is in it beside folders, sorted.
+
+    Links to folders are left out, and not followed. Folders may be nested as deeply as the system
+    allows, where ``os.walk`` of Python 3.11 raises RecursionError. ``failed`` is called with the
+    OSError of a folder that can't be read.
+    """
+    waiting = [os.fspath(top)]
+    while waiting:
+        folder = waiting.pop()
+        folders, names = [], []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif not (entry.is_symlink() and os.path.isdir(entry.path)):
+                        names.append(entry.name)
+        except OSError as error:
+            failed(error)
+            continue
+        yield folder, sorted(names)
+        waiting += sorted(folders, reverse=True)
 
 
 def read_regular(path: str | Path, max_bytes: int) -> bytes:

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -201,33 +201,6 @@ def sync_names(folder: Path) -> None:
     """
     with suppress(OSError):
         sync(folder)
-
-
-def walk(
-    top: Path | str, failed: Callable[[OSError], None] = lambda error: None
-) -> Iterator[tuple[str, list[str]]]:
-    """Each folder from ``top`` downwards, and the names of what is in it beside folders, sorted.
-
-    Links to folders are left out, and not followed. Folders may be nested as deeply as the system
-    allows, where ``os.walk`` of Python 3.11 raises RecursionError. ``failed`` is called with the
-    OSError of a folder that can't be read.
-    """
-    waiting = [os.fspath(top)]
-    while waiting:
-        folder = waiting.pop()
-        folders, names = [], []
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    elif not (entry.is_symlink() and os.path.isdir(entry.path)):
-                        names.append(entry.name)
-        except OSError as error:
-            failed(error)
-            continue
-        yield folder, sorted(names)
-        waiting += sorted(folders, reverse=True)
 
 
 def is_network(fs_type: str | None) -> bool:

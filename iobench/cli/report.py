@@ -8,8 +8,8 @@ from pathlib import Path
 from ..ask.compare.runs import collect
 from ..ask.compare.sequential import claims_of
 from ..ask.submission import is_submission, read_submissions
+from ..base.documents import walk
 from ..base.errors import IobenchError, UsageError
-from ..base.filesystem import walk
 from ..host.tables import read_requests
 from ..host.timeline import read_events
 from ..judge.rebuild import conclude, kv_again, rebuild, served_again

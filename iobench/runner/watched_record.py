@@ -27,9 +27,8 @@ import numpy as np
 import psutil
 
 from ..base import pagecache
-from ..base.documents import json_text, write_whole
+from ..base.documents import json_text, walk, write_whole
 from ..base.errors import DatasetError, IobenchError
-from ..base.filesystem import walk
 from ..data.dataset import Dataset
 from ..host import nfs, resources
 from ..host.samples import Sampler, read_samples, write_samples

@@ -27,6 +27,7 @@ from ...base.beneath import (
     open_file,
     open_folder,
 )
+from ...base.documents import walk
 from ...base.errors import MissingObjectError, StorageError, UsageError
 from ...base.interrupts import defer_interrupts
 from ...base.processes import watch
@@ -304,7 +305,7 @@ class LocalStorage:
         if not top.exists():
             return
         try:
-            for folder, names in filesystem.walk(top, failed=_raise):
+            for folder, names in walk(top, failed=_raise):
                 for name in names:
                     path = os.path.join(folder, name)
                     try:
