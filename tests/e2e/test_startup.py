@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
 HEAVY = {"torch", "pydantic", "pyarrow", "numpy", "fsspec", "s3fs", "simplejpeg", "psutil"}
@@ -85,8 +88,11 @@ def test_what_reads_results_needs_neither_torch_nor_storage(tmp_path: Path) -> N
     assert seen[-1] & {"torch", "pandas"} == set()
 
 
-def test_ctrl_c_while_the_command_line_is_imported_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "cyclopts.py").write_text("raise KeyboardInterrupt")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "cyclopts.py").write_text(f"import os\nos.kill(os.getpid(), {number:d})")
     words = [sys.executable, "-m", "iobench", "list"]
     ended = subprocess.run(
         words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
