@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from ..base.errors import InterruptedRun
 from ..report.curve import sections
 from ..runner.curve.story import DEFAULT_REQUEST, parse_requests, plan_probe, run_probe
 from ..runner.curve.target import Target, open_target
@@ -36,6 +37,8 @@ def run(request: ProbeRequest) -> int:
                 live.expect(min(plan.usual_s, plan.measuring_s))
                 probe = run_probe(plan, command=list(request.command), observer=live, hosts=hosts)
             print_report(request, probe, sections(probe))
+            if probe.status == "interrupted":
+                raise InterruptedRun("interrupted; what was measured until then is in the report")
             return 0
 
         return on_all_hosts(

@@ -113,12 +113,14 @@ class ProbeHost(Record):
 
 PROBE_VERSION = "1.0"
 
+ProbeStatus = Literal["ok", "interrupted"]
+
 
 class StorageProbe(RecordHead):
     """What ``iobench probe`` prints."""
 
     schema_version: str = PROBE_VERSION
-    status: Literal["ok"] = "ok"
+    status: ProbeStatus = "ok"
     url: str
     dataset: str | None  # its name; None: the files of a directory without a dataset
     objects: Count

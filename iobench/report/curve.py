@@ -22,6 +22,7 @@ from .figures import (
     with_interval,
     word,
 )
+from .glance import ended
 from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 from .stages import BURST, is_burst
 
@@ -61,11 +62,12 @@ def sections(probe: StorageProbe) -> list[Section]:
     notes = [*probe.notes, *dict.fromkeys(note for each in probe.metadata for note in each.notes)]
     for curve in (*probe.curves, *large):
         told_above = curve.plateau_reads_per_s is None or curve.stopped == FLATTENED
-        ended = [] if told_above else [f"ended, since {curve.stopped}"]
-        notes += [f"{_requests(curve)}: {note}" for note in [*ended, *curve.notes]]
+        stopped = [] if told_above else [f"ended, since {curve.stopped}"]
+        notes += [f"{_requests(curve)}: {note}" for note in [*stopped, *curve.notes]]
     if any(point.latency_p999_s is None for point in points):
         notes.append("p99 needs 100 reads, and p99.9 needs 1,000")
     return joined(
+        ended("This probe", probe.status),
         _first(probe, told),
         [_table(each, name) for name, each in named if each.points],
         _metadata(probe) if probe.metadata else None,

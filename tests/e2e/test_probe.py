@@ -12,11 +12,11 @@ import pytest
 from iobench.base.errors import UsageError
 from iobench.host import fio
 from iobench.judge.figures.curve import conclude_curve
-from iobench.record.curve import Operation, StorageProbe
+from iobench.record.curve import CurvePoint, Operation, StorageProbe
 from iobench.report.curve import sections
 from iobench.report.sections import FirstScreen
 from iobench.runner.budget import Budget
-from iobench.runner.curve.curve import Limits, curve_of, of_memory
+from iobench.runner.curve.curve import CurveMeasurement, Limits, curve_of, of_memory
 from iobench.runner.curve.story import plan_probe
 from iobench.runner.curve.target import open_target
 from iobench.settings.base import head
@@ -189,6 +189,33 @@ def test_an_object_store_has_stats_and_listings(rclone_s3: Any, s3_environment: 
     assert [curve["operation"] for curve in found["metadata"]] == ["stat", "list"]
     for curve in found["metadata"]:
         check_points(curve)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_ctrl_c_keeps_the_points_that_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    points: list[int] = []
+    measure = CurveMeasurement._point
+
+    def interrupted(measurement: CurveMeasurement, in_flight: int) -> CurvePoint:
+        points.append(in_flight)
+        if len(points) == at:
+            raise KeyboardInterrupt
+        return measure(measurement, in_flight)
+
+    monkeypatch.setattr(CurveMeasurement, "_point", interrupted)
+    data = files(tmp_path / "data", 4, 16 << 20)
+    code, out, err = in_process("probe", data, "--max-in-flight", 1, "--quiet", "--json")
+    assert (code, err.count("\n")) == (130, 1)
+    if at == 1:
+        assert out == ""
+        return
+    found = json.loads(out)
+    assert StorageProbe.model_validate(found).status == "interrupted"
+    assert len(found["curves"][0]["points"]) == 1
+    assert found["large"] is None or found["large"]["points"] == []
+    assert sections(StorageProbe.model_validate(found))
 
 
 def test_a_failure_of_one_curve_leaves_the_others(tmp_path: Path) -> None:

@@ -116,7 +116,10 @@ class CurveMeasurement:
 
         If not even one read at a time was possible, ``not_measured`` has the error.
         """
-        stopped = self._points()
+        return self.so_far(self.points_until())
+
+    def so_far(self, stopped: str) -> StorageCurve:
+        """The curve of the points that were measured. ``stopped``: why there are no more."""
         again = sum(not point.disjoint for point in self.points)
         if again:
             self.notes.append(
@@ -140,7 +143,7 @@ class CurveMeasurement:
             notes=[*self.notes, *self.reader.notes],
         )
 
-    def _points(self) -> str:
+    def points_until(self) -> str:
         """Measure point after point; return why there are no more."""
         limits, in_flight = self.limits, self.limits.first
         while True:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ...base.errors import StorageError, UsageError, in_option
 from ...base.units import counted, format_bytes, format_duration, parse_size
 from ...host.fio_depth import Depth
 from ...judge.figures.curve import conclude_curve, rate_of, spent
-from ...record.curve import Operation, ProbeHost, StorageCurve, StorageProbe
+from ...record.curve import Operation, ProbeHost, ProbeStatus, StorageCurve, StorageProbe
 from ...settings.base import head
 from ...storage.base import Entry, Storage
 from ..budget import Budget
@@ -262,12 +262,18 @@ def run_probe(
     """Measure all curves. ``observer`` hears what is measured next.
 
     If there are several ``hosts``, each has an equal part of the reads in flight, and at the end
-    each reads alone. Raises StorageError if even one read at a time fails for all requests.
+    each reads alone. An interrupt ends the probe, which says so, with what was measured until then.
+    Raises StorageError if even one read at a time fails for all requests, and KeyboardInterrupt if
+    nothing was measured yet.
     """
     with tempfile.TemporaryDirectory(prefix="iobench-probe-") as folder:
         probe = _Probe(plan, observer, hosts, Path(folder))
         try:
             probe.run()
+        except KeyboardInterrupt:
+            if not any(each.curve.points for each in probe.measured):
+                raise
+            probe.status = "interrupted"
         finally:
             plan.target.storage.close()
     return probe.concluded(command)
@@ -287,19 +293,21 @@ class _Probe:
         self.metadata: list[StorageCurve] = []
         self.alone: list[ProbeHost] = []
         self.notes = list(self.target.notes)
+        self.status: ProbeStatus = "ok"
 
     def run(self) -> None:
         """Measure. Raises StorageError if even one read at a time fails for all requests."""
         plan, target = self.plan, self.target
         for size in plan.requests:
-            self.measured.append(self._measure(_places(target, size)))
+            self._measure(_places(target, size), self.measured.append)
         curves = [each.curve for each in self.measured]
         if not any(curve.points for curve in curves):
             raise StorageError(curves[0].not_measured)
         if plan.second:
             fastest = max(best_bytes_per_s(curve) for curve in curves)
             second = _second(target, plan.requests, bytes_per_s=fastest)
-            self.second = self._measure(second).curve if second is not None else None
+            if second is not None:
+                self._measure(second, self._keep_second)
         else:
             self.notes.append(
                 "requests of another size were not measured, since the objects are too few or too "
@@ -327,20 +335,29 @@ class _Probe:
             first=plan.hosts,
         )
 
-    def _measure(self, places: Places) -> MeasuredCurve:
+    def _keep_second(self, found: MeasuredCurve) -> None:
+        self.second = found.curve
+
+    def _measure(self, places: Places, keep: Callable[[MeasuredCurve], None]) -> None:
+        """Measure a curve, and keep it, also if an interrupt ends it."""
         what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
         limits, storage = self._next_limits(), self.target.storage
         run_dir = self.folder / str(self.left)
         reader = self.hosts.reader(storage, places, name=str(self.left), run_dir=run_dir)
-        curve = CurveMeasurement(
+        measurement = CurveMeasurement(
             storage,
             places,
             limits,
             run_dir=run_dir,
             tell=lambda in_flight: self.observer.phase(f"{what}, {in_flight} in flight"),
             reader=reader,
-        ).run()
-        return MeasuredCurve(curve=curve, places=places, points=reader.points)
+        )
+        stopped = "the probe was interrupted"
+        try:
+            stopped = measurement.points_until()
+        finally:
+            curve = measurement.so_far(stopped)
+            keep(MeasuredCurve(curve=curve, places=places, points=reader.points))
 
     def _ask(self, operation: Operation) -> StorageCurve:
         what = "listings" if operation == "list" else f"{operation}s"
@@ -368,6 +385,7 @@ class _Probe:
         ]
         return StorageProbe(
             **head(command),
+            status=self.status,
             url=target.storage.url,
             dataset=target.manifest.spec.name if target.manifest else None,
             objects=len(target.objects),
