@@ -153,7 +153,8 @@ class AcceleratorSpec(Strict):
     not settle ends after this time, and at least three steps.
     """
 
-    # For each kind the keys that it has no use for. Plug-ins may use any.
+    # For each kind the keys that it has no use for. Plug-ins may use any, or all but ``of_others``.
+    of_others: ClassVar[frozenset[str]] = frozenset()
     unused: ClassVar[Mapping[str, frozenset[str]]] = {
         "emulated": _OF_A_RECORDING | _OF_A_MODEL,
         "null": _OF_A_RECORDING | _OF_A_MODEL | {"step_time"},
@@ -186,7 +187,7 @@ class AcceleratorSpec(Strict):
     @property
     def without_effect(self) -> frozenset[str]:
         """The keys that its kind has no use for."""
-        return self.unused.get(self.kind, frozenset())
+        return self.unused.get(self.kind, self.of_others)
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> AcceleratorSpec:
@@ -288,13 +289,16 @@ class ReaderSpec(Strict):
         return self
 
 
+_OF_THE_OWN_LOADER = frozenset({"transport", "pin_memory", "slot_size", "in_order"})
+
+
 class LoaderSpec(Strict):
     """The loader of each rank, and how batches get from workers to the training process.
 
     ``kind``: ``iobench`` is iobench's own reader in torch's DataLoader; the other kinds are the
     libraries that ``iobench list loaders`` names. For these, ``workers`` and ``prefetch_factor``
     have the meaning that the library gives them, and ``transport``, ``pin_memory``, ``slot_size``
-    and ``in_order`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send
+    and ``in_order`` are refused. ``transport``: ``ring`` (slots in shared memory; workers send
     only a slot number), ``tensor`` (torch's default collate), ``thread`` (no worker processes),
     ``null`` (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest
     batch. ``persistent_workers``: workers stay from one epoch to the next. ``start_method``: how
@@ -310,9 +314,10 @@ class LoaderSpec(Strict):
     the samples of one batch in place of its dataset, ``batches`` repeats ten of its batches.
     """
 
+    of_others: ClassVar[frozenset[str]] = _OF_THE_OWN_LOADER | {"samples_per_batch"}
     unused: ClassVar[Mapping[str, frozenset[str]]] = {
         OWN_LOADER: frozenset({"samples_per_batch"}),
-        USER_LOADER: frozenset(),
+        USER_LOADER: _OF_THE_OWN_LOADER,
     }
 
     kind: str = OWN_LOADER
@@ -580,7 +585,7 @@ def check_group(
         also = [str(_null_is_a_name(given.get("kind", fields["kind"].default)))]
     kinds = {spec.kind, *also}
     for key in given:
-        if not all(key in spec.unused.get(kind, ()) for kind in kinds):
+        if not all(key in spec.unused.get(kind, spec.of_others) for kind in kinds):
             continue
         if getattr(spec, key) != fields[key].default:
             users = " or ".join(

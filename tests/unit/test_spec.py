@@ -150,6 +150,11 @@ def test_a_place_of_a_flag_is_taken_as_it_is_written(place: str) -> None:
         (["accelerator.precision=bfloat16"], "accelerator.precision"),
         (["accelerator.model=resnet18"], "accelerator.model"),
         (["loader.samples_per_batch=7"], "loader.samples_per_batch"),
+        (["loader.kind=torch-map", "loader.transport=tensor"], "loader.transport"),
+        (["loader.kind=webdataset", "loader.pin_memory=true"], "loader.pin_memory"),
+        (["loader.kind=mine", "loader.slot_size=1MiB"], "loader.slot_size"),
+        (["loader.kind=torch-map", "loader.in_order=false"], "loader.in_order"),
+        (["loader.kind=torch-map", "loader.transport=ring", "loader.workers=1"], ""),
         (["accelerator.kind=null", "accelerator.step_time=5ms"], "accelerator.step_time"),
         (["accelerator.kind=null"], ""),  # the file's own step time is of its own kind
         (["accelerator.kind=mine", "accelerator.precision=bfloat16"], ""),  # a plug-in's
@@ -162,7 +167,7 @@ def test_what_another_kind_uses_is_refused(asked: list[str], refused: str) -> No
         return
     line = refusal(lambda: load_workload("demo", asked))
     assert line.startswith(f"workload 'demo': {refused} has no effect with kind ")
-    assert line.endswith((" to 'model'", " to 'user'", " to 'emulated'"))
+    assert line.endswith((" to 'model'", " to 'user'", " to 'emulated'", " to 'iobench'"))
 
 
 def test_a_file_says_what_its_kind_uses(tmp_path: Path) -> None:
