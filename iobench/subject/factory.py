@@ -229,7 +229,7 @@ def one_line(error: BaseException) -> str:
 def _called(made: object) -> str:
     if isinstance(made, type):
         return f"the class {made.__name__}"
-    return "None" if made is None else f"a {type(made).__name__}"
+    return "None" if made is None else f"an object of type {type(made).__name__}"
 
 
 def contain(*, silent: bool) -> None:
