@@ -245,12 +245,16 @@ def without_flag(words: Sequence[str], flag: str, key: str = "") -> list[str]:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """``text`` in lines of at most ``width`` columns; a longer word stays whole."""
-    return textwrap.wrap(
-        text,
+    """``text`` in lines of at most ``width`` columns; a longer word stays whole.
+
+    No line begins with the sign of a percentage, such as that of "90 %".
+    """
+    lines = textwrap.wrap(
+        re.sub(r"(?<=\d) (?=%)", "\xa0", text),
         width,
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,
         break_on_hyphens=False,
-    ) or [first]
+    )
+    return [line.replace("\xa0", " ") for line in lines] or [first]

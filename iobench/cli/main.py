@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Literal
 
@@ -21,6 +22,8 @@ from cyclopts import (
     Group,
     MissingArgumentError,
     Parameter,
+    UnknownCommandError,
+    UnknownOptionError,
     UnusedCliTokensError,
 )
 from cyclopts.help import DefaultFormatter, HelpPanel
@@ -89,6 +92,7 @@ imported only to do it.
 
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
+_HELPS = ("--help", "-h", "--help-all")
 _SHORT = {"--json": "--format=json", "--html": "--format=html"}
 _EXIT_CODES = (
     "Exit codes: 0 ok, 1 failed, 2 wrong usage, no such directory, too little room, or in use, 3 "
@@ -106,7 +110,7 @@ def program(words: Sequence[str] = ()) -> App:
         help_epilogue=_EXIT_CODES,
         help_format="plaintext",
         help_formatter=_Help(),
-        help_flags=("--help", "-h", "--help-all"),
+        help_flags=_HELPS,
         version=__version__,
         default_parameter=Parameter(
             negative=(),
@@ -282,6 +286,11 @@ def document_of(words: Sequence[str]) -> tuple[Any, int]:
 def _worded(error: CycloptsError) -> str:
     """The error in one line, in the words of the other errors."""
     verb = " ".join(error.command_chain or ("iobench",))
+    if isinstance(error, UnknownOptionError | UnknownCommandError):
+        tokens = [error.token.value] if isinstance(error, UnknownOptionError) else []
+        unknown = (tokens or error.unused_tokens or [""])[0]
+        if near := get_close_matches(unknown, _HELPS, n=1, cutoff=0.75):
+            return f"Unknown option: {unknown}. Did you mean {near[0]}?"
     if isinstance(error, UnusedCliTokensError):
         return f"{verb} does not expect {' '.join(map(repr, error.unused_tokens or ()))}."
     if not isinstance(error, MissingArgumentError) or error.argument is None:

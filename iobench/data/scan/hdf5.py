@@ -36,19 +36,19 @@ _FILTERS = {
     32015: "zstd",
 }
 
-ELSEWHERE = "datasets are left out: their data is in other files"
+ELSEWHERE = "datasets left out, whose data is in other files"
 VARIABLE = (
-    "datasets are left out: their elements vary in length or refer to others, in a way that "
-    "iobench does not follow"
+    "datasets left out, whose elements vary in length or refer to others, in a way that iobench "
+    "does not follow"
 )
-EMPTY = "samples are left out: they are empty"
-COMPACT = "datasets are left out: their data is inside their headers"
-UNWRITTEN = "samples are left out: they were never written, so nothing of them is stored"
-LABELLED = "datasets are left out: their names say that they are labels"
+EMPTY = "empty samples left out"
+COMPACT = "datasets left out, whose data is inside their headers"
+UNWRITTEN = "samples left out, which were never written, so that nothing of them is stored"
+LABELLED = "datasets left out, whose names say that they are labels"
 LABELS = {"label", "labels", "target", "targets", "class", "classes", "y"}
 """Last parts of dataset names that mean labels, unless the file has no other datasets."""
 
-AS_STORED = "chunks are samples as they are stored, because {why}"
+AS_STORED = "chunks that are samples as they are stored, because {why}"
 
 
 class _InDataset(NamedTuple):

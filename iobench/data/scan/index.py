@@ -28,9 +28,9 @@ from .parquet import parquet
 from .samples import FoundSample, ShardSamples, damaged, listed, suffix_of
 from .sandbox import Finder, Sandbox
 
-DESCRIBED = "entries are left out: their keys say that they describe the others"
-LABELLED = "entries are left out: their keys say that they are labels"
-DUPLICATES = "databases are left out: their keys have several values each"
+DESCRIBED = "entries left out, whose keys say that they describe the others"
+LABELLED = "entries left out, whose keys say that they are labels"
+DUPLICATES = "databases left out, whose keys have several values each"
 
 _DESCRIBE = {
     "length",  # Open Catalyst

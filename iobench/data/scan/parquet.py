@@ -36,12 +36,10 @@ _one_at_a_time = get_context("fork").Lock()
 _MAGIC = {b"\xff\xd8\xff": ".jpg", b"PK\x03\x04": ".npz"}
 """The first bytes of samples that have no names."""
 
-READ = (
-    "row groups were read and decoded, because Parquet stores the sizes of rows only in its pages"
-)
-AS_STORED = "row groups are samples as they are stored, because no column holds bytes or text"
-EMPTY = "samples are null or empty"
-CHOSEN = "files have their samples in column '{name}', the one of bytes or text that is largest"
+READ = "row groups read and decoded, because Parquet stores the sizes of rows only in its pages"
+AS_STORED = "row groups that are samples as they are stored, because no column holds bytes or text"
+EMPTY = "samples that are null or empty"
+CHOSEN = "files with their samples in column '{name}', the one of bytes or text that is largest"
 
 
 def opened(window: ByteSource, size: int, column: str | None = None) -> tuple[ParquetShard, int]:

@@ -308,7 +308,7 @@ def _notes(kind: FoundFiles, odd: Sequence[Entry], shards: Sequence[ShardSamples
     if kind.format == "files" and len({shard_suffix(entry.key) for entry in kind.data}) > 1:
         notes.append(f"each file is one sample: {types_of([entry.key for entry in kind.data])}")
     every = sum((found.notes for found in shards), Counter[str]())
-    return [*notes, *(f"{count} {text}" for text, count in sorted(every.items()))]
+    return [*notes, *(f"{text}: {count}" for text, count in sorted(every.items()))]
 
 
 def _manifest(
