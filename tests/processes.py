@@ -39,8 +39,12 @@ PATIENCE_S = 120.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until it holds. It does not yet where a folder is gone while the condition looks in."""
     deadline = time.monotonic() + PATIENCE_S
-    while not condition():
+    while True:
+        with suppress(FileNotFoundError):
+            if condition():
+                return
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
 
