@@ -159,6 +159,10 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
     return min(1.0, float(extreme / counts[chosen].sum()))
 
 
+MIN_COVERAGE = 0.5
+"""An interval that covers less tells nothing."""
+
+
 def ratio_interval(
     rates: Sequence[float],
     base: Sequence[float],

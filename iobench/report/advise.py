@@ -9,6 +9,7 @@ from ..ask.tuning.recommend import Alternative, Recommendation, SweepConfirmatio
 from ..base.units import counted, format_count, format_share
 from ..judge.again import NEW, job_again
 from ..judge.promise import shown
+from ..judge.statistics import MIN_COVERAGE
 from ..record.run import TrainingRecord
 from ..record.verdict import Confirmation
 from . import compare
@@ -135,9 +136,6 @@ def confirmation_sections(found: SweepConfirmation) -> list[Section]:
     evidence = [each for each in compared if not isinstance(each, FirstScreen)]
     return [first, *evidence, facts("runs", "Fresh runs", [("results", found.directory)])]
 
-
-MIN_COVERAGE = 0.5
-"""An interval that covers less tells nothing."""
 
 MAX_SHOWN = 12
 """Largest number of rows of the Pareto front, and of entries that were left out."""

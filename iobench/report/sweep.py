@@ -18,7 +18,7 @@ from statistics import fmean, median
 from ..ask.tuning.points import front, number, payback
 from ..base.text import capital
 from ..base.units import counted, format_factor
-from ..judge.statistics import ratio_interval
+from ..judge.statistics import MIN_COVERAGE, ratio_interval
 from ..record.metrics import Metric
 from ..record.sweep import Sweep, SweepPoint, describe, setting_text
 from .figures import (
@@ -107,7 +107,9 @@ def _over(rates: Sequence[float], today: Sequence[float], among: int) -> str:
     """
     if min(len(rates), len(today)) < 2 or rates == today:
         return format_factor(median(rates) / median(today))
-    factor, low, high, _ = ratio_interval(rates, today, among=among)
+    factor, low, high, coverage = ratio_interval(rates, today, among=among)
+    if coverage < MIN_COVERAGE:
+        return f"{factor:.2f} x, too few trials for an interval"
     return f"{factor:.2f} x [{low:.2f}, {high:.2f}]"
 
 

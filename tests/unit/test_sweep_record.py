@@ -23,7 +23,7 @@ from iobench.record.sweep import (
     save_sweep,
 )
 from iobench.report.render_text import render_text
-from iobench.report.sections import first_screen
+from iobench.report.sections import FirstScreen, first_screen
 from iobench.report.sweep import sections
 from iobench.runner.budget import Budget
 from iobench.runner.hosts.hosts import Hosts
@@ -248,3 +248,18 @@ def test_points_that_the_trials_do_not_tell_apart_are_named(
 ) -> None:
     screen = first_screen(sections(sweep(point(slower), point([100.0, 104.0], **TAR))))
     assert ("do not tell it from" in " ".join(render_text(screen).split())) == told
+
+
+@pytest.mark.parametrize(("points", "trials", "known"), [(2, 3, True), (12, 3, False)])
+def test_the_best_of_many_points_has_no_interval_of_few_trials(
+    points: int, trials: int, known: bool
+) -> None:
+    """Three trials each make an interval for one pair of points, and none for eleven pairs."""
+    rates = [100.0 + number for number in range(trials)]
+    others = [
+        point([rate + 50 for rate in rates], loader__workers=5 + n) for n in range(points - 1)
+    ]
+    shown = sections(sweep(point(rates), *others))
+    (screen,) = (each for each in shown if isinstance(each, FirstScreen))
+    (over,) = (each.value for each in screen.gauges if each.label.startswith("over"))
+    assert ("[" in over) == known
