@@ -221,7 +221,7 @@ def quoted(word: str) -> str:
     return f"$'{''.join(kept.get(byte, f'{chr(92)}x{byte:02x}') for byte in data)}'"
 
 
-def values_of(words: Sequence[str], flag: str) -> list[str]:
+def flag_values(words: Sequence[str], flag: str) -> list[str]:
     """The values of a flag among the words of a command."""
     found = [value for word, value in pairwise(words) if word == flag]
     return found + [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]

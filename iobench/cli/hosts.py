@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import UsageError
-from ..base.text import filled, values_of, without_flag
+from ..base.text import filled, flag_values, without_flag
 from ..base.units import format_bytes, format_duration, format_rate
 from ..runner.hosts.control import Control, check_same, led, say_same
 from ..runner.hosts.launch import (
@@ -319,7 +319,7 @@ def manifest(hosts: int, words: Sequence[str]) -> str:
     written to a volume of their own, unless the command names another place for them.
     """
     words = list(words)
-    results = next(iter(values_of(words, "--results")), None)
+    results = next(iter(flag_values(words, "--results")), None)
     place = next((value for value in _values(words) if value != results), "/data/")
     data = posixpath.dirname(place.rstrip("/"))
     if results is None and words[:1] and words[0] in _RECORDS:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..base.errors import IobenchError
-from ..base.text import quoted, values_of, without_flag
+from ..base.text import flag_values, quoted, without_flag
 from ..base.units import parse_duration
 from ..record.job import DatasetFacts, WorkloadFacts
 from ..record.run import TrainingRecord
@@ -107,7 +107,7 @@ def job_again(doc: TrainingRecord) -> JobAgain:
     job, command = doc.job, tuple(doc.command)
     data = tuple(_generated(job.dataset))
     if command[:1] == ("iobench",) and len(command) > 2 and command[1] in _ASKED:
-        budget = values_of(command, "--budget")
+        budget = flag_values(command, "--budget")
         budget_s = CHECK_BUDGET_S if command[1] == "check" else None
         if budget:
             try:

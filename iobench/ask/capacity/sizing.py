@@ -224,9 +224,9 @@ def device(fetch: Fetch, factor: float, *, stated: bool, gain: float) -> float:
     """Limit of the device in samples/s, for ``factor`` times its bandwidth.
 
     The reader gets the same share of it as before, times the ``gain`` of other reads in flight.
-    ``stated`` means that the new bandwidth is an
-    absolute value. It is then the limit even if the recorded run did not reach the limit of the
-    device; otherwise the limit is infinite in that case.
+    ``stated`` means that the new bandwidth is an absolute value. It is then the limit even if the
+    recorded run did not reach the limit of the device; otherwise the limit is infinite in that
+    case.
 
     Source: roofline model; DS-Analyzer's what-if (Mohan et al., VLDB 2021) also scales fetch with
     the disk bandwidth. Validity: the same access pattern, and a factor that holds for the rest of
