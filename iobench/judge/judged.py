@@ -52,6 +52,19 @@ class Judged:
         whole, lasts = self.record.metrics.get("samples_per_s"), self.evidence.measured
         return lasts / whole.median if lasts and whole is not None and whole.median else None
 
+    @property
+    def epoch_share(self) -> float | None:
+        """The rate of whole epochs of the dataset, over that of the whole repetitions.
+
+        That which lasts, but with the start of each epoch where a budget cut the first one. None:
+        as of ``lasting_share``.
+        """
+        lasts = self.lasting_share
+        if lasts is None or self.evidence.lasting or not self.evidence.cut_fill:
+            return lasts
+        made = _made_of_epoch(self.record) or 0.0
+        return 1 / (made + (1 - made) / lasts)
+
 
 def judge(doc: TrainingRecord) -> Judged:
     """The record with its evidence and the decision on its bottleneck."""
@@ -283,14 +296,23 @@ def cut_by_budget(doc: TrainingRecord) -> bool:
     What the fill of an epoch costs is then a matter of the budget, and says nothing of the job. The
     data that a check generates is as large as its time allows.
     """
+    made = _made_of_epoch(doc)
+    return made is not None and made < 1
+
+
+def _made_of_epoch(doc: TrainingRecord) -> float | None:
+    """The share of an epoch of the dataset that a budget left of the repetitions; 1: all of it.
+
+    0 for data that a check generated, and None where no budget made the repetitions shorter.
+    """
     if CHECKED in (doc.storage.url or ""):
-        return True
+        return 0.0
     job, batch = doc.job, doc.job.workload.batch_size
     samples = job.dataset.in_epoch
     if job.fitted is None or not batch or not samples or not job.repetitions:
-        return False
+        return None
     epoch = math.ceil(samples / job.accelerators / batch)
-    return median(each.steps for each in job.repetitions) / job.accelerators < epoch
+    return min(1.0, median(each.steps for each in job.repetitions) / job.accelerators / epoch)
 
 
 def _working(done: Sequence[Repetition]) -> float | None:

@@ -324,10 +324,14 @@ def test_hosts_of_several_types_wait_for_the_slowest() -> None:
 
 
 def test_a_run_that_a_budget_cut_costs_what_its_job_will() -> None:
-    """60 samples/s after the first batch, whatever the start was of the time that it had."""
+    """60 samples/s after the first 2 s of each epoch, whatever part of one the budget left."""
+    job_rate = 64_000 / (2 + 64_000 / 60)
     short, long = (conclude(cut_run(60.0, steps=steps)) for steps in (25, 250))
-    assert options(short)[0].figures.samples_per_s == pytest.approx(60)
-    assert options(long)[0].figures.samples_per_s == pytest.approx(60)
+    assert options(short)[0].figures.samples_per_s == pytest.approx(job_rate)
+    assert options(long)[0].figures.samples_per_s == pytest.approx(job_rate)
+    dataset = short.job.dataset.model_copy(update={"samples": 240})
+    small = conclude(cut_run(60.0, steps=25).with_job(dataset=dataset))
+    assert options(small)[0].figures.samples_per_s == pytest.approx(240 / (2 + 240 / 60))
     assert WHAT_LASTS in options(short)[0].figures.notes
     whole = conclude(cut_run(60.0, steps=25).with_job(fitted=None))
     assert options(whole)[0].figures.samples_per_s == pytest.approx(37.5)

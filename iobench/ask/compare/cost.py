@@ -175,8 +175,8 @@ MAX_INTERRUPTIONS = 60.0
 
 
 WHAT_LASTS = (
-    "the rate is the one that lasts, as in the verdict of the run: without the start of epochs "
-    "that a budget cut, and after a fall that lasts"
+    "the rate is the one that lasts: that of whole epochs where a budget cut them, and the one "
+    "after a fall that lasts"
 )
 
 _AT_ONCE_S = 1e-3

@@ -172,7 +172,7 @@ def pace_of(runs: Sequence[PricedRecord], drift: Drift | None = None) -> Pace | 
     interval = _between(values, drift)
     low, high = interval or (min(every), max(every))
     trained = [doc for doc in counted if isinstance(doc, TrainingRecord)]
-    shares = [judge(doc).lasting_share or 1.0 for doc in trained]
+    shares = [judge(doc).epoch_share or 1.0 for doc in trained]
     used = [
         min(1.0, used * share)
         for doc, share in zip(trained, shares, strict=True)
@@ -209,7 +209,7 @@ def rates_of(doc: RunRecord) -> list[float]:
     if not isinstance(doc, TrainingRecord):
         return []
     done = [without_saves(each) for each in doc.job.repetitions if each.complete]
-    share = judge(doc).lasting_share or 1.0
+    share = judge(doc).epoch_share or 1.0
     return [rate * share for rate in done if rate]
 
 
