@@ -83,12 +83,19 @@ def measure(value: object) -> Size:
     leading: list[int] = []
     for leaf in leaves(value):
         if isinstance(leaf, _ARRAY):
-            nbytes += int(leaf.nbytes)
+            nbytes += _nbytes(leaf)
             if leaf.ndim:
-                leading.append(int(leaf.shape[0]))
+                leading.append(len(leaf))
         else:
             nbytes += leaf.nbytes if isinstance(leaf, memoryview) else len(_raw(leaf))
     return Size(nbytes, leading[0] if leading else _listed(value), tuple(leading))
+
+
+def _nbytes(array: Array) -> int:
+    """Bytes of an array. A sparse tensor counts as if it were dense, whatever its layout."""
+    if isinstance(array, np.ndarray):
+        return int(array.nbytes)
+    return array.numel() * array.element_size()
 
 
 def _raw(leaf: Plain) -> bytes | bytearray | memoryview:
@@ -119,11 +126,21 @@ def first_array(value: object) -> Array | None:
 
 
 def as_bytes(array: Array) -> torch.Tensor | None:
-    """The bytes of an array, uint8 [bytes], without a copy; None if its memory has gaps."""
-    tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array.detach()
-    if not tensor.is_contiguous():
+    """The bytes of an array, uint8 [bytes], without a copy.
+
+    None if it has none in one piece: it is empty, its memory has gaps or another order, it holds
+    objects, or is sparse or nested.
+    """
+    if isinstance(array, np.ndarray):
+        if not array.size or array.dtype.hasobject or not array.flags.c_contiguous:
+            return None
+        return torch.from_numpy(np.asarray(array).reshape(-1).view(np.uint8))
+    try:
+        if not array.numel() or not array.is_contiguous():
+            return None
+        return array.detach().reshape(-1).view(torch.uint8)
+    except RuntimeError:  # torch raises it for each kind of tensors that is not plain memory
         return None
-    return tensor.reshape(-1).view(torch.uint8)
 
 
 def hashes(value: object, *, max_bytes: int | None = None) -> list[int]:
@@ -148,22 +165,30 @@ def hashes(value: object, *, max_bytes: int | None = None) -> list[int]:
     if max_bytes is not None and count:
         if any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in alike):
             return []  # to copy it would make the device wait
-        each = sum(int(one.nbytes) for one in alike) // len(array)
+        each = sum(map(_nbytes, alike)) // len(array)
         count = min(count, max(1, max_bytes // max(1, each)))
-    columns = [
-        one[:count].numpy(force=True) if isinstance(one, torch.Tensor) else one[:count]
-        for one in alike
-    ]
-    columns = [column for column in columns if not column.dtype.hasobject]
+    columns = [rows for one in alike if (rows := _rows(one, count)) is not None]
     if not columns:
         return []
     found = []
     for number in range(count):
         state = xxhash.xxh3_64()
         for column in columns:
-            state.update(np.ascontiguousarray(column[number]).tobytes())
+            state.update(column[number])
         found.append(state.intdigest())
     return found
+
+
+def _rows(array: Array, count: int) -> npt.NDArray[np.uint8] | None:
+    """The bytes of the first rows of an array, uint8 [rows, bytes]; None as ``as_bytes``."""
+    if isinstance(array, np.ndarray):
+        whole = as_bytes(np.ascontiguousarray(array[:count]))
+    else:
+        try:
+            whole = as_bytes(array[:count].cpu().contiguous())
+        except RuntimeError:
+            return None
+    return None if whole is None else whole.numpy().reshape(count, -1)
 
 
 def why_not_compared(made: Iterable[Any], inner: DataLoader[Any] | None, workers: int) -> str:

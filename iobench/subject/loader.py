@@ -50,15 +50,15 @@ def _even(count: int, each: int) -> tuple[Indices, Indices]:
 class UserBatch(Samples):
     """A batch of the user's loader. ``value``: exactly what the loader yielded.
 
-    ``data``: the bytes of its first tensor or array, uint8 [bytes], without a copy; None if it has
-    none, or if its memory has gaps. ``stats``: what the batch cost.
+    ``data``: the bytes of its first tensor or array, as ``as_bytes`` gives them. ``stats``: what
+    the batch cost.
     """
 
     __slots__ = ("stats", "value")
 
     def __init__(self, value: Any, stats: Stats) -> None:
         array = first_array(value)
-        data = as_bytes(array) if array is not None and array.nbytes else None
+        data = as_bytes(array) if array is not None else None
         # An array of another length is one of the samples, and not all of them.
         whole = array is not None and len(array) == stats.samples
         count = 0 if data is None else stats.samples if whole else 1

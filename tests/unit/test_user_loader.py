@@ -16,6 +16,7 @@ import iobench
 from iobench.base.errors import IobenchError, StorageError, UsageError
 from iobench.host.timeline import read_events
 from iobench.judge.user_loader import start_left_out, user_findings
+from iobench.load.requests import Stats
 from iobench.record.job import DatasetFacts, LoaderFacts, UserFacts
 from iobench.record.run import EVENTS_FILE, load_training
 from iobench.record.training import Epoch, Repetition
@@ -25,7 +26,7 @@ from iobench.settings.workload import LoaderSpec, load_workload
 from iobench.subject.batches import as_bytes, hashes, measure
 from iobench.subject.board import FETCHES, RING, Board, Gauge, Turns
 from iobench.subject.factory import one_line
-from iobench.subject.loader import UserLoader
+from iobench.subject.loader import UserBatch, UserLoader
 from iobench.subject.meter import Meter
 from tests import planted_loaders
 from tests.unit.conftest import build_run
@@ -98,6 +99,27 @@ def test_bytes_of_an_array_are_not_copied() -> None:
     found = as_bytes(array)
     assert (len(found), found.data_ptr()) == (12, array.data_ptr())
     assert as_bytes(array.t()) is None
+
+
+ARRAYS = {
+    "bfloat16": torch.arange(24, dtype=torch.bfloat16).reshape(8, 3),
+    "conjugated": torch.ones(8, dtype=torch.complex64).conj(),
+    "sparse": torch.eye(8).to_sparse(),
+    "mirrored": np.arange(24).reshape(8, 3)[:, ::-1],
+    "texts": np.array([f"{number}.jpg" for number in range(8)]),
+    "other byte order": np.arange(8, dtype=">f4"),
+    "objects": np.array([{}] * 8, dtype=object),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_of_any_kind_is_a_batch(name: str) -> None:
+    batch = UserBatch(ARRAYS[name], Stats(8, 8, 8, 0, 0, 0, 0, 0))
+    assert measure(batch.value).samples == 8
+    plain = name in ("bfloat16", "texts", "other byte order")
+    assert (batch.data is not None) == plain
+    hashed = plain or name == "mirrored"
+    assert len(set(hashes(batch.value))) == (8 if hashed else 0)
 
 
 def test_samples_are_hashed_one_by_one() -> None:
