@@ -179,14 +179,14 @@ def condition(hosts: HostsTogether, of_one: float | None, *, measured: int, stat
             f"if {counted(hosts.count, 'host')} together get the storage's stated limit of "
             f"{format_rate(hosts.limit)}"
         )
-    if not stated:
+    if not stated or hosts.count == 1:
         return f"if the whole job gets what one host got{got}"
     total = hosts.rate(of_one)
     if hosts.count == measured > 1:
         together = "" if total is None else f" ({format_rate(total)})"
         return f"if the whole job gets what {format_count(measured)} hosts got together{together}"
     return f"if each of {format_count(hosts.count)} hosts gets what one host got{got}" + (
-        "" if total is None or hosts.count == 1 else f", {format_rate(total)} together"
+        "" if total is None else f", {format_rate(total)} together"
     )
 
 

@@ -299,7 +299,7 @@ def _of_storage(option: Option) -> str:
         return (
             f"This holds if the storage grows with the hosts: they take {wanted}, and {delivers}."
         )
-    if paid.saving is not None and paid.saving.writers > 1:
+    if paid.saving is not None and paid.saving.writers > paid.saving.measured:
         return "The time of saves holds if the storage grows with the hosts."
     return ""
 
@@ -421,9 +421,13 @@ def _saves(saving: SaveTimes | None) -> str:
     part = ""
     if saving.bytes < saving.full_bytes:
         part = f", computed from {format_bytes(saving.bytes)} of {format_bytes(saving.full_bytes)}"
-    who = f"each of {format_count(saving.writers)} hosts" if saving.writers > 1 else "the whole job"
+    writers, measured = saving.writers, saving.measured
+    who = "the whole job" if writers in (1, measured) else f"each of {format_count(writers)} hosts"
+    got = "one host got"
+    if writers == measured > 1:
+        got = f"{format_count(measured)} hosts got together"
     stops = f"a save stops training for {format_duration(saving.blocked_s)}"
-    return f"{stops}, if {who} gets what one host got in {saving.run_id}{part}"
+    return f"{stops}, if {who} gets what {got} in {saving.run_id}{part}"
 
 
 _NEVER_IN_TIME: dict[LateBecause, str] = {

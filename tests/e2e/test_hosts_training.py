@@ -57,6 +57,8 @@ def test_checkpoints_between_the_steps_of_two_hosts(data: Path, tmp_path: Path) 
     doc = record_of(tmp_path, TrainingRecord)
     study = doc.job.saves
     assert study.ranks == 3
+    assert study.hosts == doc.job.hosts
+    assert "2 hosts got together" in study.meaning.condition
     assert [len(save.ranks) for save in study.saves] == [3] * 8  # 40 steps, a save after each 5
     assert [len(save.ranks) for save in study.alone] == [3] * 3
     (repetition,) = doc.job.repetitions

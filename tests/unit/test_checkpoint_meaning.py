@@ -195,6 +195,7 @@ def test_hosts_that_saved_together_need_not_get_what_one_got() -> None:
     assert "2 hosts got together" in found.condition
     assert found.job_write_bytes_per_s == told(ONE_VM).job_write_bytes_per_s
     assert "each of 8 hosts" in told(two, hosts_writing=8).condition
+    assert "the whole job gets what one host got" in told(two, hosts_writing=1).condition
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from iobench.ask.compare.pace import SaveTimes, Schedule, lost_share, saving_of
 from iobench.ask.compare.ranking import Machine, Ranking, rankings
 from iobench.base.units import samples_per_usd
 from iobench.judge.rebuild import conclude
+from iobench.record.host import JobHost
 from iobench.record.job import LayoutFacts
 from iobench.record.run import TrainingRecord, load_run
 from iobench.record.verdict import RankTime
@@ -91,10 +92,23 @@ def test_the_saves_of_a_study_are_those_of_the_whole_model() -> None:
     growth = study.full_bytes / study.bytes
     blocked = [save.blocked_s for save in study.saves]
     assert saving.blocked_s == pytest.approx(sum(blocked) / len(blocked) * growth, rel=0.05)
-    eight = saving_of(found, 8)
+    eight = saving_of(found, 8, grows=True)
     assert eight.blocked_s == pytest.approx(saving.blocked_s / 8)
     assert (saving.writers, eight.writers) == (1, 8)
+    assert saving_of(found, 8) == saving
     assert saving_of(load_run(GOLDEN / "calibrated")) is None
+
+
+def test_hosts_that_saved_together_save_as_fast_as_they_did() -> None:
+    found = load_run(GOLDEN / "checkpoint-stream")
+    two = conclude(found.with_job(hosts=[JobHost(name="h0"), JobHost(name="h1")]))
+    measured = two.job.meaning.times["blocked_s"].mean
+    for hosts, grows, factor in ((1, False, 2), (2, False, 1), (2, True, 1), (8, False, 1)):
+        found_s = saving_of(two, hosts, grows=grows).blocked_s
+        assert found_s == pytest.approx(factor * measured)
+    assert saving_of(two, 8, grows=True).blocked_s == pytest.approx(measured / 4)
+    paid = options(run_of(BASE), Terms(checkpoints=two), hosts=2)[0].figures
+    assert paid.saving.blocked_s == pytest.approx(measured)
 
 
 # Options

@@ -349,13 +349,10 @@ def _beyond(storage: float | None, wanted: float) -> bool:
 
 
 def _saving(pace: Pace, terms: Terms, hosts: int) -> SaveTimes | None:
-    """The saves that count: those of the run that was named, or of the newest that saved.
-
-    All hosts together get what one host got, unless the storage grows with them.
-    """
-    writers = hosts if terms.storage_grows else 1
+    """The saves that count: those of the run that was named, or of the newest that saved."""
     sources = (*pace.runs, *([terms.checkpoints] if terms.checkpoints else []))
-    known = [found for doc in sources if (found := saving_of(doc, writers)) is not None]
+    found = [saving_of(doc, hosts, grows=terms.storage_grows) for doc in sources]
+    known = [saving for saving in found if saving is not None]
     return terms.schedule.saving or (known[-1] if known else None)
 
 

@@ -16,6 +16,7 @@ from ...base.units import RESTART_S
 from ...judge.checkpoint import slowdown
 from ...judge.checkpoint_meaning import (
     SaveCost,
+    hosts_of,
     restoring,
     waste,
     whole_restores,
@@ -41,12 +42,14 @@ _HOUR_S = 3600.0
 class SaveTimes:
     """What a save and a restore of the whole model take, by ``writers`` hosts at the same time.
 
-    Each of them gets what one host got in the run ``run_id``. Means of the saves and restores;
-    where ``bytes`` is less than ``full_bytes``, they are computed at the measured bandwidth.
+    Each of them gets what each of the ``measured`` hosts got in the run ``run_id``. Means of the
+    saves and restores; where ``bytes`` is less than ``full_bytes``, they are computed at the
+    measured bandwidth.
     """
 
     run_id: str
     writers: int = 1
+    measured: int = 1
     bytes: int = 0
     full_bytes: int = 0
     blocked_s: float  # training stands still
@@ -67,11 +70,16 @@ class Schedule:
     saving: SaveTimes | None = None
 
 
-def saving_of(doc: RunRecord, writers: int = 1) -> SaveTimes | None:
-    """The saves that a run measured, at the size of the whole model; None if there are none."""
+def saving_of(doc: RunRecord, hosts: int = 1, *, grows: bool = False) -> SaveTimes | None:
+    """The saves that a run measured, as those of the whole model; None if there are none.
+
+    More hosts than were measured get no more together than these, unless the storage ``grows``.
+    """
     study = doc.checkpoints
     if study is None:
         return None
+    measured = hosts_of(study)
+    writers = hosts if grows else min(hosts, measured)
     training = Training(hosts_writing=writers)
     saves = whole_saves(study, writing(study, training))
     if not saves:
@@ -81,6 +89,7 @@ def saving_of(doc: RunRecord, writers: int = 1) -> SaveTimes | None:
     return SaveTimes(
         run_id=doc.run_id,
         writers=writers,
+        measured=measured,
         bytes=study.bytes,
         full_bytes=study.full_bytes,
         blocked_s=fmean(save.blocked_s for save in saves),

@@ -132,7 +132,7 @@ class JobHosts(Hosts):
 
     def begin(self, doc: JobRecord, ranks: int) -> None:
         self.control().set_clocks(again=True)
-        doc.job.hosts = self.control().known_hosts(ranks)
+        self._name_hosts(doc, ranks)
         doc.job.started_by = self.control().meeting.launch.by
         doc.findings += same_machines(doc.job.hosts)
         if isinstance(doc, TrainingRecord) and doc.job.workload.accelerator.sync == "step":
@@ -145,7 +145,13 @@ class JobHosts(Hosts):
         except (HostLostError, KeyboardInterrupt) as error:
             log.info("the clocks were not measured again: %s", error)
         if doc.job.hosts:
-            doc.job.hosts = self.control().known_hosts(ranks)
+            self._name_hosts(doc, ranks)
+
+    def _name_hosts(self, doc: JobRecord, ranks: int) -> None:
+        """Whose the ranks are, in a training also those of its checkpoints."""
+        doc.job.hosts = self.control().known_hosts(ranks)
+        if doc.checkpoints is not None:
+            doc.checkpoints.hosts = doc.job.hosts
 
     def only_one(self, what: str, remedy: str) -> None:
         raise UsageError(
