@@ -149,6 +149,21 @@ def test_what_the_reader_would_get(run: str, change: Change, fetch: float) -> No
         assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
+@pytest.mark.parametrize(("seconds", "times"), [(0.02, 800 / 600), (0.0, 4), (0.1, 1)])
+def test_twice_the_bandwidth_does_not_shorten_the_latency(seconds: float, times: float) -> None:
+    """The device is spent, and a read alone waits for so long: 16 of 20 ms are 800 samples/s.
+
+    Where one alone took longer than each of 16, its time is none of theirs.
+    """
+    doc = cheap(build_run(**RUNS["spent"], **SHARDS))
+    found = run_curve(curve(*[600] * 5))
+    first = found.curve.points[0].model_copy(update={"latency_p50_s": seconds + 1 / 600})
+    found.curve.points[0] = first
+    doc = conclude(doc.with_job(curve=found))
+    found = what_if([(doc, {})], Change(storage_bandwidth=Quantity(4, relative=True)))
+    assert rates(found)["fetch"] == pytest.approx(times * 600, rel=1e-3)
+
+
 @pytest.mark.parametrize("seen", [[600, 1200, 2400], [1500] * 5])
 def test_more_reads_than_the_curve_had_bring_nothing_that_is_known(seen: list[float]) -> None:
     """Where the rate still grew with the last ones, which is told, and where it did not."""
@@ -332,6 +347,7 @@ NO_STEPS = {"workload": {"accelerator": {"kind": "null"}}}
         (Change(latency=TWICE), {"rates": {"fetch": None}}, "fetch"),
         (Change(concurrency=TWICE), {"rates": {"fetch": None}}, "fetch"),
         (Change(step_time=TWICE), NO_STEPS, "step time"),
+        (Change(latency=TWICE), {"dataset": {"shards": 60_000}}, "--latency 2ms"),
     ],
 )
 def test_what_can_not_be_predicted_is_refused(

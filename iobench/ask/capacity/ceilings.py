@@ -285,7 +285,7 @@ def _fetch(
 ) -> float:
     assert before.fetch is not None
     requests, size = run_reads_per_sample(doc), before.bytes_per_sample
-    latency, source = known_latency(doc)
+    latency, source, alone = known_latency(doc)
     per_gb = doc.job.ceilings["fetch"].cpu_s_per_gb
     fetch = Fetch(
         rate=before.fetch,
@@ -294,12 +294,18 @@ def _fetch(
         reads_per_sample=requests or 1.0,
         in_flight=run_reads_in_flight(doc),
         latency_s=latency,
-        unloaded=bool(doc.storage.latency_s),
+        unloaded=alone,
         cores=before.cores,
         cpu_s_per_sample=per_gb * size / 1e9 if per_gb and size else None,
     )
     new_latency = None
     if change.latency is not None:
+        if change.latency.relative and fetch.at_limit and not alone:
+            raise UsageError(
+                f"run {doc.run_id} does not tell how long a read takes by itself: its reads waited "
+                "for a storage that was busy",
+                remedy="give it as a time, e.g. --latency 2ms",
+            )
         new_latency = change.latency.of(latency, "latency of one read")
         was = "an unknown latency" if latency is None else f"{format_duration(latency)} ({source})"
         why.changes.append(f"{format_duration(new_latency)} for each read instead of {was}")

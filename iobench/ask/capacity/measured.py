@@ -98,7 +98,7 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
     own = bytes_per_sample(doc)
     if own is not None and abs(size / own - 1) < SAME:
         size = own
-    latency, source = known_latency(doc)
+    latency = known_latency(doc)
     of_one = job.samples_per_s_per_accelerator * size * (job.margin if alone else 1.0)
     fed = accelerators_fed(low, of_one, job.required) or 0
     needed = job.required * job.accelerators * of_one
@@ -116,8 +116,8 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
         reads_in_flight=supply.reads_in_flight,
         by=by,
         raw_bytes_per_s=evidence.bytes_per_s(evidence.raw),
-        latency_s=latency,
-        latency_from=source,
+        latency_s=latency.seconds,
+        latency_from=latency.source,
         cpu_s_per_gb=cpu_s_per_gb(doc),
         accelerators_fed=fed,
         accelerators_fed_local=fed * job.hosts,
@@ -257,8 +257,16 @@ def known_latency_p99(doc: TrainingRecord) -> float | None:
     return None
 
 
-def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
-    """(seconds of one read, its source), from the best evidence.
+class ReadLatency(NamedTuple):
+    """Seconds of one read, and where that is from; ``alone``: without any wait for others."""
+
+    seconds: float | None
+    source: str
+    alone: bool
+
+
+def known_latency(doc: TrainingRecord) -> ReadLatency:
+    """How long one read takes, from the best evidence.
 
     That is, in this order: the latency that a simulated storage states; the median of the storage's
     curve with one read in flight, without the time that the storage is busy with a read where more
@@ -268,22 +276,22 @@ def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
     """
     stated = doc.storage.latency_s
     if stated:
-        return stated, "as the storage states"
+        return ReadLatency(stated, "as the storage states", alone=True)
     if (first := _first_point(doc)) is not None and first.latency_p50_s:
         each, served = " on each host" if first.in_flight > 1 else "", _served_s(doc, first)
         without = (
             f", less {format_duration(served)} that its plateau takes for it" if served else ""
         )
-        return (
+        return ReadLatency(
             max(0.0, first.latency_p50_s - served),
             f"the median with one read in flight{each}{without}",
+            alone=True,
         )
     fetch, requests = judge(doc).evidence.fetch, run_reads_per_sample(doc)
     if fetch and requests:
-        return run_reads_in_flight(doc) / (
-            fetch * requests
-        ), "at most, by Little's law from the fetch ceiling"
-    return None, ""
+        most = run_reads_in_flight(doc) / (fetch * requests)
+        return ReadLatency(most, "at most, by Little's law from the fetch ceiling", alone=False)
+    return ReadLatency(None, "", alone=False)
 
 
 def _first_point(doc: TrainingRecord) -> CurvePoint | None:

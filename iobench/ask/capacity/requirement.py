@@ -384,9 +384,9 @@ def _latency(demand: Demand, run: TrainingRecord | None) -> tuple[float | None, 
     if demand.latency_s is not None:
         return demand.latency_s, demand.latency_p99_s, "as given"
     if run is not None:
-        latency, source = known_latency(run)
-        if latency is not None:
-            return latency, known_latency_p99(run), source
+        known = known_latency(run)
+        if known.seconds is not None:
+            return known.seconds, known_latency_p99(run), known.source
     return None, None, ""
 
 

@@ -245,18 +245,18 @@ def in_flight(fetch: Fetch, *, reads: float, latency_s: float | None) -> float:
 
     Source: Little's law. If the device was not the limit, one read took ``in_flight / rate``, and
     only the latency in that changes. If it was, most of that time was queueing, so only a latency
-    without queueing (stated by the storage, or given) sets a limit; without one the limit is
-    infinite. Validity: readers that keep their reads in flight, and a latency that does not grow
-    with them.
+    without queueing (stated by the storage, of a read alone, or given) sets a limit; without one
+    the limit is infinite. Validity: readers that keep their reads in flight, and a latency that
+    does not grow with them.
     """
+    took = fetch.in_flight / (fetch.rate * fetch.reads_per_sample)
+    recorded = took if fetch.latency_s is None else min(fetch.latency_s, took)
     if not fetch.at_limit:
-        took = fetch.in_flight / (fetch.rate * fetch.reads_per_sample)
-        recorded = took if fetch.latency_s is None else min(fetch.latency_s, took)
         each = took - recorded + (recorded if latency_s is None else latency_s)
     elif latency_s is not None:
         each = latency_s
     elif fetch.unloaded and fetch.latency_s is not None:
-        each = fetch.latency_s
+        each = recorded
     else:
         return math.inf
     return reads / (each * fetch.reads_per_sample) if each > 0 else math.inf
