@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from iobench.ask.capacity.margin import Margin
 from iobench.ask.capacity.measured import SizedJob, measured_storage
 from iobench.ask.capacity.requirement import Demand, requirement
 from iobench.base.errors import UsageError
@@ -25,10 +26,17 @@ from tests.unit.conftest import build_run
 from tests.unit.test_fed_agrees import waiting
 
 
+FACTOR = 1.04
+
+
 @pytest.fixture(autouse=True)
-def _few_simulated_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The margin by itself is tested in test_margin.py."""
-    monkeypatch.setattr("iobench.ask.capacity.margin._BATCHES", 500)
+def _known_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is simulated in test_margin.py, and for whole jobs in the snapshots of ``size``."""
+    known: dict[str, Any] = {"factor": FACTOR, "filling": 1.01, "highest": 1.0, "spread": 0.1}
+    job = {"steps": 500, "ranks": 8, "queue": 8, "barrier": True}
+    monkeypatch.setattr(
+        "iobench.ask.capacity.requirement.margin", lambda *given: Margin(**known, **job)
+    )
 
 
 def size(name: str, demand: Demand, run: Any = None, overrides: tuple[str, ...] = ()) -> Any:
@@ -45,8 +53,7 @@ def test_unet3d_on_64_b200() -> None:
     assert need.read_bytes_per_s == pytest.approx(0.9 * need.demanded_read_bytes_per_s, rel=1e-3)
     assert need.reads_per_s == pytest.approx(need.samples_per_s * 35)  # 146.6 MB in blocks of 4 MiB
     assert need.opens_per_s == pytest.approx(need.samples_per_s)  # a file each
-    # 0.9 needs a little more than 0.9 of the demand, and full speed would always do.
-    assert 1 < need.buy_bytes_per_s / need.read_bytes_per_s < 1 / 0.9
+    assert need.buy_bytes_per_s == pytest.approx(FACTOR * need.read_bytes_per_s)
     assert need.reads_in_flight == pytest.approx(need.buy_reads_per_s * 0.005, abs=1)
     assert need.network_bits_per_s_per_host == pytest.approx(
         need.buy_bytes_per_s
@@ -84,8 +91,7 @@ def test_what_a_measured_storage_would_do() -> None:
     many = size("resnet50-h100", Demand(accelerators=16, hosts=4), build_run())
     assert many.measured.accelerators_fed == 2
     assert many.measured.accelerators_fed_local == 8
-    margin = many.margin.factor
-    assert many.measured.missing_bytes_per_s == pytest.approx(16 * each * margin - 400e6, rel=1e-3)
+    assert many.measured.missing_bytes_per_s == pytest.approx(16 * each * FACTOR - 400e6, rel=1e-3)
 
 
 def test_latency_comes_from_the_best_evidence() -> None:

@@ -37,7 +37,7 @@ def scenario(**changes: Any) -> Scenario:
     return Scenario.model_validate({**usual, **more, **changes})
 
 
-def poisson(number: int = 20_000) -> np.ndarray:
+def poisson(number: int = 6_000) -> np.ndarray:
     gaps = np.random.default_rng(7).exponential(1e9 / RATE, number)
     return np.cumsum(gaps).astype(np.int64)
 
