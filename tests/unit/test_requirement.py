@@ -25,7 +25,6 @@ from tests.curves import curve, point
 from tests.unit.conftest import build_run
 from tests.unit.test_fed_agrees import waiting
 
-
 FACTOR = 1.04
 
 
