@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import math
@@ -18,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from cyclopts import App, ArgumentCollection, core
 from hypothesis import settings
 
 from iobench.cli import live
@@ -64,6 +66,29 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
     find, of_class = inspect.findsource, cache(inspect.findsource)
     inspect.findsource = lambda of: (of_class if isinstance(of, type) else find)(of)
+    look_at_flags_once()
+
+
+def look_at_flags_once() -> None:
+    """Let cyclopts look at the flags of a verb once in a process, as for users, who give one
+    command: for each further one it is most of what a short command takes.
+    """
+    assemble = App.assemble_argument_collection
+    made: dict[Any, ArgumentCollection] = {}
+
+    def assembled(app: App, **of_help: Any) -> ArgumentCollection:
+        if of_help:
+            return assemble(app, **of_help)
+        if app.default_command not in made:
+            made[app.default_command] = assemble(app)
+        fresh = {id(each): copy.copy(each) for each in made[app.default_command]}
+        for each in fresh.values():  # a command fills in its words
+            each.tokens = []
+            each.children = ArgumentCollection(fresh[id(child)] for child in each.children)
+        return ArgumentCollection(fresh.values())
+
+    App.assemble_argument_collection = assembled
+    core.validate_command = cache(core.validate_command)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
