@@ -47,8 +47,6 @@ class GradientExchange:
             )
         for library in ("GLOO", "NCCL"):  # the name of this host may have no address
             os.environ.setdefault(f"{library}_SOCKET_IFNAME", _LOOPBACK)
-        if cuda:
-            torch.cuda.set_device(device)
         with self.told():
             dist.init_process_group(
                 "nccl" if cuda else "gloo",

@@ -78,6 +78,8 @@ class ModelAccelerator:
                 remedy="start it with LD_PRELOAD, or use iobench run or train for each allocator",
             )
         self._device = device_of_rank(spec.device or "cpu", local)
+        if self._device.type == "cuda":  # that of its events, which time the steps
+            torch.cuda.set_device(self._device)
         check_precision(spec.precision, self._device)
         torch.manual_seed(_SEED)
         model = open_model(spec.model or "")

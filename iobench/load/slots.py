@@ -22,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -172,15 +173,14 @@ class DeviceFeed:
         end = int((batch.offsets + batch.lengths).max()) if len(batch) else 0
         source = batch.data[:end]
         memory = self._targets.popleft()
-        if len(memory) < end:
-            memory = torch.empty(end + end // 4, dtype=torch.uint8, device=self.device)
-        self._targets.append(memory)
-        target = memory[:end]
-        if self._stream is None:
-            target.copy_(source)
-        else:
-            with torch.cuda.stream(self._stream):
-                target.copy_(source, non_blocking=True)
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            if len(memory) < end:
+                # For this stream: what a step gives back may be in use until the step is over.
+                memory = torch.empty(end + end // 4, dtype=torch.uint8, device=self.device)
+            self._targets.append(memory)
+            target = memory[:end]
+            target.copy_(source, non_blocking=True)
+        if self._stream is not None:
             # The slot may be reused, and the step may begin, only after the copy has finished.
             self._stream.synchronize()
         return Samples(target, batch.offsets, batch.lengths), time.monotonic_ns() - started

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,19 +65,47 @@ def test_an_error_comes_when_its_batch_is_taken() -> None:
     stage.close()
 
 
-def test_a_copy_is_not_overwritten_while_a_step_uses_it() -> None:
-    def batch(value: int) -> Batch:
-        data = torch.full((8,), value, dtype=torch.uint8)
-        places = np.array([0, 4], dtype=np.int64)
-        return Batch(data, np.arange(2), places, places * 0 + 4, Stats(2, 8, 8, 0, 0, 0, 0, 0))
+def batch_of(value: int) -> Batch:
+    data = torch.full((8,), value, dtype=torch.uint8)
+    places = np.array([0, 4], dtype=np.int64)
+    return Batch(data, np.arange(2), places, places * 0 + 4, Stats(2, 8, 8, 0, 0, 0, 0, 0))
 
+
+def test_a_copy_is_not_overwritten_while_a_step_uses_it() -> None:
     def values(samples: Samples) -> list[int]:
         return samples.stacked().unique().tolist()  # type: ignore[no-any-return]
 
     feed = DeviceFeed(torch.device("cpu"), batches=2)
-    first, _ = feed.copy(batch(1))
-    second, _ = feed.copy(batch(2))
+    first, _ = feed.copy(batch_of(1))
+    second, _ = feed.copy(batch_of(2))
     assert (values(first), values(second)) == ([1], [2])
-    third, _ = feed.copy(batch(3))
+    third, _ = feed.copy(batch_of(3))
     assert (values(second), values(third)) == ([2], [3])
     assert values(first) == [3]  # its memory has its turn again
+
+
+def test_memory_for_copies_is_taken_for_their_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a copy may write to memory that a step gave back while its kernels still use it."""
+    streams: list[Any] = []
+    taken: list[list[Any]] = []
+
+    class Stream:
+        def synchronize(self) -> None:
+            pass
+
+    @contextmanager
+    def within(stream: Stream) -> Iterator[None]:
+        streams.append(stream)
+        yield
+        streams.pop()
+
+    def empty(*size: int, **how: Any) -> torch.Tensor:
+        taken.append(list(streams))
+        return torch.zeros(*size, **how)
+
+    feed = DeviceFeed(torch.device("cpu"))
+    feed._stream = Stream()
+    monkeypatch.setattr(torch.cuda, "stream", within)
+    monkeypatch.setattr(torch, "empty", empty)
+    feed.copy(batch_of(1))
+    assert taken == [[feed._stream]]

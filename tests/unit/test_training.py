@@ -154,6 +154,22 @@ def test_a_gpu_that_the_host_has_not_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert device_of_rank("cuda", 3) == torch.device("cuda:1")
 
 
+def test_the_steps_of_a_rank_are_timed_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events of torch are recorded on the current GPU, which is the first one at the beginning."""
+
+    class Chosen(Exception):
+        pass
+
+    def choose(device: torch.device) -> None:
+        raise Chosen(device)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", choose)
+    with pytest.raises(Chosen, match="cuda:1"):
+        ModelAccelerator(spec(device="cuda")).prepare(RankPlace(1, 2, 8, 1))
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_a_precision_that_the_cpu_lacks_is_refused(
     precision: str, monkeypatch: pytest.MonkeyPatch
