@@ -302,13 +302,16 @@ class HostCounters:
 def interfaces(root: Path = Path("/sys/class/net")) -> list[str]:
     """Network interfaces whose bytes add up: those of devices, or all but loopback without any.
 
-    Bonds, bridges and VLANs pass on the bytes of a device, which would count twice.
+    Bonds, bridges and VLANs pass on the bytes of a device, which would count twice. So would a
+    virtual function on Azure, whose bytes its master counts, too, which is a device of its own
+    (Linux, netvsc_get_stats64).
     """
     try:
         found = sorted(each.name for each in root.iterdir() if each.name != LOOPBACK)
     except OSError:
         return []
-    return [name for name in found if (root / name / "device").exists()] or found
+    own = [name for name in found if (root / name / "device").exists()]
+    return [name for name in own if (root / name / "master").resolve().name not in own] or found
 
 
 def parse_memory(text: str) -> tuple[int | None, int | None]:

@@ -103,6 +103,11 @@ def test_interfaces_that_pass_on_the_bytes_of_others_count_once(tmp_path: Path) 
     assert interfaces(tmp_path) == ["bond0", "eth0"]
     (tmp_path / "eth0" / "device").mkdir()
     assert interfaces(tmp_path) == ["eth0"]
+    (tmp_path / "eth0" / "master").symlink_to("../bond0")
+    assert interfaces(tmp_path) == ["eth0"]
+    (tmp_path / "enP1s2" / "device").mkdir(parents=True)  # as on Azure: both are devices
+    (tmp_path / "enP1s2" / "master").symlink_to("../eth0")
+    assert interfaces(tmp_path) == ["eth0"]
     assert interfaces(tmp_path / "missing") == []
 
 
