@@ -103,8 +103,7 @@ def memory_left_bytes(root: Path = Path("/")) -> int | None:
         limit, usage = (read_text(path / name) or "" for name in names[:2])
         if not (limit.isdigit() and usage.isdigit()) or int(limit) >= _NO_LIMIT:
             continue
-        pairs = (line.split() for line in (read_text(path / "memory.stat") or "").splitlines())
-        stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+        stat = _numbers(path / "memory.stat")
         cached = sum(stat.get(name, 0) for name in names[2:])
         left.append(max(0, int(limit) - max(0, int(usage) - cached)))
     return min(left, default=None)
@@ -120,6 +119,12 @@ _MEMORY_FILES = {
 """Version -> the files of limit and usage, and the keys of memory.stat that are page cache."""
 
 
+def _numbers(path: Path) -> dict[str, int]:
+    """The keys of a flat keyed file, and their numbers."""
+    pairs = (line.split() for line in (read_text(path) or "").splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
 class Throttling(NamedTuple):
     periods: int  # in which the group used up its quota
     seconds: float  # for which its threads were stopped, summed over the cores
@@ -132,8 +137,7 @@ def throttling(root: Path = Path("/")) -> dict[Path, Throttling]:
     """
     found = {}
     for version, path in groups("cpu", root):
-        pairs = (line.split() for line in (read_text(path / "cpu.stat") or "").splitlines())
-        stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+        stat = _numbers(path / "cpu.stat")
         key, unit = ("throttled_usec", 1e-6) if version == 2 else ("throttled_time", 1e-9)
         if "nr_throttled" in stat and key in stat:
             found[path] = Throttling(stat["nr_throttled"], stat[key] * unit)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from ..base import cgroup
+from ..base import cgroup, memory
 from ..base.cgroup import Throttling, read_text
 from ..base.filesystem import (
     NFS,
@@ -265,7 +265,7 @@ class HostCounters:
         now = Snapshot.take(self.path)
         network = psutil.net_io_counters(pernic=True, nowrap=False)
         own = [network[name] for name in self._interfaces if name in network]
-        memory = parse_memory(read_text(Path("/proc/meminfo")) or "")
+        total, left = memory.meminfo("MemTotal"), memory.meminfo("MemAvailable")
         busy, used = self._gpus.read()
         nfs = now.nfs.operations if now.nfs is not None else None
         reads = nfs.get("READ") if nfs is not None else None
@@ -289,8 +289,8 @@ class HostCounters:
             "nfs_reads": None if nfs is None else (reads.ops if reads else 0),
             "nfs_others": None if every is None else every - (reads.ops if reads else 0),
             "nfs_read_rtt_s": None if nfs is None else (reads.rtt_ms / 1e3 if reads else 0.0),
-            "memory_used_bytes": memory[0],
-            "page_cache_bytes": memory[1],
+            "memory_used_bytes": minus(total, left),
+            "page_cache_bytes": memory.meminfo("Cached"),
             "gpu_busy": busy,
             "gpu_memory_bytes": used,
         }
@@ -312,16 +312,3 @@ def interfaces(root: Path = Path("/sys/class/net")) -> list[str]:
         return []
     own = [name for name in found if (root / name / "device").exists()]
     return [name for name in own if (root / name / "master").resolve().name not in own] or found
-
-
-def parse_memory(text: str) -> tuple[int | None, int | None]:
-    """Bytes of memory that are (not available, in the page cache), from ``/proc/meminfo``."""
-    pairs = (line.partition(":") for line in text.splitlines())
-    kib = {name: rest.split()[0] for name, _, rest in pairs if rest.split()}
-    known = {name: int(value) * 1024 for name, value in kib.items() if value.isdigit()}
-    used = (
-        known["MemTotal"] - known["MemAvailable"]
-        if {"MemTotal", "MemAvailable"} <= known.keys()
-        else None
-    )
-    return used, known.get("Cached")

@@ -80,7 +80,7 @@ class NfsOperation(OpenRecord):
 
 
 class NfsTraffic(OpenRecord):
-    """Differences of an NFS client's counters of one mount between two times (see measure.nfs)."""
+    """Differences of an NFS client's counters of one mount between two times (see host.nfs)."""
 
     mount_point: str = ""
     read_ops: Count = 0

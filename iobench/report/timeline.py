@@ -118,7 +118,7 @@ def _cached(residency: float | None) -> str:
 
 
 MIN_LOOPBACK = 1 << 20
-"""Bytes/s over loopback below which no storage is read in this way: it is not shown_uses."""
+"""Bytes/s over loopback below which no storage is read in this way: it is not shown."""
 
 
 PANES: dict[Unit, str] = {
