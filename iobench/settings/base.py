@@ -232,6 +232,8 @@ def read_json(path: Path, *, version: str, what: str) -> dict[str, object]:
     found = str(data.get("schema_version", ""))
     if found.partition(".")[0] != version.partition(".")[0]:
         writer = data.get("iobench_version")
+        if not found or writer == __version__:
+            raise IobenchError(f"{path} is a document of another kind", remedy=f"name {what}")
         by = f", written by iobench {printable(writer, 20)}" if isinstance(writer, str) else ""
         raise IobenchError(
             f"{path} has schema version '{found[:20]}'{by}; this version reads {version}",

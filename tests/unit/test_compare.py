@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from iobench import __version__
 from iobench.ask.compare.claims import combined
 from iobench.ask.compare.comparison import compare
 from iobench.ask.compare.history import histories
@@ -458,6 +459,18 @@ def test_a_copied_run_counts_once() -> None:
     write("by/w1", BASE[:3]), write("by/w2", FAST[:3], workload__loader__workers=4)
     (each,) = compared("by", "by/w1", "by/w2", "--by", "loader.workers")["comparisons"]
     assert (len(each["baseline_runs"]), len(each["candidate_runs"])) == (1, 1)
+
+
+def test_a_file_of_any_name_is_one_run_without_what_lies_beside_it() -> None:
+    for name, rates in (("before", BASE), ("after", FAST)):
+        write(name, rates, run_id=name)
+        Path(name, "run.json").rename(f"{name}.json")
+    write("beside", [1.0, 1.0])
+    (each,) = compared("before.json", "after.json")["comparisons"]
+    assert each["baseline_runs"] + each["candidate_runs"] == ["before", "after"]
+    probe = {"schema_version": "1.0", "iobench_version": __version__, "url": "here"}
+    Path("probe.json").write_text(json.dumps(probe))
+    assert "another kind" in told("probe.json", "after.json")
 
 
 @pytest.fixture

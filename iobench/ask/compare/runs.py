@@ -23,6 +23,7 @@ from ...judge.figures.requests import SUMMARISED
 from ...judge.judged import cut_by_budget, judge
 from ...judge.kv import KV_SUMMARISED
 from ...judge.model_load import values_of_loads
+from ...record.ab import AB_FILE
 from ...record.metrics import BY_NAME, COMPARED
 from ...record.run import (
     KINDS,
@@ -36,6 +37,7 @@ from ...record.run import (
     load_run,
 )
 from ...record.serving import RequestWindow
+from ...record.sweep import SWEEP_FILE
 from ...record.training import Repetition
 from .identity import identity, role_of, workload_of
 
@@ -69,7 +71,7 @@ class Collected:
 
 
 def collect(place: Path, depth: int = DEPTH) -> Collected:
-    """The run in ``place`` (a run directory or its ``run.json``), or all runs below it.
+    """The run in ``place`` (a run directory, or a file of its record), or all runs below it.
 
     ``depth``: levels of folders to search.
 
@@ -79,9 +81,8 @@ def collect(place: Path, depth: int = DEPTH) -> Collected:
     if there is no run.
     """
     found = Collected(label=str(place))
-    if _is(place, Path.is_file, found.left_out):
-        place = place.parent
-    if not _is(place, Path.is_dir, found.left_out):
+    place = _folder_of(place)
+    if not any(_is(place, kind, found.left_out) for kind in (Path.is_file, Path.is_dir)):
         remedy = "name a run directory, or a directory of runs, e.g. results/<run>"
         if found.left_out:
             raise UsageError(found.left_out[0], remedy=remedy)
@@ -90,9 +91,8 @@ def collect(place: Path, depth: int = DEPTH) -> Collected:
     for directory in sorted(_run_directories(place, depth, found.left_out)):
         try:
             doc = load_run(directory)
-            original = first.setdefault(
-                hashlib.sha256((directory / RUN_FILE).read_bytes()).digest(), directory
-            )
+            file = directory if directory.is_file() else directory / RUN_FILE
+            original = first.setdefault(hashlib.sha256(file.read_bytes()).digest(), directory)
             if original is not directory:
                 found.left_out.append(f"{directory} is a copy of {original}")
                 continue
@@ -115,14 +115,21 @@ def beside(place: Path) -> tuple[Path, int]:
 
     They are the runs of a folder itself, and the neighbours of a run.
     """
-    if place.is_file():
-        place = place.parent
+    place = _folder_of(place)
     return (place.resolve().parent, 1) if (place / RUN_FILE).is_file() else (place, DEPTH)
+
+
+def _folder_of(place: Path) -> Path:
+    """The folder of a record that is named by iobench's name of its file; any other place as it is.
+
+    A file of another name is a copy of one record, and what lies beside it is not meant.
+    """
+    return place.parent if place.name in (RUN_FILE, SWEEP_FILE, AB_FILE) else place
 
 
 def _run_directories(place: Path, depth: int, left_out: list[str]) -> Iterator[Path]:
     try:
-        is_run = (place / RUN_FILE).is_file()
+        is_run = place.is_file() or (place / RUN_FILE).is_file()
         inside = [] if is_run or depth == 0 else sorted(place.iterdir())
     except OSError as error:
         left_out.append(_cannot_read(place, error))
