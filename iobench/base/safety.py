@@ -70,9 +70,10 @@ def check_target(path: str | Path) -> Path:
     directories, and symbolic links to any of them or to nothing.
     """
     given = Path(path).expanduser()
-    if given.is_symlink() and not given.exists():
+    broken = [each for each in (given, *given.parents) if each.is_symlink() and not each.exists()]
+    if broken:
         raise TargetRefusedError(
-            f"{path} is a symbolic link whose target does not exist",
+            f"{broken[-1]} is a symbolic link whose target does not exist",
             remedy="name the directory itself",
         )
     target = given.resolve()

@@ -162,7 +162,8 @@ def parse(words: Sequence[str]) -> VerbRequest | None:
     if words[:1] != ["__complete"]:  # a shell's question, which may end in an empty word
         _refuse_empty(words)
         _refuse_two_formats(words)
-    request = program(words)([_SHORT.get(word, word) for word in _with_negatives(words)])
+    given = map(_with_home, _with_negatives(words))
+    request = program(words)([_SHORT.get(word, word) for word in given])
     if not isinstance(request, VerbRequest):
         return None
     return replace(request, command=("iobench", *words))
@@ -177,6 +178,11 @@ def _with_negatives(words: Sequence[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def _with_home(word: str) -> str:
+    """The word, with the home directory for a ``~`` that bash has left, as in ``--results=~/x``."""
+    return re.sub(r"(^|=)~(?=/|$)", lambda found: found[1] + os.path.expanduser("~"), word)
 
 
 def _refuse_empty(words: Sequence[str]) -> None:

@@ -412,6 +412,27 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
+class _LogFile(logging.FileHandler):
+    """A file that is said once not to be writable, such as on a full disk, and then goes without.
+
+    Nothing else fails because of it.
+    """
+
+    _failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._failed:
+            self._failed = True
+            warn(f"the log {self.baseFilename} can't be written: {error.strerror}")
+
+    def close(self) -> None:
+        with suppress(OSError):  # what is not written yet
+            super().close()
+
+
 @contextmanager
 def logging_to(level: str | None, file: str | None) -> Iterator[None]:
     """Write the log to ``file`` inside the context, or to standard error if it is None.
@@ -428,7 +449,7 @@ def logging_to(level: str | None, file: str | None) -> Iterator[None]:
         handler = (
             _Stderr()
             if file is None
-            else logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+            else _LogFile(file, encoding="utf-8", errors="backslashreplace")
         )
     except (OSError, ValueError) as error:
         raise _not_writable("--log-file", file, error) from None

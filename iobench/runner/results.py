@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
 from ..base.errors import InterruptedRun, IobenchError, StorageError, first_line, kept_in
@@ -36,6 +38,9 @@ from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
 from .agent import HostAgent, Used
 from .plan import Plan
+
+_ROOM_BYTES = 1 << 20
+"""Written in a new directory and removed again, so that a full disk is told before a run."""
 
 
 def new_directory(results: Path, name: str) -> Path:
@@ -78,14 +83,23 @@ def make_directory(
 ) -> None:
     """Make a run directory, or a part of one, with a durable name.
 
-    ``fresh``: there is none yet. Raises IobenchError.
+    ``fresh``: there is none yet; it goes again if there is no room for a record in it. Raises
+    IobenchError.
     """
     made = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=not fresh)
         for folder in made:
             sync_names(folder.parent)
+        if fresh:
+            with TemporaryFile(dir=directory) as file:
+                file.write(os.urandom(_ROOM_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
     except OSError as error:
+        if directory in made:
+            with suppress(OSError):
+                directory.rmdir()
         raise IobenchError(
             f"cannot make the run directory {directory}: {error.strerror}", remedy=remedy
         ) from error

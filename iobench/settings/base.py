@@ -197,7 +197,10 @@ def save_record(path: Path, record: RecordHead) -> None:
     try:
         write_whole(path, json_text(record) + "\n")
     except OSError as error:
-        raise IobenchError(f"cannot write {path}: {error.strerror}") from error
+        raise IobenchError(
+            f"cannot write {path}: {error.strerror}",
+            remedy="make room there, or choose another with --results",
+        ) from error
 
 
 def load_record(path: Path, model: type[M], *, version: str, what: str) -> M:

@@ -21,6 +21,7 @@ from PIL import Image
 
 from iobench.base import memory, pagecache
 from iobench.cli.main import VERBS, parse
+from iobench.cli.verbs import ReportRequest
 from iobench.host.samples import read_samples
 from iobench.record.metrics import BY_NAME
 from iobench.record.run import RunRecord
@@ -399,3 +400,24 @@ def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         logging.getLogger("library.y").warning("shown")
     told = lines(capsys.readouterr().err)
     assert [line["module"] for line in told] == ["iobench.x", "library.y"]
+
+
+def test_a_log_that_cannot_be_written_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from iobench.cli.terminal import logging_to
+
+    with logging_to("info", "/dev/full"):
+        for text in ("first", "second"):
+            logging.getLogger("iobench.x").info(text)
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["iobench: the log /dev/full can't be written: No space left on device"]
+
+
+def test_the_home_directory_is_found_behind_a_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell replaces ~ only at the beginning of a word, and not between quotes."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked = parse(["report", "~/a", "a~/b", "--output=~/c"])
+    assert isinstance(asked, ReportRequest)
+    assert asked.directories == (f"{tmp_path}/a", "a~/b")
+    assert asked.output == f"{tmp_path}/c"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.base.errors import InterruptedRun, StorageError, TargetRefusedError
+from iobench.base.errors import InterruptedRun, IobenchError, StorageError, TargetRefusedError
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.cli.main import main
 from iobench.data.generator.cleaner import clean
@@ -26,6 +27,7 @@ from iobench.runner.checkpoint import run_study, saving_to
 from iobench.runner.checkpoint_plan import StudyPlan, make_study_plan
 from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import Mixed, Observer, StudyOptions
+from iobench.runner.results import run_directory
 from iobench.runner.tasks.checkpoint import CheckpointRank
 from iobench.settings.base import build
 from iobench.storage.local.sinks import make_folders
@@ -252,3 +254,15 @@ def test_a_run_that_fails_before_it_has_a_record_leaves_no_directory(
     assert code == StorageError.exit_code
     assert "nobody may look" in err
     assert [*Path("results").iterdir()] == []
+
+
+def test_a_full_disk_is_told_before_a_run_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(dir: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("iobench.runner.results.TemporaryFile", full)
+    with pytest.raises(IobenchError, match="No space left"), run_directory(tmp_path, "demo"):
+        pytest.fail("it was begun")
+    assert [*tmp_path.iterdir()] == []
