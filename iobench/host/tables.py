@@ -96,6 +96,10 @@ def damage(path: Path, what: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise IobenchError(f"no {what} at {path}") from None
+    except PermissionError as error:
+        raise IobenchError(
+            f"cannot read the {what} {path}: {error.strerror}", remedy="check the permissions"
+        ) from error
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
         raise IobenchError(
             f"cannot read the {what} {path}: {first_line(error)}",

@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet  # noqa: F401  # here, because nobody may not read it later
 import pytest
 
 from iobench import __version__
@@ -18,8 +19,10 @@ from iobench.ask.compare.comparison import compare
 from iobench.ask.compare.history import histories
 from iobench.ask.compare.identity import by_identity, differences, identity, place, role_of
 from iobench.ask.compare.runs import Group, collect, values_of
-from iobench.base.errors import UsageError
+from iobench.ask.tuning.sweepfolder import read_sweep
+from iobench.base.errors import IobenchError, UsageError
 from iobench.cli.main import main
+from iobench.host.tables import read_table
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.ab import Drift
@@ -508,6 +511,22 @@ def test_a_folder_that_may_not_be_opened_is_left_out(of_nobody: Path) -> None:
     for inside in ("closed", "closed/run.json"):
         with pytest.raises(UsageError, match=f"{of_nobody}/closed"):
             collect(of_nobody / inside)
+
+
+def _read_events(folder: Path) -> None:
+    read_table(folder / "events.parquet", "step events", row_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("sweep.json", read_sweep), ("events.parquet", _read_events)]
+)
+def test_a_file_that_may_not_be_read_is_not_said_to_be_damaged(
+    of_nobody: Path, name: str, read: Callable[[Path], object]
+) -> None:
+    (of_nobody / name).touch(0o000)
+    as_nobody()
+    with pytest.raises(IobenchError, match=r"Permission denied\. Check the permissions$"):
+        read(of_nobody)
 
 
 # What sets two runs apart

@@ -160,10 +160,9 @@ def _recorded(folder: Path) -> SweepRecord | None:
     try:
         return load_sweep(folder)
     except IobenchError as error:
-        raise UsageError(
-            error.what,
-            remedy=f"repair {SWEEP_FILE}, or remove it: the settings are then taken from the runs",
-        ) from None
+        remedy = f"repair {SWEEP_FILE}, or remove it: the settings are then taken from the runs"
+        denied = isinstance(error.__cause__, PermissionError)
+        raise UsageError(error.what, remedy=error.remedy if denied else remedy) from None
 
 
 def _planned(
