@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..accelerate.base import RankPlace
 from ..base.errors import IobenchError
 from ..host.timeline import Columns
 from ..record.checkpoint import RankSave
@@ -290,6 +291,13 @@ class Link:
     def local(self) -> int:
         """The number of this rank on its host, from 0."""
         return self.rank - self.first
+
+    def place(
+        self, world: int, batch_size: int, *, seed: int = 0, meeting: str | None = None
+    ) -> RankPlace:
+        """Which one this rank is of the ``world`` ranks that read."""
+        on_host = min(self.on_host or world, world)
+        return RankPlace(self.rank, world, batch_size, seed, meeting, self.local, on_host)
 
     def send(self, message: Answer | Failed) -> None:
         """Send a message. Raises BrokenPipeError if the parent is gone."""

@@ -24,6 +24,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from ..accelerate.base import RankPlace
 from ..base.errors import UsageError, nearest
 from ..load.torch_compat import worker_error
 from ..settings.workload import LoaderSpec
@@ -40,18 +41,13 @@ _INSTALLED = (
 """Where code lies that is not the user's: Python, packages, iobench, and what is frozen."""
 
 
-def make(
-    loading: LoaderSpec, *, data: str, batch_size: int, rank: int, world: int
-) -> Iterable[Any]:
+def make(loading: LoaderSpec, *, data: str, batch_size: int) -> Iterable[Any]:
     """Call the factory once, as a rank of a training would; return its loader or iterable.
 
-    RANK, WORLD_SIZE and LOCAL_RANK are set in this process as torchrun sets them. ``data`` is given
-    as a keyword if the factory has that parameter. Raises UsageError with one line for everything
-    that the user's code does wrong.
+    ``data`` is given as a keyword if the factory has that parameter. Raises UsageError with one
+    line for everything that the user's code does wrong.
     """
     name = loading.factory or ""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    os.environ.setdefault("LOCAL_WORLD_SIZE", str(world))
     factory = find(name)
     arguments: dict[str, Any] = dict(loading.args)
     if takes(factory, "data") and "data" not in arguments:
@@ -230,6 +226,17 @@ def _called(made: object) -> str:
     if isinstance(made, type):
         return f"the class {made.__name__}"
     return "None" if made is None else f"an object of type {type(made).__name__}"
+
+
+def take_place(place: RankPlace) -> None:
+    """Set the variables of this process as torchrun sets those of its ranks."""
+    local, on_host = place.share
+    os.environ |= {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(on_host),
+    }
 
 
 def contain(*, silent: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from ..accelerate.base import Indices, Samples
+from ..accelerate.base import Indices, RankPlace, Samples
 from ..base.errors import IobenchError, UsageError, WorkerError
 from ..load.loader import worker_death, worker_start
 from ..load.requests import Stats
@@ -27,7 +27,7 @@ from ..settings.workload import USER_LOADER, LoaderSpec
 from ..storage.base import Storage, innermost, local_root
 from .batches import as_bytes, first_array
 from .board import Board, Gauge
-from .factory import MEND, contain, make, one_line, place_of
+from .factory import MEND, contain, make, one_line, place_of, take_place
 from .meter import Meter
 from .process import listen
 
@@ -87,8 +87,6 @@ class UserLoader:
         root: str,
         batch_size: int,
         stored_bytes: float,
-        rank: int = 0,
-        world: int = 1,
         max_samples: int | None = None,
         compares: bool = False,
     ) -> None:
@@ -96,7 +94,7 @@ class UserLoader:
         self.epoch = 0
         gauge = Gauge(Board(1), 0, root)
         listen(gauge)
-        made = make(loading, data=data, batch_size=batch_size, rank=rank, world=world)
+        made = make(loading, data=data, batch_size=batch_size)
         self.not_replaced = why_not_replaced(made)
         self.iterable = _over_kept(made, self.not_replaced) if loading.replay == "samples" else made
         self.meter = meter = Meter(
@@ -181,30 +179,27 @@ def open_user_loader(
     manifest: Manifest,
     storage: Storage,
     loading: LoaderSpec,
+    place: RankPlace,
     *,
-    batch_size: int,
-    rank: int = 0,
-    world: int = 1,
     bounded: bool = True,
     silent: bool = True,
     compares: bool = False,
 ) -> UserLoader:
-    """Call the user's factory in this process, which must be that of the rank.
+    """Call the user's factory in this process, which must be that of the rank at this ``place``.
 
     ``bounded``: it is read for a number of steps or a time, so that it need not end by itself.
     ``silent``: what the user's code prints was seen before, and is dropped.
     Raises UsageError for everything that the factory does wrong.
     """
     contain(silent=silent)
+    take_place(place)
     root = local_root(innermost(storage))
     return UserLoader(
         loading,
         data=str(root) if root is not None else storage.url,
         root=str(root) if root is not None else "",
-        batch_size=batch_size,
+        batch_size=place.batch_size,
         stored_bytes=manifest.mean_stored_bytes,
-        rank=rank,
-        world=world,
         max_samples=None if bounded else _MAX_PASSES * manifest.sample_count + 1000,
         compares=compares,
     )

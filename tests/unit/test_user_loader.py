@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,12 +21,12 @@ from iobench.load.requests import Stats
 from iobench.record.job import DatasetFacts, LoaderFacts, UserFacts
 from iobench.record.run import EVENTS_FILE, load_training
 from iobench.record.training import Epoch, Repetition
-from iobench.runner.messages import Tried
+from iobench.runner.messages import Link, Tried
 from iobench.runner.user_loader import adopt
 from iobench.settings.workload import LoaderSpec, load_workload
 from iobench.subject.batches import as_bytes, hashes, measure
 from iobench.subject.board import FETCHES, RING, Board, Gauge, Turns
-from iobench.subject.factory import one_line
+from iobench.subject.factory import one_line, take_place
 from iobench.subject.loader import UserBatch, UserLoader
 from iobench.subject.meter import Meter
 from tests import planted_loaders
@@ -34,13 +35,6 @@ from tests.unit.conftest import build_run
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 PLANTED = "tests.planted_loaders"
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables that a rank sets; each test begins without them."""
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "0")
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +93,16 @@ def test_bytes_of_an_array_are_not_copied() -> None:
     found = as_bytes(array)
     assert (len(found), found.data_ptr()) == (12, array.data_ptr())
     assert as_bytes(array.t()) is None
+
+
+def test_a_rank_has_the_place_that_torchrun_would_give_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job of two hosts, which torchrun itself has started with one process on each."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    link = Link(5, 8, cast(Any, None), cast(Any, None), 4, 4)
+    take_place(link.place(8, batch_size=1))
+    assert [os.environ[name] for name in names] == ["5", "8", "1", "4"]
 
 
 ARRAYS = {

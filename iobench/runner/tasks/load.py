@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...accelerate import ACCELERATORS
-from ...accelerate.base import Closes, Imports, Prepares, RankPlace, Samples, Tells, device_of_rank
+from ...accelerate.base import Closes, Imports, Prepares, Samples, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator
 from ...base.errors import LostRankError
 from ...host.fetched import fetched_by_family
@@ -141,17 +141,11 @@ class _Stepper:
         self.recorder = Recorder()
         self.book = WorkerBook()
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
+        self.place = link.place(
+            phase.accelerators, phase.batch_size, seed=phase.seed, meeting=task.meeting
+        )
         if isinstance(self.accelerator, Prepares):
-            place = RankPlace(
-                rank=link.rank,
-                world=phase.accelerators,
-                batch_size=phase.batch_size,
-                seed=phase.seed,
-                meeting=task.meeting,
-                local=link.local,
-                on_host=link.on_host or phase.accelerators,
-            )
-            self.accelerator.prepare(place)
+            self.accelerator.prepare(self.place)
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
         self.saver: CheckpointRank | None = None
@@ -184,9 +178,7 @@ class _Stepper:
                 phase.reader.manifest,
                 phase.reader.storage,
                 phase.loading,
-                batch_size=phase.batch_size,
-                rank=self.rank,
-                world=phase.accelerators,
+                self.place,
                 bounded=phase.limit_s is not None or phase.max_steps is not None,
             )
         seed = phase.seed if phase.share else phase.seed + 7919 * (self.rank + 1)
