@@ -277,11 +277,16 @@ def longest_save_s(budget: float, interval_s: float) -> float:
 
 
 def longest_save_at_best_s(budget: float, mtbf_s: float) -> float:
-    """Longest save for which the overhead at Young's interval is at most ``budget``.
+    """Longest save for which the overhead at Daly's interval is at most ``budget``.
 
-    That overhead is sqrt(save / (2 mtbf)), so save = 2 mtbf budget².
+    With r = sqrt(save / (2 mtbf)) that overhead is r / (1 + r / 3 + r² / 9), up to a save of
+    2 x ``mtbf_s``; a longer one has the interval ``mtbf_s``.
     """
-    return 2 * mtbf_s * budget * budget
+    if budget >= overhead(mtbf_s, 2 * mtbf_s):
+        return longest_save_s(budget, mtbf_s)
+    rest = 1 - budget / 3
+    ratio = 2 * budget / (rest + math.sqrt(rest * rest - (2 * budget / 3) ** 2))
+    return 2 * mtbf_s * ratio * ratio
 
 
 def needed_write_bytes_per_s(

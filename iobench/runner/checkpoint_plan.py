@@ -16,12 +16,12 @@ from ..checkpoint.base import State
 from ..checkpoint.models import Parallelism, StateModel, find_model, scale
 from ..checkpoint.sharding import Share, changing, layout, shares
 from ..judge.checkpoint_meaning import (
+    best_s,
     longest_save_at_best_s,
     longest_save_s,
     published_mtbf_s,
     restored_bytes,
     waste,
-    young_s,
 )
 from ..record.checkpoint import CheckpointSpec, Scaling, Training
 from ..record.plan import BudgetFigures, CheckpointPlanFigures
@@ -164,7 +164,7 @@ def describe_checkpoint(
             if training.interval_s is None
             else longest_save_s(budget, training.interval_s)
         )
-        interval = training.interval_s or young_s(longest, mtbf)
+        interval = training.interval_s or best_s(longest, mtbf)
         rate = size / longest
         rows.append(
             BudgetFigures(

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from iobench.judge.checkpoint import summaries_of, with_figures
 from iobench.judge.checkpoint_meaning import (
     availability_s,
+    best_s,
     daly_s,
+    longest_save_at_best_s,
+    longest_save_s,
     meaning,
     needed_write_bytes_per_s,
     not_told,
@@ -276,13 +279,28 @@ def test_slower_steps_are_lost_time() -> None:
 @pytest.mark.parametrize(
     ("copy_s", "drag", "needed"),
     [
-        (0.0, 1.0, 100 / 2.0),
-        (1.0, 0.5, 100 * 0.5 / 1.0),
-        (1.9, 0.0, 100 / 200),  # the save before must have ended
-        (2.0, 0.1, None),
+        (0.0, 1.0, 100 / 2.0134),
+        (1.0, 0.5, 100 * 0.5 / 1.0134),
+        (1.9, 0.0, 100 / 201.34),  # the save before must have ended
+        (2.02, 0.1, None),
     ],
 )
 def test_the_write_rate_for_a_budget(copy_s: float, drag: float, needed: float | None) -> None:
     """1 % of the time at a failure every 10,000 s: saves of 2 s, every 200 s."""
     found = needed_write_bytes_per_s(100, 0.01, 10_000.0, copy_s=copy_s, drag=drag)
-    assert found == (None if needed is None else pytest.approx(needed))
+    assert found == (None if needed is None else pytest.approx(needed, rel=1e-4))
+
+
+@pytest.mark.parametrize("budget", [0.001, 0.01, 0.05, 0.2, 0.6, 0.66, 0.67, 0.9])
+def test_the_longest_save_of_a_budget_takes_just_that_at_its_interval(budget: float) -> None:
+    """At any interval that is stated, too, and a study says the same of such saves."""
+    mtbf = 1e6
+    longest = longest_save_at_best_s(budget, mtbf)
+    interval = best_s(longest, mtbf)
+    assert overhead(interval, longest) == pytest.approx(budget)
+    assert longest_save_s(budget, interval) == pytest.approx(longest)
+    for factor, within in ((0.999, True), (1.001, False)):
+        took = longest * factor
+        found = told(study(save(took)), mtbf_s=mtbf, stall_budget=budget)
+        assert found.within_budget is within
+        assert (GIB / took >= found.needed_write_bytes_per_s) is within
