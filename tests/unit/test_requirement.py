@@ -20,12 +20,14 @@ from iobench.record.host import StorageFacts
 from iobench.record.training import FindMax
 from iobench.record.verdict import Estimate, RunCurve
 from iobench.settings.dataset import load_dataset_spec
-from iobench.settings.workload import load_workload
+from iobench.settings.workload import Workload, load_workload
 from tests.curves import curve, point
 from tests.unit.conftest import build_run
 from tests.unit.test_fed_agrees import waiting
 
 FACTOR = 1.04
+WHOLE_BLOCKS = {"spec": {"sample_size": {"mean": 24 * 4096}}}
+"""Files of which no more is read than they have."""
 
 
 @pytest.fixture(autouse=True)
@@ -80,14 +82,14 @@ def test_what_a_measured_storage_would_do() -> None:
     resnet50.
     """
     each = 0.9 * 400 / 0.224 * 114_660
-    one = size("resnet50-h100", Demand(accelerators=2), build_run())
+    one = size("resnet50-h100", Demand(accelerators=2), build_run(dataset=WHOLE_BLOCKS))
     assert one.measured.read_bytes_per_s == pytest.approx(400e6)
     assert one.measured.accelerators_fed == int(400e6 / each) == 2
     assert one.measured.missing_bytes_per_s == 0
     assert one.cores == pytest.approx(
         1.5 * 2 * each / 1e9, rel=1e-3
     )  # three stages of 0.5 CPU s/GB
-    many = size("resnet50-h100", Demand(accelerators=16, hosts=4), build_run())
+    many = size("resnet50-h100", Demand(accelerators=16, hosts=4), build_run(dataset=WHOLE_BLOCKS))
     assert many.measured.accelerators_fed == 2
     assert many.measured.accelerators_fed_local == 8
     assert many.measured.missing_bytes_per_s == pytest.approx(16 * each * FACTOR - 400e6, rel=1e-3)
@@ -212,7 +214,7 @@ def test_without_a_new_order_a_page_cache_holds_all_or_nothing() -> None:
 
 def test_a_measured_storage_counts_by_its_low_end() -> None:
     """[3,000, 4,400] samples/s around 4,000: 300 MB/s are what the job can rely on."""
-    doc = build_run()
+    doc = build_run(dataset=WHOLE_BLOCKS)
     fetch = doc.job.ceilings["fetch"].model_copy(
         update={"windows": Estimate(value=4000.0, low=3000.0, high=4400.0, n=5)}
     )
@@ -237,10 +239,20 @@ def test_what_a_run_received_overrides_a_ceiling_below_it() -> None:
     assert size("resnet50-h100", Demand(accelerators=8), warm).measured.read_bytes_per_s == 150e6
 
 
+def test_a_storage_feeds_the_job_that_it_fed() -> None:
+    """Files that end within a block, whose rest the reads of the run do not count."""
+    rates = {"storage_raw": 1900, "fetch": 1830}
+    doc = build_run(rates=rates, measured=1830, au=0.915, repetition={"read_amplification": 1.0})
+    workload = Workload.model_validate(doc.job.workload.model_dump())
+    need = requirement(workload, doc.job.dataset.spec, Demand(accelerators=2), doc)
+    assert need.read_amplification == pytest.approx(1.024)
+    assert need.measured.accelerators_fed == doc.job.verdict.fed.accelerators == 2
+
+
 def test_a_search_needs_no_margin() -> None:
     """It has counted what whole jobs received, with their waits for others and their filling."""
     search = FindMax(required_accelerator_utilization=0.9, accelerators=3, low=2, high=3, points=[])
-    doc = build_run().with_job(find_max=search)
+    doc = build_run(dataset=WHOLE_BLOCKS).with_job(find_max=search)
     doc = conclude(doc)
     found = size("resnet50-h100", Demand(accelerators=16), doc)
     assert not found.measured.with_margin

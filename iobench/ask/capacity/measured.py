@@ -42,7 +42,7 @@ class SizedJob:
     accelerators: int
     hosts: int
     required: float
-    amplification: float = 1.0  # bytes read over bytes of samples
+    amplification: float = 1.0  # bytes read over bytes of samples, over the same of the run
     margin: float = 1.0  # factor on the mean rate, for a storage that was measured by itself
     read_bytes: float | None = None  # of one request, on average; None: not known
 
@@ -94,7 +94,7 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
         by = "the run, whose accelerators received it"
     if high is not None and low >= max(high, rate):
         high = None  # no interval is not one of width zero
-    size = job.bytes_per_sample * job.amplification / _amplification(doc)
+    size = job.bytes_per_sample * job.amplification
     own = bytes_per_sample(doc)
     if own is not None and abs(size / own - 1) < SAME:
         size = own
@@ -153,12 +153,6 @@ def _with_its_job(doc: TrainingRecord, supply: StorageSupply) -> bool:
         return False
     between, today = judge(doc).evidence.between_saves, supply.today
     return today is not None and between is not None and math.isclose(today, between)
-
-
-def _amplification(doc: TrainingRecord) -> float:
-    """Bytes read over stored bytes of samples in the run; 1 if that is not known."""
-    known = doc.metrics.get("read_amplification")
-    return known.median if known is not None and known.median > 0 else 1.0
 
 
 def _by(doc: TrainingRecord, evidence: Evidence, supply: StorageSupply) -> str:

@@ -132,12 +132,13 @@ def requirement(
         layout = Layout(blocks=spec.states_blocks, block_bytes=spec.block_size)
     per_shard = expected_samples_per_shard(spec)
     dataset_bytes = expected_stored_bytes(spec) * spec.samples
+    alignment = _alignment(demand, run)
     reads = sizing.expected_reads(
         workload,
         spec,
         layout,
         stored_bytes=expected_stored_bytes(spec),
-        alignment=_alignment(demand, run),
+        alignment=alignment,
     )
     wanted_bytes = reads.sample_bytes * spec.samples  # that an epoch wants, and that caches hold
     demanded = sizing.demanded_samples_per_s(
@@ -160,7 +161,7 @@ def requirement(
             accelerators=demand.accelerators,
             hosts=demand.hosts,
             required=required,
-            amplification=reads.amplification,
+            amplification=reads.amplification / _amplification(run, spec, layout, alignment),
             margin=factor or 1.0,
             read_bytes=reads.read_bytes / reads.requests,
         )
@@ -377,6 +378,24 @@ def _alignment(demand: Demand, run: TrainingRecord | None) -> int:
         return demand.alignment
     objects = run is not None and run.storage.page_cache is False and not run.job.loader.direct
     return 1 if objects else sizing.ALIGNMENT
+
+
+def _amplification(run: TrainingRecord, spec: DatasetSpec, layout: Layout, alignment: int) -> float:
+    """Bytes that the storage read for those of samples in the run, counted as those of the job.
+
+    As recorded where its data has no specification. A buffered read is recorded without the rest of
+    its blocks.
+    """
+    asked = run.job.dataset.spec
+    if asked is None:
+        known = run.metrics.get("read_amplification")
+        return known.median if known is not None and known.median > 0 else 1.0
+    if asked.format != spec.format:
+        layout = Layout(blocks=asked.states_blocks, block_bytes=asked.block_size)
+    stored = expected_stored_bytes(asked)
+    return sizing.expected_reads(
+        run.job.workload, asked, layout, stored_bytes=stored, alignment=alignment
+    ).amplification
 
 
 def _latency(demand: Demand, run: TrainingRecord | None) -> tuple[float | None, float | None, str]:

@@ -33,6 +33,7 @@ from ...judge.evidence import AT_LIMIT
 from ...judge.figures.in_flight import reads_per_sample, reads_sequentially
 from ...judge.rules_cache import MEMORY_MULTIPLE
 from ...judge.rules_data import MIN_STEPS
+from ...record.job import WorkloadFacts
 from ...record.packing import Layout
 from ...settings.dataset import DatasetSpec, expected_samples_per_shard, share_of_columns
 from ...settings.workload import Workload
@@ -356,7 +357,7 @@ class Reads:
 
 
 def expected_reads(
-    workload: Workload,
+    workload: Workload | WorkloadFacts,
     spec: DatasetSpec,
     layout: Layout,
     *,
@@ -367,7 +368,7 @@ def expected_reads(
 
     ``alignment``: the storage reads whole blocks of so many bytes; 1: exactly what is asked for.
     """
-    reader, batch = workload.reader, workload.batch_size
+    reader, batch = workload.reader, workload.batch_size or 1
     per_shard = expected_samples_per_shard(spec)
     access = "random" if reader.access == "auto" and layout.prefers_random else reader.access
     sequential = reads_sequentially(access, per_shard)
