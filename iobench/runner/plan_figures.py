@@ -81,7 +81,9 @@ def describe_plan(
         sample_bytes_mean=per_sample,
         memory_bytes=memory,
         memory_multiple=stored / memory if memory else None,
-        expected_cache_hit_rate=sizing.expected_hit_rate(min(1.0, memory / stored))
+        expected_cache_hit_rate=sizing.page_cache_hits(
+            min(1.0, memory / (read * samples)), shuffle=workload.reader.shuffle
+        )
         if memory
         else None,
         free_bytes=free,

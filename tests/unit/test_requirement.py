@@ -163,6 +163,22 @@ def test_only_the_columns_that_are_read_are_demanded() -> None:
     assert plan.demanded_bytes_per_s == pytest.approx(24.9e9, rel=0.002)
 
 
+@pytest.mark.parametrize("override", ["reader.shuffle=true", "reader.shuffle=false"])
+def test_a_page_cache_serves_in_a_plan_what_it_serves_in_size(
+    override: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of the columns that are read, which are a fifth of the rows."""
+    from iobench.runner import plan_figures
+
+    workload = load_workload("dlrm-b200", [override])
+    spec = load_dataset_spec(workload.dataset)
+    memory = spec.samples * 160 // 3
+    monkeypatch.setattr(plan_figures, "total_bytes", lambda: memory)
+    plan = plan_figures.describe_plan(workload, None, accelerators=1, repetitions=1)
+    cache = requirement(workload, spec, Demand(accelerators=1, cache_bytes=memory)).cache
+    assert plan.expected_cache_hit_rate == pytest.approx(cache.page_cache_hit_rate, rel=1e-3)
+
+
 # Read amplification
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from iobench.ask.capacity.ceilings import NETWORK, Change
-from iobench.ask.capacity.sizing import READS
+from iobench.ask.capacity.sizing import READS, cache_of
 from iobench.ask.capacity.whatif import Prediction, what_if
 from iobench.base.errors import UsageError
-from iobench.base.units import Quantity
+from iobench.base.units import Quantity, format_percent
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.training import CeilingDetails
@@ -217,6 +217,20 @@ def test_a_cache_of_some_columns_holds_more_of_them() -> None:
     assert half == pytest.approx(
         1 / (0.5 / 8000 + 0.5 / 600), rel=1e-3
     )  # half from memory, as fast as the loader
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_the_caches_of_two_hosts_serve_what_size_says(pinned: bool) -> None:
+    """Half of the data in each of them: pinned they hold all of it."""
+    doc = cheap(build_run(rates={"storage_raw": 650, "fetch": 600}, **SHARDS))
+    doc = doc.model_copy(update={"hosts": doc.hosts * 2})
+    change = Change(cache_bytes=3_000_000_000, pinned=pinned)
+    found = what_if([(doc, {})], change)
+    size = cache_of(3 * 10**9, touched=6e9, hosts=2, shuffle=True, read_bytes_per_s=1.0)
+    hits = size.pinned_hit_rate if pinned else size.page_cache_hit_rate
+    assert any(f"serves {format_percent(hits)} of the reads" in basis for basis in found.bases)
+    assert "in each of 2 hosts" in found.changes[0]
+    assert found.what_if.job.workload.cache == ("warm" if pinned else "cold")
 
 
 def test_no_more_reads_are_advised_than_the_other_stages_can_use() -> None:

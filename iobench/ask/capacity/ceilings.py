@@ -25,8 +25,18 @@ from ...record.job import LoaderFacts, WorkloadFacts
 from ...record.run import TrainingRecord
 from ...record.training import Ceiling, CeilingDetails
 from .hosts import HostsChange
+from .jobs import hosts_of
 from .measured import known_latency
-from .sizing import SEEN, Fetch, fetch_parts, handed_over, prepared, with_cache
+from .sizing import (
+    SEEN,
+    Fetch,
+    fetch_parts,
+    handed_over,
+    page_cache_hits,
+    pinned_hit_rate,
+    prepared,
+    with_cache,
+)
 
 MAX_COUNT = 10**6 - 1
 """Largest number of workers, accelerators or reads in flight."""
@@ -39,7 +49,7 @@ class Change:
     storage_bandwidth: Quantity | None = None  # bytes/s
     latency: Quantity | None = None  # seconds of one read
     concurrency: Quantity | None = None  # reads in flight in each worker
-    cache_bytes: int | None = None  # of this host
+    cache_bytes: int | None = None  # of each host
     pinned: bool = False  # the cache evicts nothing
     workers: Quantity | None = None  # of each accelerator
     accelerators: Quantity | None = None
@@ -93,7 +103,7 @@ def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> S
             "reader": asked.reader.model_copy(update={"concurrency": concurrency}),
         }
     )
-    if change.cache_bytes is not None and change.cache_bytes >= _bytes_read(doc, before):
+    if change.cache_bytes is not None and _hit_rate(doc, before, change) >= 1:
         # From the second epoch on the cache serves all reads; a smaller one leaves some to storage.
         workload = workload.model_copy(update={"cache": "warm"})
     if change.workers is not None:
@@ -351,16 +361,12 @@ def _fetch(
         if math.isfinite(fetch.client)
         else max(known for known in (before.prep, before.loader, rate) if known)
     )
-    kept, hits = with_cache(
-        rate,
-        memory=max(rate, memory),
-        cached=change.cache_bytes / read,
-        pinned=change.pinned,
-        shuffle=doc.job.workload.reader.shuffle,
-    )
+    hits, hosts = _hit_rate(doc, before, change), hosts_of(doc)
+    kept = with_cache(rate, memory=max(rate, memory), hits=hits)
     kind = "pinned" if change.pinned else "page"
     why.changes.append(
-        f"a {kind} cache of {format_bytes(change.cache_bytes)}, "
+        f"a {kind} cache of {format_bytes(change.cache_bytes)}"
+        f"{f' in each of {hosts} hosts' if hosts > 1 else ''}, "
         f"{format_percent(min(1, change.cache_bytes / read))} of the dataset"
     )
     why.models.append(
@@ -392,6 +398,15 @@ def _bytes_read(doc: TrainingRecord, before: Evidence) -> float:
     """The bytes of an epoch, of the columns that are read alone; 0 if they are not known."""
     size, samples = before.bytes_per_sample, doc.job.dataset.samples
     return float(size * samples if size and samples else doc.job.dataset.stored_bytes or 0)
+
+
+def _hit_rate(doc: TrainingRecord, before: Evidence, change: Change) -> float:
+    """The share of the reads that the hosts' caches serve from the second epoch on."""
+    read, hosts = _bytes_read(doc, before), hosts_of(doc)
+    cached = (change.cache_bytes or 0) / read if read else 0.0
+    if change.pinned:
+        return pinned_hit_rate(cached, hosts=hosts)
+    return page_cache_hits(cached, hosts=hosts, shuffle=doc.job.workload.reader.shuffle)
 
 
 def _raw_at_limit(doc: TrainingRecord, reads: int) -> bool:

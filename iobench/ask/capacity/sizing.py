@@ -288,19 +288,13 @@ def fetch_parts(
     }
 
 
-def with_cache(
-    rate: float, *, memory: float, cached: float, pinned: bool, shuffle: bool
-) -> tuple[float, float]:
-    """(fetch ceiling, hit rate) with a cache of ``cached`` times the dataset's size.
+def with_cache(rate: float, *, memory: float, hits: float) -> float:
+    """The fetch ceiling with caches that serve the share ``hits`` of the reads.
 
-    The ceiling is 1 / (h / memory + (1 - h) / rate) for the hit rate h. Source: DS-Analyzer's F(x),
-    with h = c + (1 - c) ln(1 - c) for a page cache under reshuffling, and h = c without eviction.
-    Without ``shuffle`` every epoch has the same order, and a page cache serves nothing unless all
-    of the data fits. Validity: from the second epoch on, one host, nothing else in the cache.
-    Linux's eviction is not exactly LRU.
+    Source: DS-Analyzer's F(x) = 1 / (h / memory + (1 - h) / rate). Validity: from the second epoch
+    on, nothing else in the caches.
     """
-    hits = pinned_hit_rate(cached) if pinned else page_cache_hits(cached, shuffle=shuffle)
-    return 1 / (hits / memory + (1 - hits) / rate), hits
+    return 1 / (hits / memory + (1 - hits) / rate)
 
 
 def prepared(
