@@ -7,11 +7,12 @@ fingerprints. A record holds no credentials: a URL with some is refused before a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import yaml
 
+from ..ask.compare.runs import usable
 from ..base.text import quoted
 from ..base.units import format_count, format_percent
 from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
@@ -47,6 +48,12 @@ STAGES = {
     "fill": "the start of each epoch",
 }
 """What can be the bottleneck, in a title and in a sentence."""
+
+
+def rests_on(doc: RunRecord) -> Iterator[str]:
+    """That a prediction rests on a run which counts nowhere else, and why it does not."""
+    if why := usable(doc, f"Run {doc.run_id}"):
+        yield f"{why}, and the prediction rests on it."
 
 
 def stage_names(verdict: Verdict, *, watched: bool = False) -> list[str]:

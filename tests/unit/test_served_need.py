@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from iobench.host.tables import read_requests
 from iobench.judge.figures.requests import served
 from iobench.judge.rebuild import served_again
 from iobench.record.run import ServingRecord, load_run
+from iobench.report.serving import what_if_sections
 from iobench.settings.scenario import Scenario
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0/runs/serving"
@@ -132,6 +134,14 @@ def predicted(**changes: Any) -> ServedPrediction:
 
 def p99(doc: ServingRecord) -> float:
     return doc.metrics["latency_p99_s"].median
+
+
+def test_a_prediction_says_what_its_run_is_worth() -> None:
+    found = predicted(accelerators=Quantity(1))
+    failed = replace(found, before=found.before.model_copy(update={"status": "failed"}))
+    for each, said in ((found, False), (failed, True)):
+        worth = f"Run {found.run_id} failed, and the prediction rests on it."
+        assert (worth in what_if_sections(each)[0].sentences) is said
 
 
 def test_what_does_not_change_stays() -> None:

@@ -16,6 +16,7 @@ from iobench.base.units import Quantity, format_percent
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.training import CeilingDetails
+from iobench.report.whatif import sections
 from tests.unit.conftest import build_run
 from tests.unit.test_causes import curve, run_curve
 
@@ -344,6 +345,21 @@ def test_what_a_trial_of_the_advice_found_overrides_the_models() -> None:
     assert any("the trial of reader.concurrency=8 measured 885" in text for text in found.bases)
     for other in (Change(concurrency=Quantity(16)), Change(workers=TWICE)):
         assert not any("trial" in text for text in what_if([(doc, {})], other).bases)
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({}, ""),
+        ({"residency": 0.5}, "is INVALID (cache.cold-residency)"),
+        ({"status": "failed"}, "failed"),
+        ({"measured": None, "repetitions": 0}, "has no complete repetition (status ok)"),
+    ],
+)
+def test_a_prediction_says_what_its_run_is_worth(run: dict[str, Any], said: str) -> None:
+    first = sections(what_if([(build_run(**run), {})], Change(workers=TWICE)))[0]
+    rest = [each for each in first.sentences if each.endswith("and the prediction rests on it.")]
+    assert rest == ([f"Run run-1 {said}, and the prediction rests on it."] if said else [])
 
 
 NO_CEILINGS = {"rates": dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))}
