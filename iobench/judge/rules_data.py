@@ -210,10 +210,9 @@ def run_incomplete(doc: TrainingRecord) -> RuleOutcome | None:
     unfinished = sum(not repetition.complete for repetition in doc.job.repetitions)
     if doc.status != "ok" or unfinished:
         what = f"the run's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
-        return RuleOutcome(
-            f"{what}; {unfinished} of {len(doc.job.repetitions)} repetitions stopped early",
-            "run it again and let it finish; the partial figures are kept",
-        )
+        if unfinished:
+            what += f"; {unfinished} of {len(doc.job.repetitions)} repetitions stopped early"
+        return RuleOutcome(what, "run it again and let it finish; the partial figures are kept")
     return None if doc.job.repetitions else unknown("no repetition is recorded")
 
 
