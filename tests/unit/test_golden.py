@@ -119,7 +119,7 @@ GOLDEN, REFERENCE = ROOT / "tests/golden/0.1.0/runs", ROOT / "results/reference"
 def test_a_record_of_another_schema_is_refused_by_its_version(file: Path, tmp_path: Path) -> None:
     document = json.loads(file.read_text())
     (tmp_path / "run").mkdir()
-    for version in ("0.9", "3.0", "", "x"):
+    for version in ("0.9", "3.0", "x"):
         changed = {**document, "schema_version": version, "iobench_version": "0.0.7"}
         (tmp_path / "run" / file.name).write_text(json.dumps(changed))
         told = refused("report", tmp_path / "run", code=1)
