@@ -128,7 +128,7 @@ def parse_axis(text: str) -> tuple[str, list[Setting]]:
         # YAML has no values of other kinds.
         changed = cast(Setting, apply_overrides({}, [f"value={value}"])["value"])
         if setting_text(changed) in map(setting_text, found):  # 1 is not true
-            raise SpecError(f"--sweep {key} has the value {value} twice")
+            raise SpecError(f"--sweep {key} has the value {value.strip() or 'null'} twice")
         found.append("null" if changed is None else changed)
     return key.strip(), found
 
