@@ -18,8 +18,18 @@ from iobench.settings.scenario import Scenario
 
 SCENARIO = Scenario(name="images", dataset="demo", limit=0.015, step_time=0.0005)
 
+_made: dict[str, ServedTrial] = {}
 
-def build_trial(
+
+def build_trial(kind: TrialKind = "repetition", **given: Any) -> ServedTrial:
+    """The same window for the same words: each of its thousands of requests is served once."""
+    key = f"{kind} {sorted(given.items())!r}"
+    if key not in _made:
+        _made[key] = _build_trial(kind, **given)
+    return _made[key].model_copy(deep=True)
+
+
+def _build_trial(
     kind: TrialKind = "repetition",
     *,
     read_s: float = 0.002,

@@ -1,6 +1,4 @@
-"""What starts quickly must not import what is slow, and a report must not need what only a run
-needs.
-"""
+"""What starts quickly must not import what is slow. What reports need is in test_imports.py."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
+SWEEP = Path(__file__).parent.parent / "golden/0.1.0/sweep"
 HEAVY = {"torch", "pydantic", "pyarrow", "numpy", "fsspec", "s3fs", "simplejpeg", "psutil"}
 
 _PROBE = """
@@ -53,7 +51,7 @@ def test_what_reads_no_samples_does_without_torch(tmp_path: Path, make_dataset: 
     _, root = make_dataset()
     helps = ("--help", "--version", "run --help", "generate --help", "report --help")
     kinds = [f"list {kind}" for kind in ("codecs", "formats", "storage", "accelerators")]
-    *light, listed, sized, _, _, _, _, read = imported(
+    *light, listed, sized, _, _, _, _, _, read = imported(
         tmp_path,
         *helps,
         *kinds,
@@ -64,6 +62,7 @@ def test_what_reads_no_samples_does_without_torch(tmp_path: Path, make_dataset: 
         f"doctor {root}",
         f"clean {root} --dry-run",
         f"generate demo --to {tmp_path}/d --samples 3 --workers 1",
+        f"advise {SWEEP}",
         f"run demo --data {tmp_path}/none",
         codes=(0, 2),
     )
@@ -72,21 +71,6 @@ def test_what_reads_no_samples_does_without_torch(tmp_path: Path, make_dataset: 
     assert sized & {"torch", "pyarrow"} == set()
     assert "numpy" in read, "the dataset was not looked for"
     assert read & {"torch", "pandas"} == set()
-
-
-def test_what_reads_results_needs_neither_torch_nor_storage(tmp_path: Path) -> None:
-    run = GOLDEN / "runs/calibrated"
-    seen = imported(
-        tmp_path,
-        f"report {run}",
-        f"whatif {run} --storage-bandwidth 2x",
-        f"size demo --accelerators 2 --from {run}",
-        f"advise {GOLDEN}/sweep",
-    )
-    assert "pyarrow" in seen[0], "no events were read"
-    reading = ("iobench.load.", "iobench.storage.", "iobench.runner.")
-    assert not {name for name in seen[0] if name.startswith(reading)}
-    assert seen[-1] & {"torch", "pandas"} == set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -243,6 +243,7 @@ BLOCKED = (
     "torch",
     *(f"iobench.{name}" for name in ("storage", "accelerate", "checkpoint", "load", "runner")),
     "iobench.data",
+    "pandas",
 )
 
 PROGRAM = """

@@ -435,7 +435,8 @@ def test_room_is_needed_for_what_a_budget_has_time_for(monkeypatch: pytest.Monke
 
 
 def test_memory_that_is_not_there_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = load_kv_scenario("kv-chat-llama3-8b", ["layers=1", "memory=real"])
+    small = ["layers=1", "dram=2GB", "capacity=20GB"]  # fewer prompts fill these tiers
+    real = load_kv_scenario("kv-chat-llama3-8b", [*small, "memory=real"])
     make_kv_plan(real, "kv")
     monkeypatch.setattr("iobench.base.buffers.available", lambda: 10_000_000)
     make_kv_plan(real.model_copy(update={"memory": "modelled"}), "kv")
