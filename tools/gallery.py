@@ -83,7 +83,7 @@ GALLERY = (
     Shown(
         name="saves",
         what="A training that saves its state every 10 steps, and waits until it is durable.",
-        measure="run demo --data data --repeat 4 --calibration 2s --ablations 30s "
+        measure="run demo --data data --repeat 4 --calibration 2s --ablations 90s "
         "--set reader.decode=false --set accelerator.step_time=100ms --set epochs=4 "
         "--checkpoint llama3-8b --checkpoint-scale 1/300 --checkpoint-to saved-in-run "
         "--checkpoint-every 10 --checkpoint-writer torch",
@@ -92,7 +92,7 @@ GALLERY = (
         name="find-max",
         what="How many accelerators a link of 100 MB/s feeds.",
         measure="run demo --data 'throttled+more?bandwidth=100MB' --find-max --repeat 2 "
-        "--calibration 1s --no-ablations --set accelerator.step_time=60ms --set batch_size=16 "
+        "--calibration 1s --no-ablations --set accelerator.step_time=30ms --set batch_size=8 "
         "--set reader.decode=false",
     ),
     Shown(

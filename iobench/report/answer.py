@@ -13,6 +13,7 @@ from ..base.text import capital
 from ..base.units import counted, format_count, format_rate, percent_beside
 from ..judge.evidence import Evidence
 from ..judge.figures.in_flight import bytes_per_sample
+from ..judge.figures.search import may_be_more
 from ..judge.judged import judge
 from ..judge.promise import gain_of, tells_nothing
 from ..judge.rules_ranks import slow_host_names
@@ -262,7 +263,9 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     same = fed.low == fed.high == fed.accelerators
     number = format_count(fed.accelerators) if same else number_text(fed)
     if fed.basis == "find-max":
-        return KeyFigure(label, number, "(measured)")
+        search = doc.job.find_max
+        why = f"; {search.bound}" if search is not None and may_be_more(search) else ""
+        return KeyFigure(label, number, f"(measured{why})")
     verdict, ranks = doc.job.verdict, doc.job.accelerators
     starved = verdict.starved if verdict else None
     limits = verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
