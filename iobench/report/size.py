@@ -48,8 +48,7 @@ def _first(need: Requirement) -> FirstScreen:
     if found is not None:
         fed = format_count(min(found.accelerators_fed, need.accelerators))
         least = "at least " if found.at_least and found.missing_bytes_per_s else ""
-        by = f"of {many}, by the storage that was measured alone"
-        gauges.append(KeyFigure("would feed", f"{least}{fed}", by))
+        gauges.append(KeyFigure("would feed", f"{least}{fed}", f"of {many}, {_how_fed(need)}"))
     if need.instance is not None:
         network = told(*_instance(need, need.instance)["instance"])
         gauges += [KeyFigure("instance", text) for text in network[:1]]
@@ -61,6 +60,16 @@ def _first(need: Requirement) -> FirstScreen:
         gauges=tuple(gauges),
         picture=_rates(need),
     )
+
+
+def _how_fed(need: Requirement) -> str:
+    """What is meant by the accelerators that the measured storage would feed.
+
+    Where no rate is enough, something else than the storage keeps them from being fed.
+    """
+    if need.buy_bytes_per_s is not None:
+        return "by the measured storage alone"
+    return "if only the rate of the measured storage were the limit"
 
 
 def _rates(need: Requirement) -> Table | None:
@@ -329,7 +338,7 @@ def _measured(need: Requirement, found: MeasuredStorage) -> Told:
             raw and f"raw {_rate(found.raw_bytes_per_s)}",
         ],
         "would feed": [
-            f"{fed} of {many}, by the storage alone",
+            f"{fed} of {many}, {_how_fed(need)}",
             missing == 0 and f"{rate / needed:.2f} x what is needed",
             missing
             and f"{_rate(missing)} are missing: {needed / rate:.3g} x the measured rate is needed",

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ..ask.capacity.loads import LoadCost, LoadGuess, LoadNeed, LoadWhatIf
 from ..ask.capacity.requests import ServedNeed
+from ..ask.capacity.scaling import Band
 from ..base.units import (
     counted,
     format_bytes,
@@ -79,28 +80,41 @@ def _load_gauges(need: LoadNeed) -> Iterator[KeyFigure]:
 
 def loads_at_sections(found: LoadWhatIf) -> list[Section]:
     """The loads of a run on a storage with another bandwidth."""
-    best = min(found.loads, key=lambda each: each.predicted_s)
+    best = min(found.loads, key=lambda each: each.predicted_s.high)
     bars = [
-        (_name(each), each.predicted_s, f"{format_duration(each.ready_s)} recorded")
+        (_name(each), each.predicted_s.high, f"{format_duration(each.ready_s)} recorded")
         for each in found.loads
     ]
-    to = format_rate(found.bandwidth)
+    to, after = format_rate(found.bandwidth), _between(best.predicted_s)
     first = FirstScreen(
         job=f"Load of {found.model} from a storage of {to}",
-        state=f"{format_duration(best.predicted_s)} predicted",
+        state=f"{after} predicted",
         sentences=(
-            f"With {to} instead of {format_rate(found.was)}, the weights are there after "
-            f"{format_duration(best.predicted_s)} by the loader {best.loader}, not after "
-            f"{format_duration(best.ready_s)}.",
+            f"With {to} instead of {format_rate(found.was)}, the weights are there after {after} "
+            f"by the loader {best.loader}, not after {format_duration(best.ready_s)}.",
         ),
-        picture=picture("Seconds until the slowest replica has its weights", bars, format_duration),
+        picture=picture(
+            "Most seconds until the slowest replica has its weights", bars, format_duration
+        ),
     )
     rows = TableOf(found.loads)
     rows.add("loader", "loader")
     rows.add("replicas", "replicas", of=_replicas)
-    rows.add_each({"ready_s": "recorded", "predicted_s": "predicted"})
-    note = "what a load takes without the storage stays; the rest changes with the bandwidth"
-    return [first, rows.made("loads", "Loads", notes=[note])]
+    rows.add_each({"ready_s": "recorded"})
+    rows.add("predicted", "predicted", "", lambda each: _between(each.predicted_s))
+    rows.data("predicted_low_s", of=lambda each: each.predicted_s.low)
+    rows.data("predicted_high_s", of=lambda each: each.predicted_s.high)
+    notes = [
+        "what a load takes without the storage stays; how much it reads meanwhile is not known: "
+        "nothing at one end, all the time at the other"
+    ]
+    return [first, rows.made("loads", "Loads", notes=notes)]
+
+
+def _between(seconds: Band) -> str:
+    """``1.37 s``, or ``1.37 s to 2.70 s``."""
+    low, high = format_duration(seconds.low), format_duration(seconds.high)
+    return low if low == high else f"{low} to {high}"
 
 
 def load_cost_sections(costs: Sequence[LoadCost]) -> list[Section]:

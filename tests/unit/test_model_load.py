@@ -418,6 +418,18 @@ def test_what_a_load_takes_besides_is_taken_from_the_time() -> None:
     assert need.measured_ready_s == pytest.approx(4 + 2 + 8 * 2e9 / RATE)
 
 
+@pytest.mark.parametrize(("times", "apart", "beside"), [(0.5, 3.0, 4.0), (4.0, 1.25, 1.0)])
+def test_a_load_on_another_storage_may_read_apart_or_all_the_time(
+    times: float, apart: float, beside: float
+) -> None:
+    """1 s of 2 s are without the storage, whose reads may take the other 1 s, or all of the 2 s."""
+    found = loads_at(half_of_it_storage().job, Quantity(times, relative=True)).loads[0]
+    assert found.ready_s == 2
+    assert (found.predicted_s.low, found.predicted_s.high) == pytest.approx(
+        (min(apart, beside), max(apart, beside))
+    )
+
+
 def test_a_start_costs_what_its_hosts_cost_until_it_is_ready() -> None:
     """Two hosts of 36 USD an hour, of which one has a price as a spot instance: 2 s and 4 s."""
     rounds = [*each_round(2.0, 2.0, 4.0), *each_round(8.0, 8.0, 8.0, replicas=4)]

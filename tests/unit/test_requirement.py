@@ -5,6 +5,7 @@ is division.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from iobench.judge.rebuild import conclude
 from iobench.record.host import StorageFacts
 from iobench.record.training import FindMax
 from iobench.record.verdict import Estimate, RunCurve
+from iobench.report.size import sections
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import Workload, load_workload
 from tests.curves import curve, point
@@ -93,6 +95,15 @@ def test_what_a_measured_storage_would_do() -> None:
     assert many.measured.accelerators_fed == 2
     assert many.measured.accelerators_fed_local == 8
     assert many.measured.missing_bytes_per_s == pytest.approx(16 * each * FACTOR - 400e6, rel=1e-3)
+
+
+def test_what_a_storage_feeds_is_not_said_of_it_alone_where_no_rate_is_enough() -> None:
+    need = size("resnet50-h100", Demand(accelerators=1), build_run())
+    why = {**need.not_measured, "buy_bytes_per_s": "no storage is fast enough"}
+    none = replace(need, buy_bytes_per_s=None, not_measured=why)
+    for found, alone in ((need, True), (none, False)):
+        [fed] = [each for each in sections(found)[0].gauges if each.label == "would feed"]
+        assert (fed.note.endswith(" alone")) is alone
 
 
 def test_latency_comes_from_the_best_evidence() -> None:

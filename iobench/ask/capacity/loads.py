@@ -11,6 +11,7 @@ from ...base.units import Quantity
 from ...judge.model_load import least, storage_rate
 from ...record.model_load import LoadFigures, ModelLoadRun, Retained
 from ...settings.instances import Instance
+from .scaling import Band
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,13 +166,13 @@ def without_storage(figures: LoadFigures) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadGuess:
-    """A loader's recorded time, and the one on another storage."""
+    """A loader's recorded time, and the ends between which it is on another storage."""
 
     loader: str
     replicas: int
     one_read: bool
     ready_s: float
-    predicted_s: float
+    predicted_s: Band
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +188,9 @@ class LoadWhatIf:
 def loads_at(run: ModelLoadRun, bandwidth: Quantity) -> LoadWhatIf:
     """Predict each loader and number of replicas with another bandwidth of the storage.
 
-    What a load takes without the storage stays, and the rest changes with the bandwidth. It is
+    What a load takes without the storage stays. Where it reads nothing meanwhile, the rest changes
+    with the bandwidth; where it reads all the time, the whole does, down to what stays. How much of
+    both is done at a time is not known, so these are the ends of what is predicted. What stays is
     known of the fewest replicas, and taken to be the same for more of them. A loader of which it is
     not known is left out. Raises UsageError where nothing can be predicted.
     """
@@ -211,7 +214,7 @@ def loads_at(run: ModelLoadRun, bandwidth: Quantity) -> LoadWhatIf:
             replicas=each.replicas,
             one_read=each.one_read,
             ready_s=each.ready_s,
-            predicted_s=kept + max(0.0, each.ready_s - kept) * rate.value / to,
+            predicted_s=_on(each.ready_s, min(kept, each.ready_s), rate.value / to),
         )
         for each in run.figures
         if (kept := rest.get(each.loader)) is not None
@@ -222,3 +225,13 @@ def loads_at(run: ModelLoadRun, bandwidth: Quantity) -> LoadWhatIf:
             remedy="measure a loader that can leave it out, such as direct",
         )
     return LoadWhatIf(model=run.model, bandwidth=to, was=rate.value, loads=found)
+
+
+def _on(ready_s: float, kept_s: float, longer: float) -> Band:
+    """A load of ``ready_s``, ``kept_s`` without storage, whose reads take ``longer`` times as long.
+
+    ``kept + S - o`` seconds, for reads of ``S`` seconds of which ``o`` lie beside the rest: nothing
+    of them at one end, and all that takes time at the other.
+    """
+    apart, beside = kept_s + (ready_s - kept_s) * longer, max(kept_s, ready_s * longer)
+    return Band(None, min(apart, beside), max(apart, beside))
