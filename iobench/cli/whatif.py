@@ -23,6 +23,7 @@ from ..record.run import (
     load_run,
     load_training,
 )
+from ..report.glance import resting_on
 from ..report.serving import what_if_sections as served_sections
 from ..report.size_serving import loads_at_sections
 from ..report.whatif import sections
@@ -43,14 +44,15 @@ def run(request: WhatifRequest) -> int:
         if isinstance(doc, ServingRecord):
             rows = read_requests(_events(named))
             predicted = served_if(served_again(doc, rows), rows, change)
-            print_report(request, predicted, served_sections(predicted))
+            shown = resting_on([predicted.before], served_sections(predicted))
+            print_report(request, predicted, shown)
             return 0
-        runs: list[tuple[TrainingRecord, Events]] = [(load_training(named), {})]
+        runs: list[tuple[TrainingRecord, Events]] = [(conclude(load_training(named)), {})]
     else:
         change = Change(more=_more_hosts(request, request.hosts))
         runs = [_with_events(Path(each)) for each in request.directories]
     found = what_if(runs, change)
-    print_report(request, found, sections(found))
+    print_report(request, found, resting_on((doc for doc, _ in runs), sections(found)))
     return 0
 
 
@@ -102,8 +104,9 @@ def _loads(request: WhatifRequest, doc: ModelLoadRecord) -> int:
             + ("" if bandwidth is None else f", and {flag} can't"),
             remedy="use --storage-bandwidth alone, e.g. --storage-bandwidth 2x",
         )
-    found = loads_at(conclude(doc).job, bandwidth)
-    print_report(request, found, loads_at_sections(found))
+    doc = conclude(doc)
+    found = loads_at(doc.job, bandwidth)
+    print_report(request, found, resting_on([doc], loads_at_sections(found)))
     return 0
 
 

@@ -198,8 +198,8 @@ def _without_utilization(
         return [f"the data pipeline is expected to keep up with {accelerators}"]
     else:
         were = "was" if evidence.accelerators == 1 else "were"
-        not_known = f"would be is not known ({DRAINED})" if evidence.drained else "is not known"
-        rate = f"how busy {accelerators} {not_known if evidence.drained else f'{were} {not_known}'}"
+        told = f"would be is not known ({DRAINED})" if evidence.drained else f"{were} is not known"
+        rate = f"how busy {accelerators} {told}"
     if decision.bottleneck == "undecided":
         return [rate, f"the bottleneck is undecided: {decision.reason}"]
     return [rate, f"{_subject(evidence, decision, found)} {_is_bottleneck(decision)}"]

@@ -7,7 +7,7 @@ fingerprints. A record holds no credentials: a URL with some is refused before a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import yaml
@@ -50,10 +50,14 @@ STAGES = {
 """What can be the bottleneck, in a title and in a sentence."""
 
 
-def rests_on(doc: RunRecord) -> Iterator[str]:
-    """That a prediction rests on a run which counts nowhere else, and why it does not."""
-    if why := usable(doc, f"Run {doc.run_id}"):
-        yield f"{why}, and the prediction rests on it."
+def resting_on(runs: Iterable[RunRecord], shown: Iterable[Section]) -> list[Section]:
+    """A prediction, whose first screen names those of its runs that count nowhere else."""
+    reasons = [why for doc in runs if (why := usable(doc, f"Run {doc.run_id}"))]
+    told = [f"{why}, and the prediction rests on it." for why in reasons]
+    return [
+        replace(each, sentences=(*each.sentences, *told)) if isinstance(each, FirstScreen) else each
+        for each in shown
+    ]
 
 
 def stage_names(verdict: Verdict, *, watched: bool = False) -> list[str]:

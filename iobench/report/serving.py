@@ -41,7 +41,7 @@ from .figures import (
     sentence,
     tone_of,
 )
-from .glance import rests_on, whole_report
+from .glance import whole_report
 from .sections import Chart, FirstScreen, KeyFigure, Mark, Section, Table, Value, joined
 
 Parts = Mapping[str, str]
@@ -104,7 +104,6 @@ def what_if_sections(found: ServedPrediction) -> list[Section]:
         id="what-if",
         job=f"Run {found.run_id} with {'; '.join(found.changes)}",
         state=f"predicted, {first.state}",
-        sentences=(*first.sentences, *rests_on(before)),
         gauges=tuple(gauges),
     )
     bases = listed("bases", "What it rests on", found.bases)

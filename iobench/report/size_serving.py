@@ -94,7 +94,7 @@ def loads_at_sections(found: LoadWhatIf) -> list[Section]:
             f"by the loader {best.loader}, not after {format_duration(best.ready_s)}.",
         ),
         picture=picture(
-            "Most seconds until the slowest replica has its weights", bars, format_duration
+            "Seconds until the slowest replica has its weights, at most", bars, format_duration
         ),
     )
     rows = TableOf(found.loads)
@@ -105,8 +105,8 @@ def loads_at_sections(found: LoadWhatIf) -> list[Section]:
     rows.data("predicted_low_s", of=lambda each: each.predicted_s.low)
     rows.data("predicted_high_s", of=lambda each: each.predicted_s.high)
     notes = [
-        "what a load takes without the storage stays; how much it reads meanwhile is not known: "
-        "nothing at one end, all the time at the other"
+        "what a load takes without the storage stays; the two ends are the times of a loader that "
+        "reads nothing beside its other work, and of one that reads all the time"
     ]
     return [first, rows.made("loads", "Loads", notes=notes)]
 

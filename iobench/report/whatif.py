@@ -39,7 +39,7 @@ from .figures import (
     unit_of,
     word,
 )
-from .glance import UTILIZATION, bottleneck_text, rests_on
+from .glance import UTILIZATION, bottleneck_text
 from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, joined
 from .stages import LABELS
 
@@ -68,7 +68,6 @@ def _of_ceilings(found: Prediction) -> list[Section]:
     if verdict is not None:
         told.append(verdict.sentence)
     told += _ceilings_error(found, before)
-    told += rests_on(found.before)
     how = "predicted" if found.tried is None else "tried"
     state = "no verdict" if verdict is None else f"{how}, {bottleneck_text(verdict)}"
     first = FirstScreen(

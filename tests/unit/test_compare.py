@@ -471,6 +471,7 @@ def test_a_file_of_any_name_is_one_run_without_what_lies_beside_it() -> None:
     write("beside", [1.0, 1.0])
     (each,) = compared("before.json", "after.json")["comparisons"]
     assert each["baseline_runs"] + each["candidate_runs"] == ["before", "after"]
+    assert "run.json" in told("run.json", "after.json")  # it is not there, and runs lie beside it
     probe = {"schema_version": "1.0", "iobench_version": __version__, "url": "here"}
     Path("probe.json").write_text(json.dumps(probe))
     assert "another kind" in told("probe.json", "after.json")

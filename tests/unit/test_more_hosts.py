@@ -5,6 +5,7 @@ against runs that are made up by the same law.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from iobench.host.timeline import StepEvent, write_events
 from iobench.judge.checkpoint_meaning import daly_s, waste
 from iobench.judge.figures.instep import OwnStepTimes
 from iobench.record.checkpoint import Training
-from tests.processes import document, refused
+from tests.processes import document, printed, refused
 from tests.unit.conftest import build_run
 
 # The closed queue
@@ -362,6 +363,12 @@ def test_a_run_from_memory_does_not_tell_what_the_storage_delivers(tmp_path: Pat
     directory = save_runs(tmp_path, 1, residency=1.0, workload={"cache": "warm"})
     found = document("whatif --hosts 8", directory)
     assert found["what_if"]["samples_per_s"]["value"] is None
+
+
+def test_the_first_screen_names_invalid_runs(runs: list[str]) -> None:
+    """These are: the samples of their steps are not those of their repetitions."""
+    told = printed("whatif --hosts 8", *runs)
+    assert re.findall(r"Run (\S+) is INVALID", told) == ["hosts-1", "hosts-2", "hosts-4"]
 
 
 def test_a_run_without_events(tmp_path: Path) -> None:

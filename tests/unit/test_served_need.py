@@ -25,6 +25,7 @@ from iobench.host.tables import read_requests
 from iobench.judge.figures.requests import served
 from iobench.judge.rebuild import served_again
 from iobench.record.run import ServingRecord, load_run
+from iobench.report.glance import resting_on
 from iobench.report.serving import what_if_sections
 from iobench.settings.scenario import Scenario
 
@@ -141,7 +142,8 @@ def test_a_prediction_says_what_its_run_is_worth() -> None:
     failed = replace(found, before=found.before.model_copy(update={"status": "failed"}))
     for each, said in ((found, False), (failed, True)):
         worth = f"Run {found.run_id} failed, and the prediction rests on it."
-        assert (worth in what_if_sections(each)[0].sentences) is said
+        shown = resting_on([each.before], what_if_sections(each))
+        assert (worth in shown[0].sentences) is said
 
 
 def test_what_does_not_change_stays() -> None:

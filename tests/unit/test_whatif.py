@@ -16,6 +16,7 @@ from iobench.base.units import Quantity, format_percent
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.training import CeilingDetails
+from iobench.report.glance import resting_on
 from iobench.report.whatif import sections
 from tests.unit.conftest import build_run
 from tests.unit.test_causes import curve, run_curve
@@ -357,7 +358,8 @@ def test_what_a_trial_of_the_advice_found_overrides_the_models() -> None:
     ],
 )
 def test_a_prediction_says_what_its_run_is_worth(run: dict[str, Any], said: str) -> None:
-    first = sections(what_if([(build_run(**run), {})], Change(workers=TWICE)))[0]
+    doc = build_run(**run)
+    first = resting_on([doc], sections(what_if([(doc, {})], Change(workers=TWICE))))[0]
     rest = [each for each in first.sentences if each.endswith("and the prediction rests on it.")]
     assert rest == ([f"Run run-1 {said}, and the prediction rests on it."] if said else [])
 

@@ -188,11 +188,11 @@ class LoadWhatIf:
 def loads_at(run: ModelLoadRun, bandwidth: Quantity) -> LoadWhatIf:
     """Predict each loader and number of replicas with another bandwidth of the storage.
 
-    What a load takes without the storage stays. Where it reads nothing meanwhile, the rest changes
-    with the bandwidth; where it reads all the time, the whole does, down to what stays. How much of
-    both is done at a time is not known, so these are the ends of what is predicted. What stays is
-    known of the fewest replicas, and taken to be the same for more of them. A loader of which it is
-    not known is left out. Raises UsageError where nothing can be predicted.
+    What a load takes without the storage stays. If it reads nothing meanwhile, only the rest of its
+    time changes with the bandwidth. If it reads all the time, the whole does, down to what stays.
+    How much it reads meanwhile is not known, so these are the two ends of the prediction. What
+    stays is known of the fewest replicas, and taken to be the same for more of them. A loader of
+    which it is not known is left out. Raises UsageError where nothing can be predicted.
     """
     if run.spec.state == "warm":
         raise UsageError(
@@ -214,7 +214,7 @@ def loads_at(run: ModelLoadRun, bandwidth: Quantity) -> LoadWhatIf:
             replicas=each.replicas,
             one_read=each.one_read,
             ready_s=each.ready_s,
-            predicted_s=_on(each.ready_s, min(kept, each.ready_s), rate.value / to),
+            predicted_s=_with_longer_reads(each.ready_s, min(kept, each.ready_s), rate.value / to),
         )
         for each in run.figures
         if (kept := rest.get(each.loader)) is not None
@@ -227,11 +227,11 @@ def loads_at(run: ModelLoadRun, bandwidth: Quantity) -> LoadWhatIf:
     return LoadWhatIf(model=run.model, bandwidth=to, was=rate.value, loads=found)
 
 
-def _on(ready_s: float, kept_s: float, longer: float) -> Band:
-    """A load of ``ready_s``, ``kept_s`` without storage, whose reads take ``longer`` times as long.
+def _with_longer_reads(ready_s: float, kept_s: float, longer: float) -> Band:
+    """Seconds of a load that takes ``ready_s``, or ``kept_s`` if the storage takes no time.
 
-    ``kept + S - o`` seconds, for reads of ``S`` seconds of which ``o`` lie beside the rest: nothing
-    of them at one end, and all that takes time at the other.
+    Its reads take ``longer`` times as long. At one end none of them go on beside the other work, so
+    that they took ``ready_s - kept_s``; at the other end they went on for all of ``ready_s``.
     """
     apart, beside = kept_s + (ready_s - kept_s) * longer, max(kept_s, ready_s * longer)
     return Band(None, min(apart, beside), max(apart, beside))

@@ -10,6 +10,7 @@ comparison is about, and it is reported. Runs of one side have the same identity
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,11 +121,12 @@ def beside(place: Path) -> tuple[Path, int]:
 
 
 def _folder_of(place: Path) -> Path:
-    """The folder of a record that is named by iobench's name of its file; any other place as it is.
+    """The folder of a record whose file has the name that iobench gives it; else the place itself.
 
     A file of another name is a copy of one record, and what lies beside it is not meant.
     """
-    return place.parent if place.name in (RUN_FILE, SWEEP_FILE, AB_FILE) else place
+    named = place.name in (RUN_FILE, SWEEP_FILE, AB_FILE) and os.path.isfile(place)
+    return place.parent if named else place
 
 
 def _run_directories(place: Path, depth: int, left_out: list[str]) -> Iterator[Path]:
