@@ -22,6 +22,7 @@ from ..report.render_html import page
 from ..report.render_markdown import render_github, render_markdown
 from ..report.render_text import render_text
 from ..report.sections import Section, first_screen
+from ..report.sweep import rates_of
 from ..report.sweep import sections as sweep_sections
 from ..report.walk import facts
 from ..report.walk import sections as walk_sections
@@ -134,7 +135,7 @@ def finish_sweep(request: ReportedRequest, sweep: Sweep, directory: Path, *, new
     document = {**sweep.model_dump(), **facts(sweep), "directory": str(directory)}
     shown = sweep_sections(sweep) if not sweep.walk else walk_sections(sweep)
     _show(request, document, shown, directory, paged=shown if new else None)
-    points = sum(bool(point.runs) for point in sweep.points)
+    points = sum(bool(rates_of(point)) for point in sweep.points)
     advised = sweep.metric == TrainingRecord.headline and not sweep.walk
     if request.format == "text" and advised and points > 1:
         say(f"advice:  iobench advise {quoted(str(directory))}")

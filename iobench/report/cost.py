@@ -403,7 +403,8 @@ def details(one: Ranking, number: int) -> tuple[str, ...]:
 def _rated(part: PricedHosts) -> str:
     pace, ids = part.pace, list(dict.fromkeys(part.run_ids))
     shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
-    rate = with_interval(pace.middle, pace.low, pace.high, format_count).text
+    n = None if pace.low < pace.high else 1
+    rate = with_interval(pace.middle, pace.low, pace.high, format_count, n).text
     runs = counted(len(pace.runs), "run")
     return f"{part.instance.type}: {rate} samples/s on each host, from {runs}: {shown}"
 
@@ -462,7 +463,8 @@ def break_even(found: BreakEven) -> str:
 
 
 def bases(one: Ranking) -> tuple[str, ...]:
-    found = {option.slowest.pace.basis for option in one.options}
+    paces = [option.slowest.pace for option in one.options]
+    found = {pace.basis for pace in paces if pace.low < pace.high}
     return told(
         "repetitions" in found
         and "with fewer than 4 runs and no earlier ones like them (--history), [ ] has the slowest "

@@ -84,10 +84,10 @@ def _families(doc: RunRecord) -> Iterator[Family]:
 
 
 _MEASURED = {
-    "training": "repetition",
-    "model-load": "load",
-    "serving": "request",
-    "kv-cache": "request",
+    "training": ("repetition",),
+    "model-load": ("load",),
+    "serving": ("request", "repetition"),
+    "kv-cache": ("request", "repetition"),
 }
 """What the metrics of a run are of, by its kind, beside those of its saves and its verdict."""
 
@@ -131,7 +131,7 @@ def _values(doc: RunRecord, metric: Metric) -> Iterator[tuple[str, float]]:
     if metric.of in ("save", "restore"):
         study = doc.checkpoints
         found: Sequence[float] = values_of_study(study, metric) if study is not None else ()
-    elif metric.of != _MEASURED.get(doc.job.kind):  # such as another figure of this name
+    elif metric.of not in _MEASURED.get(doc.job.kind, ()):  # such as another figure of this name
         return
     elif metric.name in doc.metrics:
         summary = doc.metrics[metric.name]

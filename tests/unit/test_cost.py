@@ -19,6 +19,7 @@ from iobench.record.host import JobHost
 from iobench.record.job import LayoutFacts
 from iobench.record.run import TrainingRecord, load_run
 from iobench.record.verdict import RankTime
+from iobench.report.cost import samples_per_usd as samples_per_usd_text
 from iobench.report.cost import sentences, title
 from iobench.settings.instances import Instance
 from tests.processes import document as printed_document
@@ -350,6 +351,13 @@ def test_a_run_that_a_budget_cut_costs_what_its_job_will() -> None:
     whole = conclude(cut_run(60.0, steps=25).with_job(fitted=None))
     assert options(whole)[0].figures.samples_per_s == pytest.approx(37.5)
     assert WHAT_LASTS not in options(whole)[0].figures.notes
+
+
+def test_one_repetition_has_no_interval() -> None:
+    only, several = (options(run_of(rates))[0] for rates in ([100.0], [99.0, 101.0]))
+    assert (only.figures.samples_per_usd_low, only.figures.samples_per_usd_high) == (None, None)
+    assert "[" in samples_per_usd_text(several)
+    assert "[" not in samples_per_usd_text(only)
 
 
 def test_runs_of_the_same_identity_are_one_option() -> None:

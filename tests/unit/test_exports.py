@@ -51,7 +51,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     return found
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, "serving"])
 def test_openmetrics_has_the_medians_of_the_record(name: str) -> None:
     text = printed("report --format openmetrics", GOLDEN / name)
     recorded = document("report", GOLDEN / name)

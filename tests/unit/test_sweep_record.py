@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,19 @@ from hypothesis import strategies as st
 
 from iobench.ask.tuning.points import payback
 from iobench.ask.tuning.sweepfolder import read_sweep
-from iobench.base.errors import IobenchError, SpecError, StorageError, UsageError
+from iobench.base.errors import (
+    InterruptedRun,
+    IobenchError,
+    SpecError,
+    StorageError,
+    UsageError,
+)
 from iobench.record.sweep import (
     SWEEP_FILE,
     Sweep,
     SweepPoint,
     combinations,
+    load_sweep,
     parse_axis,
     save_sweep,
 )
@@ -32,6 +40,7 @@ from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import OVER_BUDGET, groups_within
 from iobench.runner.sweeping.trial import Apart
 from iobench.settings.workload import load_workload
+from tests.processes import in_process, printed
 from tests.unit.conftest import build_run, build_sweep
 
 AXES = st.dictionaries(
@@ -173,6 +182,33 @@ def test_a_sweep_goes_on_where_a_dataset_can_not_be_removed(
     assert (found.status, notes) == ("ok", 2 * ["not removed: the server is busy"])
 
 
+def test_a_sweep_that_lost_its_data_does_not_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Any, point: SweepPoint) -> None:
+        raise StorageError("the data is gone")
+
+    monkeypatch.setattr(sweeping._Trials, "_provide", fails)
+    made = build_sweep(axes={"a": [1]}, points=[_point(1, "z")], data="z")
+    with pytest.raises(StorageError, match="gone"):
+        sweeping.run_sweep(made, tmp_path, SweepOptions())
+    assert load_sweep(tmp_path).status == "interrupted"
+
+
+def test_the_command_that_continues_a_sweep_is_one_to_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(self: Any, point: SweepPoint) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping._Trials, "_provide", stops)
+    (place := tmp_path / "my results").mkdir()
+    made = build_sweep(axes={"a": [1]}, points=[_point(1, "z")], data="z")
+    with pytest.raises(InterruptedRun) as told:
+        sweeping.run_sweep(made, place, SweepOptions())
+    assert shlex.split(told.value.what)[-2:] == ["--resume", str(place)]
+
+
 # After how many epochs a conversion has paid, of sweeps whose figures are planted
 
 TODAY = {"dataset.format": "files", "loader.workers": 4}
@@ -238,6 +274,22 @@ def test_what_is_not_known_is_not_said(
     made = sweep(point([90, 101]), tar, default=default)
     assert payback(made, tar) is None
     assert "pays back" not in render_text(first_screen(sections(made)))
+
+
+def test_what_a_point_measured_before_it_failed_counts_nowhere(tmp_path: Path) -> None:
+    files, tar = point([90, 101], 3.0), point([500, 510], 6.0, **TAR)
+    made = sweep(files, tar).model_copy(update={"status": "ok"})
+    save_sweep(tmp_path, made)
+    assert payback(made, tar) is not None
+    assert "iobench advise" in printed("report", tmp_path)
+    files.failed = "INVALID: cache.cold"
+    save_sweep(tmp_path, made)
+    assert payback(made, tar) is None
+    assert "iobench advise" not in printed("report", tmp_path)
+    tar.failed = "INVALID: cache.cold"
+    save_sweep(tmp_path, made)
+    code, out, _ = in_process("report", tmp_path)
+    assert (code, "0 points measured, 2 failed" in out) == (1, True)
 
 
 @pytest.mark.parametrize(

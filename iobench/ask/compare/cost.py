@@ -102,7 +102,7 @@ class CostFigures:
     usd_per_hour: float  # of all hosts
     samples_per_s: float
     samples_per_usd: float
-    samples_per_usd_low: float | None  # None: the interval of the storage is not known
+    samples_per_usd_low: float | None  # None: one repetition, or the storage's is not known
     samples_per_usd_high: float | None
     usd_per_million_samples: float | None  # None: all of the time is lost
     never_interrupted: bool
@@ -364,7 +364,7 @@ def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float] | N
     pace, storage, top = job.slowest, job.slowest.storage, job.storage(hosts)
     ends = pace.low / pace.middle, pace.high / pace.middle
     if storage is None or top is None or job.terms.storage_grows:
-        return ends
+        return ends if pace.low < pace.high else None
     if limits and (storage.low is None or storage.high is None):
         return None
     wanted = job.wanted(hosts)

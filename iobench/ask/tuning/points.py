@@ -255,13 +255,16 @@ class Payback:
 def payback(sweep: Sweep, point: SweepPoint) -> Payback | None:
     """When the data of a point has paid, against today's data with the point's other settings.
 
-    None where the data is today's, where its generation was not timed, or where the slowest trial
-    with it is not faster than the fastest one with today's data.
+    None where the data is today's, where its generation was not timed, where one of both points
+    has failed, or where the slowest trial with it is not faster than the fastest one with today's
+    data.
     """
     if sweep.default is None or sweep.metric != METRIC:
         return None
     today = _with_data(sweep, point, sweep.default)
-    if today is None or point.generated_s is None or not point.samples:
+    if today is None or today.failed or point.failed:
+        return None
+    if point.generated_s is None or not point.samples:
         return None
     new, old = point.figures, today.figures
     if not new or not old or min(new) <= max(old):

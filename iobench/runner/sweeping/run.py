@@ -183,6 +183,7 @@ class _Trials:
             # hold.
             if point.failed == OVER_BUDGET or point.failed.startswith((IN_USE, INVALID)):
                 point.failed = ""
+        again = f"continue with: iobench sweep --resume {quoted(str(self.directory))}"
         try:
             for group in self._groups():
                 try:
@@ -194,13 +195,12 @@ class _Trials:
         except (KeyboardInterrupt, InterruptedRun):
             sweep.status = "interrupted"
             save_sweep(self.directory, sweep)
-            raise InterruptedRun(
-                f"interrupted; continue with: iobench sweep --resume {self.directory}"
-            ) from None
-        except HostLostError as error:
+            raise InterruptedRun(f"interrupted; {again}") from None
+        except Exception as error:
             sweep.status = "interrupted"
             save_sweep(self.directory, sweep)
-            error.remedy = f"continue with: iobench sweep --resume {self.directory}"
+            if isinstance(error, HostLostError):
+                error.remedy = again
             raise
         if sweep.walk:
             next_step(sweep)  # the points for which no time is left
