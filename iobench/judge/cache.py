@@ -161,6 +161,13 @@ MAX_UNSEEN = 0.01
 """Share of a loader's bytes that it may read for other reasons than the samples: its own code."""
 
 
+OWN_PAGES = 1 << 20
+"""Bytes of its own code that a loader may fetch, if that is at most half of a small dataset.
+
+The kernel reads pages of libraries from the storage when they are first used.
+"""
+
+
 MIN_CACHED = 0.9
 """Share of a dataset in the page cache from which on a training does not wait for its storage."""
 
@@ -212,8 +219,9 @@ def read_nothing(doc: TrainingRecord) -> str:
     fetched = [each.fetched for each in found if each.fetched is not None]
     if not found or len(fetched) < len(found) or facts.files_inside or facts.process_bytes is None:
         return ""
-    most = MAX_UNSEEN * facts.delivered_bytes
-    if facts.process_bytes > most or max(fetched) > MAX_UNSEEN * max(each.wanted for each in found):
+    wanted = max(each.wanted for each in found)
+    most = max(MAX_UNSEEN * wanted, min(OWN_PAGES, wanted / 2))
+    if facts.process_bytes > MAX_UNSEEN * facts.delivered_bytes or max(fetched) > most:
         return ""
     return "your loader read nothing of the dataset at all"
 

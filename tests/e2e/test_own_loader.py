@@ -30,7 +30,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("user") / "data"
-    size = ("--set", "samples=64", "--set", "sample_size.mean=20kB", "--set", "format=files")
+    size = ("--set", "samples=64", "--set", "sample_size.mean=100kB", "--set", "format=files")
     assert main(["generate", "demo", "--to", str(place), *size, "--quiet"]) == 0
     return place
 
@@ -210,5 +210,16 @@ def test_what_reads_nothing_is_not_said_to_be_cached(run: Run) -> None:
     found = {each.rule: each.level for each in doc.findings}
     assert found["cache.cold-fetch"] == "unknown"
     assert "device.served-by-cache" not in found
+    # Pages of its own code may come from the storage at any time, but not half of the samples.
+    assert read_nothing(fetched(doc, 1 << 20))
+    assert not read_nothing(fetched(doc, 4_000_000))
     _, out, _ = run("of_files", *BARE, "--json")
     assert not read_nothing(TrainingRecord.model_validate_json(out))
+
+
+def fetched(doc: TrainingRecord, count: int) -> TrainingRecord:
+    """The record if ``count`` bytes had come from the storage in each epoch."""
+    planted = doc.model_copy(deep=True)
+    for epoch in planted.job.repetitions[0].epochs:
+        epoch.bytes_fetched = count
+    return planted
