@@ -431,7 +431,7 @@ def contention(doc: TrainingRecord) -> RuleOutcome | None:
     quiet = _read_cost(doc.job.quiet)
     if not reading or not quiet:
         return unknown("the time that reads took was not recorded")
-    together, alone = _median_end_s(study.saves), _median_end_s(study.alone)
+    together, alone = _median_s(study.saves), _median_s(study.alone)
     if not together or not alone:
         return unknown("the time that saves took was not recorded")
     slower, saving = median(reading) / quiet, together / alone
@@ -448,10 +448,10 @@ def contention(doc: TrainingRecord) -> RuleOutcome | None:
     )
 
 
-def _median_end_s(saves: Sequence[Save]) -> float | None:
-    """Median time of the saves whose end was recorded; None if there are none."""
-    ends = [end for save in saves if (end := end_s(save)) is not None]
-    return median(ends) if ends else None
+def _median_s(saves: Sequence[Save]) -> float | None:
+    """Median of ``duration_s`` of the saves whose end was recorded; None if there are none."""
+    took = [duration_s(save) for save in saves if end_s(save) is not None]
+    return median(took) if took else None
 
 
 def _read_cost(repetition: Repetition) -> float | None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.dataset import ResolvedSpec
+from ..data.formats.base import Blocks
 from ..record.manifest import Manifest
 from ..settings.workload import ReaderSpec
 from ..storage.base import Mapped, Storage
@@ -152,8 +153,11 @@ def delivered_bytes(manifest: Manifest, storage: Storage, spec: ReaderSpec) -> I
     If the samples are decoded to another size, the first four are decoded, and the ratio of their
     sizes is used for all.
     """
-    sizes = manifest.samples["size"]
-    content = ResolvedSpec.of(manifest).content
+    sizes, dataset = manifest.samples["size"], ResolvedSpec.of(manifest)
+    content = dataset.content
+    if spec.columns is not None and isinstance(dataset.format, Blocks):
+        of = manifest.spec.columns or 1
+        sizes = dataset.format.prefix(sizes, columns=spec.columns, of=of)
     if spec.decode and not content.in_place:
         few = np.arange(min(4, manifest.sample_count))
         reader = make_reader(manifest, storage, spec.model_copy(update={"crop": None}))

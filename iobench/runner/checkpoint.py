@@ -234,8 +234,8 @@ class Saver:
                     break
                 with budget.trial(_PART):
                     yield from job.save()
+                    yield from job.drain()  # the next one waits for no other save
                 self.save_s = budget.longest_s(_PART)
-            yield from job.drain()
 
         observer.phase("building the state")
         try:

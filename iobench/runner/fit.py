@@ -248,7 +248,7 @@ def check_curve(bench: Bench, options: Options, budget: Budget) -> None:
     A pilot, which fills the whole pipeline, would take longer to tell that. The curve tells nothing
     of data that may be in the page cache.
     """
-    plan, size = bench.plan, bench.plan.manifest.mean_stored_bytes
+    plan, size = bench.plan, bench.plan.sample_bytes
     points = bench.curve.curve.points if bench.curve is not None else []
     as_read = plan.front is plan.storage and not plan.subject.reads_itself
     if not (budget.strict and as_read and plan.workload.cache == "cold" and points and size > 0):

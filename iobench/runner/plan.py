@@ -92,14 +92,19 @@ class Plan:
         return self.direct or self.storage.traits.uncached
 
     @property
+    def sample_bytes(self) -> float:
+        """Mean stored bytes of a sample, of which only some columns may be read."""
+        share = share_of_columns(self.manifest.spec, self.workload.reader.columns)
+        return self.manifest.mean_stored_bytes * share
+
+    @property
     def reads_in_flight(self) -> int:
         """The most reads that the readers of all ranks keep in flight."""
         manifest = self.manifest
         return asked_reads_in_flight(
             self.workload,
             ranks=self.accelerators,
-            sample_bytes=manifest.mean_stored_bytes
-            * share_of_columns(manifest.spec, self.workload.reader.columns),
+            sample_bytes=self.sample_bytes,
             samples_per_shard=manifest.sample_count / manifest.shard_count,
             blocks=read_by_blocks(manifest.spec),
         )

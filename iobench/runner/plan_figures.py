@@ -134,7 +134,7 @@ def probe(plan: Plan) -> ProbeFigures:
     takes no longer while others are in flight. It is None if the accelerators have no step time.
     Raises StorageError, and UsageError if there is nothing to read.
     """
-    workload, manifest, storage = plan.workload, plan.manifest, plan.storage
+    workload, storage = plan.workload, plan.storage
     places, _ = requests(plan, objects_of(plan))
     # The first read opens files and connections, and is not counted.
     chosen = places.take(1 + _READS, enough=1).places
@@ -147,7 +147,7 @@ def probe(plan: Plan) -> ProbeFigures:
         storage.close()
     latency = found.latency_p50_s or 0.0
     needed = None
-    demand = _demanded(workload, plan.accelerators, manifest.mean_stored_bytes)
+    demand = _demanded(workload, plan.accelerators, plan.sample_bytes)
     if demand is not None:
         rate = demand / places.median_bytes
         needed = sizing.reads_in_flight(reads_per_s=rate, latency_s=latency)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from iobench.ask.capacity import sizing
 from iobench.base.units import format_bytes
 from iobench.judge.figures.in_flight import job_reads_in_flight
 from iobench.load.engines.base import ReadEngine
@@ -20,10 +21,12 @@ from iobench.runner.agent import HostAgent
 from iobench.runner.budget import Budget
 from iobench.runner.calibration import findmax
 from iobench.runner.calibration.bench import Bench
+from iobench.runner.calibration.ceilings import accelerator
 from iobench.runner.calibration.curve import storage_curve
 from iobench.runner.calibration.findmax import begin_search, find_max
 from iobench.runner.curve.target import requests
 from iobench.runner.plan import Plan, make_plan
+from iobench.runner.plan_figures import probe
 from iobench.settings.workload import load_workload
 from iobench.storage.base import Entry, StorageTraits
 from iobench.storage.local.storage import LocalStorage
@@ -194,6 +197,26 @@ def test_of_row_groups_only_the_columns_that_are_read_count(make_dataset: MakeDa
         )
     )
     assert part == pytest.approx(whole / 10, rel=0.05)
+
+
+def test_what_is_known_of_a_sample_is_of_the_columns_that_are_read(
+    make_dataset: MakeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The curve's samples/s, those of the accelerator in bytes/s, and the loader's batches."""
+    _, path = make_dataset(format="parquet", samples_per_shard=20, columns=10, content="raw")
+    settings = ("reader.direct=false", "reader.decode=false", "reader.columns=1")
+    plan = plan_of(path, *settings, "accelerator.step_time=1s")
+    bench, tenth = bench_of(plan, tmp_path), plan.manifest.mean_stored_bytes / 10
+    whole = plan.manifest.samples["size"].sum()
+    raw = storage_curve(bench)
+    assert raw.details.read_bytes_per_sample == pytest.approx(tenth, rel=0.01)
+    step = accelerator(bench)
+    assert step.bytes_per_s / step.samples_per_s == pytest.approx(tenth, rel=0.01)
+    assert bench.delivered.sum() == pytest.approx(whole / 10, rel=0.01)
+    needed: list[float] = []
+    monkeypatch.setattr(sizing, "reads_in_flight", lambda **of: needed.append(of["reads_per_s"]))
+    request = probe(plan).request_bytes
+    assert needed == [pytest.approx(8 * tenth / request, rel=0.01)]  # a batch of 8 each second
 
 
 def test_a_librarys_requests_are_blocks_of_its_files_and_said_to_be_unknown(shards: Path) -> None:

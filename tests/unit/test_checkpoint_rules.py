@@ -194,6 +194,17 @@ def test_how_loads_slow_saves_down(
     assert result(found) == expected
 
 
+def test_loads_are_compared_with_saves_that_wait_for_no_other_one() -> None:
+    """Asynchronous saves one right after the other have waited, which is no time of the storage."""
+    loaded = save(durable_s=2.1, waited_s=0.0, staged_s=0.1)
+    alone = save(durable_s=2.1, waited_s=1.0, staged_s=0.1)
+    doc = build_run(repetition={"read_s": 1.0, "bytes_read": GB})
+    both = study(saves=[loaded], alone=[alone]).checkpoints
+    found = contention(doc.with_job(quiet=doc.job.repetitions[0], saves=both))
+    assert found is not None
+    assert "2.00 x as long as alone" in found.evidence
+
+
 # iobench plan MODEL
 
 

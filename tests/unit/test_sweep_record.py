@@ -153,6 +153,17 @@ def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
     assert (more.status, more.left_out) == ("ok", [])
 
 
+def test_data_that_points_share_is_generated_once_more_at_most(tmp_path: Path) -> None:
+    """Of two points that lack a trial of 2 s each, and read the same 40 bytes, made in 40 s."""
+    points = [_point(number, "z").model_copy(update={"seconds": [2.0]}) for number in (1, 2)]
+    asked = build_sweep(axes={"a": [1, 2]}, points=[*points], data="")
+    asked = asked.model_copy(update={"repetitions": 1})
+    lease: Any = None  # it is looked at before a trial
+    trials = sweeping._Trials(asked, tmp_path, SweepOptions(), lease, Apart(), Observer(), Hosts())
+    trials.pace_s = 1.0
+    assert trials._needed_s(points) == 2 * 2.0 + 40.0
+
+
 def test_a_sweep_goes_on_where_a_dataset_can_not_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

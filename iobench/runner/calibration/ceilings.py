@@ -222,7 +222,7 @@ def accelerator(bench: Bench) -> Ceiling:
     ceiling = bench.window(phase, how=how, by="accelerator").ceiling
     for one in ceiling.details.windows:
         if one.samples_per_s is not None:
-            one.bytes_per_s = one.samples_per_s * plan.manifest.mean_stored_bytes
+            one.bytes_per_s = one.samples_per_s * plan.sample_bytes
     return pooled(ceiling)
 
 

@@ -66,7 +66,7 @@ def storage_curve(bench: Bench) -> Ceiling:
     finally:
         plan.storage.close()  # workers that are forked later inherit no open file
     ceiling = _ceiling(bench.curve.curve)
-    rate_samples(ceiling, plan.manifest.mean_stored_bytes)
+    rate_samples(ceiling, plan.sample_bytes)
     return ceiling
 
 

@@ -318,10 +318,9 @@ class _Trials:
         for point in points:
             lacking, first_s = self.sweep.repetitions - len(point.runs), self._first_s(point)
             again_s = max(later, default=first_s)
-            data_s = 0.0 if self.sweep.data else self.pace_s * point.dataset_bytes
             needed_s += lacking * again_s if point.runs else first_s + (lacking - 1) * again_s
-            needed_s += data_s
-        return needed_s
+        generated = {} if self.sweep.data else {each.data: each.dataset_bytes for each in points}
+        return needed_s + self.pace_s * sum(generated.values())
 
     def _left_s(self) -> float | None:
         """Seconds of the trials to come, each as long as those so far, within the budget.
