@@ -66,6 +66,7 @@ __all__ = [
     "TrainingLoader",
     "UnknownNameError",
     "UnreadableError",
+    "UnwrittenError",
     "UsageError",
     "Verdict",
     "VerifyReport",
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
         ThresholdError,
         UnknownNameError,
         UnreadableError,
+        UnwrittenError,
         UsageError,
         WorkerError,
     )

@@ -24,6 +24,7 @@
     │   ├── LostRankError         another rank, with which this one trains, is gone
     │   └── HostLostError         a host of the job has ended, or does not answer
     ├── NoMemoryError             more memory is needed than is available
+    ├── UnwrittenError            what was measured can't be written
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
     ├── InternalError             exit 70  an internal error (EX_SOFTWARE of sysexits.h)
@@ -203,6 +204,12 @@ class HostLostError(WorkerError):
 
 class NoMemoryError(IobenchError):
     pass
+
+
+class UnwrittenError(IobenchError):
+    """``record``: what was measured, so that it can still be shown; None if nothing was."""
+
+    record: object = None
 
 
 class InvalidRunError(IobenchError):

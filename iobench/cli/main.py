@@ -31,7 +31,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from .. import __version__
-from ..base.errors import InterruptedRun, MissingPlaceError, UsageError
+from ..base.errors import InterruptedRun, MissingPlaceError, UnwrittenError, UsageError
 from ..base.interrupts import import_whole, interrupt_on_sigterm
 from ..base.text import MAX_SHOWN, printable
 from .failure import report_error
@@ -317,6 +317,7 @@ def _do(request: VerbRequest) -> int:
         from ..settings import tags
 
         tagged = tags.tagged(tags.parse_tags(texts))
+    unwritten, code = None, 1
     with logging_to(request.log_level, request.log_file), output_to(request.output), tagged:
         if isinstance(request, HostsRequest):
             from .hosts import launched, printed_lines
@@ -326,9 +327,17 @@ def _do(request: VerbRequest) -> int:
             launched(request)  # sets what torch reads when it is imported, by the verb
         elif request.keeps:
             _say_alone(request)
-        code: int = import_module(f"{__package__}.{request.verb}").run(request)
+        try:
+            code = import_module(f"{__package__}.{request.verb}").run(request)
+        except UnwrittenError as error:
+            from .printing import show_unwritten
+
+            show_unwritten(request, error.record)
+            unwritten = error
         sys.stdout.flush()
-        return code
+    if unwritten is not None:
+        raise unwritten
+    return code
 
 
 def _say_alone(request: VerbRequest) -> None:

@@ -26,7 +26,7 @@ from ..report.sweep import rates_of
 from ..report.sweep import sections as sweep_sections
 from ..report.walk import facts
 from ..report.walk import sections as walk_sections
-from .flags import GateRequest, ReportedRequest
+from .flags import GateRequest, ReportedRequest, VerbRequest
 from .terminal import (
     COMMAND,
     DEFAULT_COLUMNS,
@@ -133,13 +133,27 @@ def finish_ab(request: ReportedRequest, record: AbRecord, directory: Path, *, ne
 def finish_sweep(request: ReportedRequest, sweep: Sweep, directory: Path, *, new: bool) -> int:
     """Print a sweep, and return the exit code: 0, or 1 if no point was measured."""
     document = {**sweep.model_dump(), **facts(sweep), "directory": str(directory)}
-    shown = sweep_sections(sweep) if not sweep.walk else walk_sections(sweep)
+    shown = _sections_of(sweep)
     _show(request, document, shown, directory, paged=shown if new else None)
     points = sum(bool(rates_of(point)) for point in sweep.points)
     advised = sweep.metric == TrainingRecord.headline and not sweep.walk
     if request.format == "text" and advised and points > 1:
         say(f"advice:  iobench advise {quoted(str(directory))}")
     return 0 if points else 1
+
+
+def _sections_of(record: RunRecord | AbRecord | Sweep) -> list[Section]:
+    if isinstance(record, AbRecord):
+        return ab_sections(record)
+    if isinstance(record, Sweep):
+        return walk_sections(record) if record.walk else sweep_sections(record)
+    return sections(record)
+
+
+def show_unwritten(request: VerbRequest, record: object) -> None:
+    """Print a record that could not be written: what was measured is nowhere else."""
+    if isinstance(request, ReportedRequest) and isinstance(record, RunRecord | AbRecord | Sweep):
+        print_report(request, record, _sections_of(record), kept=True)
 
 
 def _show(

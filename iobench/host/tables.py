@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..base.errors import IobenchError, first_line
+from ..base.errors import IobenchError, UnwrittenError, first_line
 from ..base.limits import check_plausible
 from ..record.arrow import number_column, numbers
 from ..record.run import FileDigest, digest_of
@@ -59,7 +59,7 @@ def write_table(
     except FileExistsError:
         raise IobenchError(f"{path} exists, and {what} are never overwritten") from None
     except OSError as error:
-        raise IobenchError(f"cannot write {path}: {error.strerror or error}") from error
+        raise UnwrittenError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)

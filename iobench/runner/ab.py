@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..ask.compare.identity import identity
 from ..ask.compare.sequential import MIN_ROUNDS, claims_of, logs_of, metrics_like, sequential_of
-from ..base.errors import InterruptedRun, IobenchError, UsageError
+from ..base.errors import InterruptedRun, IobenchError, UnwrittenError, UsageError
 from ..base.interrupts import defer_interrupts
 from ..base.text import printable, quoted
 from ..base.units import counted, utc_now
@@ -266,6 +266,8 @@ class _Comparison:
             record.a, record.b = (variant.record for variant in self.variants)
             self._save()
         log.info("%s: %s after %d rounds", self.directory.name, record.status, len(record.rounds))
+        if isinstance(failure, UnwrittenError):  # of a run
+            failure.record = record
         if failure is not None:
             raise failure
         return record

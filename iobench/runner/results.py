@@ -12,7 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TypeVar
 
-from ..base.errors import InterruptedRun, IobenchError, StorageError, first_line, kept_in
+from ..base.errors import (
+    InterruptedRun,
+    IobenchError,
+    StorageError,
+    UnwrittenError,
+    first_line,
+    kept_in,
+)
 from ..base.filesystem import describe_path, sync_names
 from ..base.interrupts import defer_interrupts
 from ..base.processes import in_own_process
@@ -274,6 +281,8 @@ class Ending:
                 doc = conclude(doc)
             write_document(directory, doc)
         if failure := self.failure or writing.failure or judging.failure:
+            if isinstance(failure, UnwrittenError):
+                failure.record = doc
             raise kept_in(explain(failure), directory)
         return doc
 

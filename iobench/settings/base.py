@@ -33,7 +33,14 @@ from ..base.documents import (
     require_place,
     write_whole,
 )
-from ..base.errors import IobenchError, SpecError, UnknownNameError, UsageError, nearest
+from ..base.errors import (
+    IobenchError,
+    SpecError,
+    UnknownNameError,
+    UnwrittenError,
+    UsageError,
+    nearest,
+)
 from ..base.text import printable
 from ..base.units import MAX_SECONDS, MIN_SECONDS, parse_duration, parse_size, utc_now
 from .tags import Tags, tags
@@ -193,14 +200,16 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def save_record(path: Path, record: RecordHead) -> None:
-    """Write a record atomically. Raises IobenchError."""
+    """Write a record atomically. Raises UnwrittenError that has the record."""
     try:
         write_whole(path, json_text(record) + "\n")
     except OSError as error:
-        raise IobenchError(
+        failure = UnwrittenError(
             f"cannot write {path}: {error.strerror}",
             remedy="make room there, or choose another with --results",
-        ) from error
+        )
+        failure.record = record
+        raise failure from error
 
 
 def load_record(path: Path, model: type[M], *, version: str, what: str) -> M:

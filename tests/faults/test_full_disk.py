@@ -4,7 +4,9 @@ resumable.
 
 from __future__ import annotations
 
+import errno
 import inspect
+import json
 import os
 import signal
 import subprocess
@@ -183,6 +185,27 @@ def test_a_worker_that_dies_between_two_tasks_is_one_line() -> None:
     victim.join(PATIENCE_S)
     with pytest.raises(WorkerError, match="killed by signal 9"):
         list(found)
+
+
+@pytest.mark.parametrize(
+    "write", ["iobench.settings.base.write_whole", "iobench.host.tables._publish"]
+)
+def test_a_result_that_cannot_be_written_is_printed(
+    write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*about: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    generate(spec(), LocalStorage(tmp_path / "data"), workers=0)
+    scenario = tmp_path / "mine.yaml"
+    scenario.write_text("{name: mine, dataset: t, limit: 20s, step_time: 1ms, cache: any}")
+    places = ("--data", tmp_path / "data", "--results", tmp_path / "r", "-o", tmp_path / "out")
+    monkeypatch.setattr(write, full)
+    asked = ("--rate", 60, "--duration", "500ms", "--json", "--quiet")
+    code, out, err = in_process("serve", scenario, *places, *asked)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "No space left on device" in err
+    assert json.loads((tmp_path / "out").read_text())["job"]["trials"]
 
 
 def test_a_log_that_fills_its_disk_ends_the_run_in_one_line(
