@@ -40,7 +40,9 @@ def describe_plan(
     lies = None  # location where the manifest is, or would be
     if data is not None:
         lies = innermost(open_storage(data, options=manifest_options(data, options, origin)))
-    if data is not None and lies is not None and (origin is not None or exists(lies, MANIFEST)):
+    root = None if lies is None else local_root(lies)
+    named = origin is not None or (root is not None and root.exists() and not root.is_dir())
+    if data is not None and lies is not None and (named or exists(lies, MANIFEST)):
         # Not even O_DIRECT is probed, because that reads a block: planning touches nothing.
         manifest, place = find_dataset(data, options, origin=origin)
         check_match(workload, manifest, data)
@@ -54,7 +56,6 @@ def describe_plan(
     steps = steps_per_repetition(workload, samples=samples, accelerators=accelerators)
     step_time = workload.accelerator.step_time
     shards = manifest.shard_count if manifest else plan_shards(spec).shard_count
-    root = None if lies is None else local_root(lies)
     free = None if root is None else free_bytes(root)
     minimum = None
     if memory is not None:
