@@ -151,14 +151,16 @@ def run_kv(
     plan = plan.fitted(options.budget)
     storage = open_storage(plan.to, options=plan.scenario.storage_options())
     with KV_CHUNKS.held(storage, "kv", break_lock=options.break_lock) as lease:
+        run: _KvRun | None = None
         try:
             reads = _for_reads(plan, storage)
-        except UsageError:
-            KV_CHUNKS.clean(storage, held=Held(lease))
+            with run_directory(options.results, plan.scenario.name) as directory:
+                run = _KvRun(plan, directory, options, observer or Observer(), reads, lease)
+                return run.run(), directory
+        except BaseException:
+            if run is None:  # one that has begun removes what it made by itself
+                KV_CHUNKS.clean(storage, held=Held(lease))
             raise
-        with run_directory(options.results, plan.scenario.name) as directory:
-            run = _KvRun(plan, directory, options, observer or Observer(), reads, lease)
-            return run.run(), directory
 
 
 def _for_reads(plan: KvPlan, storage: Storage) -> Storage:

@@ -225,6 +225,15 @@ def test_what_a_place_does_not_have_is_one_line(
     assert not (tmp_path / "kv").exists()
 
 
+def test_nothing_stays_where_no_run_began(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
+    refused("kv", scenario, "--to", "kv", *QUICK, "--results", "taken/r", code=1)
+    assert not (tmp_path / "kv").exists()
+
+
 def test_windows_are_kept_where_the_chunks_can_not_be_removed(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

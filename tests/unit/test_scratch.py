@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from iobench.runner.hosts.member import _Data
 from iobench.storage import scratch as module
+from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import start_of
 from iobench.storage.scratch import remove_left_over, scratch
 from tests.processes import wait_until
@@ -105,3 +108,14 @@ def test_nothing_else_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {path.name for path in tmp_path.iterdir()} == before - {ours.name}
     assert outside.read_text() == "precious"
     remove_left_over(tmp_path / "missing")
+
+
+def test_what_a_killed_host_of_a_job_leaves_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    data = _Data(LocalStorage(tmp_path / "data"), tmp_path)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(f"iobench-{os.getpid()}-")
+    data.close()
+    assert list(tmp_path.iterdir()) == []

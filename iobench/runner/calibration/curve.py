@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ...judge.figures.curve import conclude_curve, highest
 from ...record.curve import Rate, StorageCurve
 from ...record.training import Ceiling
 from ...record.verdict import Estimate, RunCurve
+from ...storage.scratch import scratch
 from ..budget import Budget
 from ..curve.curve import (
     MAX_POINT_S,
@@ -90,8 +90,7 @@ def measure(bench: Bench) -> RunCurve:
     hosts = bench.hosts.count
     opened = hosts == 1 and requests_opened(plan.storage, places)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="iobench-curve-") as folder:
-        run_dir = Path(folder)
+    with scratch("curve") as run_dir:
 
         def limited(first: int, most: int, until_s: float) -> Limits:
             return Limits(

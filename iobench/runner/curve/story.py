@@ -6,7 +6,6 @@ Of several hosts it is a curve of all together, and what each of them reads alon
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from ...judge.figures.curve import conclude_curve, rate_of, spent
 from ...record.curve import Operation, ProbeHost, ProbeStatus, StorageCurve, StorageProbe
 from ...settings.base import head
 from ...storage.base import Entry, Storage
+from ...storage.scratch import scratch
 from ..budget import Budget
 from ..hosts.hosts import Hosts
 from ..options import Observer
@@ -266,8 +266,8 @@ def run_probe(
     Raises StorageError if even one read at a time fails for all requests, and KeyboardInterrupt if
     nothing was measured yet.
     """
-    with tempfile.TemporaryDirectory(prefix="iobench-probe-") as folder:
-        probe = _Probe(plan, observer, hosts, Path(folder))
+    with scratch("probe") as folder:
+        probe = _Probe(plan, observer, hosts, folder)
         try:
             probe.run()
         except KeyboardInterrupt:

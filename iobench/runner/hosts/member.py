@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import fields
 from multiprocessing.connection import wait
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from ...base.errors import (
@@ -33,6 +32,7 @@ from ...record.training import Repetition
 from ...record.typed import OneOf, to_text
 from ...storage import open_storage
 from ...storage.base import Storage, read_object
+from ...storage.scratch import scratch
 from .. import messages
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
 from ..barrier import HostsBarrier
@@ -144,8 +144,8 @@ class _Data:
         if plan is not None:
             self._bench = Bench(plan=plan, agent=self.agent, directory=results, seconds=0.0)
             self._held.push(self._bench.held)
-        folder = self._held.enter_context(TemporaryDirectory(prefix="iobench-curve-"))
-        self.reads = LocalReads(reads or storage, Path(folder))
+        folder = self._held.enter_context(scratch("curve"))
+        self.reads = LocalReads(reads or storage, folder)
         self.before: Snapshot | None = None
 
     @property
