@@ -34,12 +34,7 @@ def run(request: VerifyRequest) -> int:
     with ExitStack() as held:
 
         def prepared(part: HostPart) -> Found:
-            manifest, place = _found(request)
-            home = open_storage(request.dir)
-            held.enter_context(
-                reading(home, manifest, verb="verify", break_dead=request.break_lock)
-            )
-            return manifest, home, open_storage(place)
+            return _found(request, held)
 
         def same(found: Found) -> Same:
             manifest, home, storage = found
@@ -68,10 +63,13 @@ def run(request: VerifyRequest) -> int:
         return on_all_hosts(request, prepared, same, lead=lead, serve=serve)
 
 
-def _found(request: VerifyRequest) -> tuple[Manifest, str]:
-    """The manifest, and where its shards are."""
+def _found(request: VerifyRequest, held: ExitStack) -> Found:
+    """The dataset, which is ``held`` together with other readers."""
     try:
-        return find_dataset(request.dir, origin=request.origin)
+        manifest, place = find_dataset(request.dir, origin=request.origin)
+        home = open_storage(request.dir)
+        held.enter_context(reading(home, manifest, verb="verify", break_dead=request.break_lock))
+        return manifest, home, open_storage(place)
     except MissingObjectError:
         raise  # without one of its tables it is not a dataset
     except StorageError as error:

@@ -107,8 +107,10 @@ def make_directory(
         if directory in made:
             with suppress(OSError):
                 directory.rmdir()
+        link = next((each for each in reversed(made) if each.is_symlink()), None)
+        why = error.strerror if link is None else f"what the link {link} points to is not there"
         raise IobenchError(
-            f"cannot make the run directory {directory}: {error.strerror}", remedy=remedy
+            f"cannot make the run directory {directory}: {why}", remedy=remedy
         ) from error
 
 

@@ -80,6 +80,11 @@ def open_storage(
     if "://" not in url:
         scheme, place, given = "file", url, {}
     else:
+        scheme = url.partition("://")[0]
+        if scheme != scheme.lower():
+            raise UsageError(
+                f"{scheme}:// is written in small letters", remedy=f"write {scheme.lower()}://..."
+            )
         scheme = urlsplit(url).scheme
         place, _, query = url.partition("?")
         given = _parse(query)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from iobench.base.errors import IobenchError
 from iobench.cli.main import main
+from iobench.runner.results import new_directory
 from tests.datasets import tree
 from tests.processes import printed, refused
 
@@ -203,6 +205,12 @@ def test_the_current_directory_is_gone(
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert "current directory" in told.err
+
+
+def test_a_link_to_nothing_in_place_of_results_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(IobenchError, match=f"the link {tmp_path}/link points to"):
+        new_directory(tmp_path / "link", "run")
 
 
 def test_a_file_in_place_of_a_dataset_is_not_said_to_be_generated(workplace: Path) -> None:

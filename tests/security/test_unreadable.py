@@ -153,7 +153,7 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("closed", ["shard", "folder", "manifest"])
+@pytest.mark.parametrize("closed", ["shard", "folder", "manifest", "marker"])
 def test_permissions(closed: str, make_dataset: Any, open_folder: Path) -> None:
     """In a child that is nobody, since nothing is refused to root."""
     _, root = make_dataset()
@@ -162,6 +162,7 @@ def test_permissions(closed: str, make_dataset: Any, open_folder: Path) -> None:
         "shard": shard(data),
         "folder": data / "data" / "000000",
         "manifest": data / "manifest.json",
+        "marker": data / ".iobench-dataset",
     }[closed]
     victim.chmod(0)
     said = open_folder / "said"
