@@ -95,12 +95,12 @@ def _all_computed(places: Sequence[Path], request: ReportRequest) -> list[tuple[
 
     Raises what one raises that was named by the user, or the last one if none is left.
     """
-    runs = list[tuple[RunRecord, Path]]()
+    runs, named = list[tuple[RunRecord, Path]](), set(map(Path, request.directories))
     for place in places:
         try:
             runs.append(_computed(place, request.rules))
         except IobenchError as error:
-            if str(place) in request.directories or (place == places[-1] and not runs):
+            if place in named or (place == places[-1] and not runs):
                 raise
             warn(f"left out: {error}")
     return runs

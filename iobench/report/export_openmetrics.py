@@ -15,12 +15,12 @@ from statistics import median
 
 from ..base.text import MAX_SHOWN, printable
 from ..judge.checkpoint import values_of_study
-from ..judge.judged import judge
 from ..record.metrics import METRICS, Metric, Unit
 from ..record.run import ModelLoadRecord, RunRecord, TrainingRecord
 from ..record.verdict import Estimate
 from .figures import labels_of
 from .sections import TAG
+from .stages import stage_rates
 
 _UNITS: dict[Unit, tuple[str, str]] = {
     "samples/s": ("samples_per_s", "samples_per_second"),
@@ -199,12 +199,10 @@ def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[Family]:
     ]
     told = "Samples/s if a stage took no time, over samples/s as it is; with its 95 % interval."
     yield Family("iobench_gain_ratio", told, gains, "ratio")
-    # A step time that is given is the demand: its calibration, which may be short, only checks it.
-    demand = {"accelerator": judge(doc).evidence.accelerator}
+    measured = {name: each.samples_per_s for name, each in doc.job.ceilings.items()}
+    known = measured | {each.name: each.rate for each in stage_rates(doc) if each.name in measured}
     ceilings = [
-        ({**run, "stage": stage}, demand.get(stage) or ceiling.samples_per_s)
-        for stage, ceiling in doc.job.ceilings.items()
-        if ceiling.samples_per_s is not None
+        ({**run, "stage": stage}, rate) for stage, rate in known.items() if rate is not None
     ]
     told, unit = "What a stage alone can deliver, all accelerators together.", "samples_per_second"
     yield Family(f"iobench_ceiling_{unit}", told, ceilings, unit)

@@ -15,6 +15,7 @@ from iobench.base.errors import UsageError
 from iobench.base.units import Quantity, format_percent
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
+from iobench.record.run import TrainingRecord
 from iobench.record.training import CeilingDetails
 from iobench.report.glance import resting_on
 from iobench.report.whatif import sections
@@ -304,6 +305,19 @@ def test_as_many_workers_that_sleep_are_advised_as_are_of_use(
     advice = doc.job.verdict.advice[0]
     assert advice.settings == ([f"loader.workers={workers}"] if workers else [])
     assert advice.id == ("workers" if workers else "cores")
+
+
+def test_other_ranks_on_the_cores_of_a_cpu_are_not_predicted() -> None:
+    """Two of them would have half of the cores each; two GPUs have their own."""
+
+    def trained(device: str | None) -> TrainingRecord:
+        model = {"kind": "model", "model": "resnet50", "device": device}
+        return build_run(trained={"model": "resnet50"}, workload={"accelerator": model})
+
+    more = Change(accelerators=TWICE)
+    with pytest.raises(UsageError, match="share its cores"):
+        what_if([(trained(None), {})], more)
+    what_if([(trained("cuda"), {})], more)
 
 
 def test_what_a_search_found_overrides_the_models() -> None:

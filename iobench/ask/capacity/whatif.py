@@ -83,6 +83,13 @@ def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
             f"run {doc.run_id} has no ceilings",
             remedy="name a run that measured its ceilings (without --calibration 0s)",
         )
+    on_cpu = doc.job.trained and (doc.job.workload.accelerator.device or "cpu") == "cpu"
+    if on_cpu and change.accelerators is not None and _search_of(doc, change) is None:
+        raise UsageError(
+            f"run {doc.run_id} trained on the CPU of its host, where other ranks share its cores, "
+            "so that their steps would take another time",
+            remedy="measure it with: iobench train MODEL --accelerators N",
+        )
     why = Explanation()
     settings = changed_settings(doc, change, why)
     changed = doc.model_copy(update={"findings": []}).with_job(
