@@ -88,6 +88,8 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     failed = sum(1 for point in sweep.points if point.failed)
     same = ", which are today's settings" * bool(best and id(best[0]) in marks)
     told = [f"The {best_is} median is that of {describe(point.settings)}{same}." for point in best]
+    if not best:
+        told = [f"{describe(each.settings)}: {each.failed}" for each in sweep.points if each.failed]
     state = f"{counted(len(best), 'point')} measured" + (f", {failed} failed" if failed else "")
     return FirstScreen(
         job=f"Sweep of {sweep.workload}",

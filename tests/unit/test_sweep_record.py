@@ -301,6 +301,7 @@ def test_what_a_point_measured_before_it_failed_counts_nowhere(tmp_path: Path) -
     save_sweep(tmp_path, made)
     code, out, _ = in_process("report", tmp_path)
     assert (code, "0 points measured, 2 failed" in out) == (1, True)
+    assert "format=files workers=4: INVALID: cache.cold" in out
 
 
 @pytest.mark.parametrize(
