@@ -111,7 +111,6 @@ def pytest_collection_finish() -> None:
 
     A forked process then does not copy these pages only to look at them.
     """
-    gc.collect()
     gc.freeze()
     gc.enable()
 

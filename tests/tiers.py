@@ -69,118 +69,72 @@ TIER_OF = {
 }
 """Files and folders that are not fast, below ``tests``."""
 
-_CLAIMS = "oracle/test_claims.py"
-_RUNS = f"{_CLAIMS}::test_runs_are_not_called_different_or_equal_by_chance"
-_LOOP = "faults/test_fault_loop.py::test_a_verb_survives_faults"
-_PAGES = "browser/test_behaviour.py"
-_SAVES = "e2e/test_hosts_training.py"
-_VERBS = "e2e/test_hosts_verbs.py"
+_LOOP = "faults/test_event_loop.py"
+_METRICS = "oracle/test_claims.py::test_several_metrics_together_are_rarely_different_by_chance"
 _KEYS = "faults/test_wrong_kinds.py::test_every_key_of_a_run[calibrated]"
 _SCRIPT = "contract/test_loader.py::test_a_script_that_ends_with_an_iterator_in_use_says_nothing"
-_SIGNED = "faults/test_event_loop.py::test_a_server_understands_the_signed_requests"
-_PAIRS = ("rclone-obstore", "rclone-s3fs", "rclone-boto3")
-"""A server and a client. The other server, swift, takes seconds to begin."""
 
 TOUCHED = {
-    "datasets": ("e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[demo]",),
-    "docs/api.md": ("unit/test_public_surface.py::test_the_pages_examples_run",),
-    "iobench/api.py": ("unit/test_public_surface.py::test_the_docstrings_examples_run",),
-    "iobench/ask/compare/claims.py": (
-        _RUNS,
-        f"{_CLAIMS}::test_a_calm_place_does_not_stand_for_a_restless_one",
-        f"{_CLAIMS}::test_drift_of_recorded_runs_makes_one_run_a_side_enough",
-        f"{_CLAIMS}::test_several_metrics_together_are_rarely_different_by_chance",
-    ),
-    "iobench/ask/compare/history.py": (
-        f"{_CLAIMS}::test_histories_without_a_change_rarely_have_one",
-    ),
-    "iobench/ask/compare/sequential.py": (
-        f"{_CLAIMS}::test_turns_tell_a_tenth_within_the_promised_number",
-    ),
-    "iobench/checkpoint": (
-        "faults/test_checkpoint.py::test_a_rank_that_dies_ends_the_others_save",
-        "faults/test_interposed.py::test_what_was_never_synced_or_evicted_is_invalid",
-        f"{_LOOP}[checkpoint-stream]",
-    ),
-    "iobench/cli": (
-        "e2e/test_live.py::test_ctrl_c_in_a_run_leaves_nothing",
-        "e2e/test_live.py::test_lines_of_forked_processes_stay",
-    ),
-    "iobench/data/generator": (f"{_LOOP}[generate]",),
-    "iobench/judge/rebuild.py": (_KEYS,),
-    "iobench/load/engines": (f"{_SCRIPT}[io_uring]",),
-    "iobench/load/libraries": (
-        "contract/test_loader_libraries.py::TestLibraries",
-        "security/test_own_network.py::test_litdata_does_not_ask_for_news",
-    ),
-    "iobench/load/loader.py": (f"{_SCRIPT}[by-threads]",),
-    "iobench/judge/statistics.py": (_RUNS,),
-    "iobench/record": (_KEYS,),
-    "iobench/report/page": (
-        f"{_PAGES}::test_a_page_is_complete_without_scripts_and_moves_nothing",
-        f"{_PAGES}::test_a_script_that_others_bring_does_not_run",
-        f"{_PAGES}::test_every_control_is_reached_by_the_tab_key_and_seen",
-        f"{_PAGES}::test_the_figures_of_a_page_are_those_of_its_record",
-        f"{_PAGES}::test_the_timeline_is_zoomed_by_the_mouse",
-        "browser/test_pages.py::test_every_chart_is_drawn[calibrated]",
-        "browser/test_pages.py::test_every_chart_is_drawn[hostile]",
-    ),
-    "iobench/runner/hosts": (
-        "e2e/test_deploy.py",
-        f"{_SAVES}::test_a_host_that_is_killed_during_a_save_leaves_no_checkpoint_that_looks_whole",
-        f"{_SAVES}::test_two_hosts_with_unequal_ranks_save_and_restore_one_checkpoint[dcp-1]",
-        f"{_SAVES}::test_two_hosts_with_unequal_ranks_save_and_restore_one_checkpoint[stream-20%]",
-        f"{_VERBS}::test_a_lost_first_host_leaves_no_manifest_and_no_worker",
-        f"{_VERBS}::test_three_hosts_write_the_dataset_that_one_host_writes",
-        f"{_VERBS}::test_two_hosts_probe_together_and_each_alone",
-        f"{_VERBS}::test_two_hosts_verify_each_a_share_and_one_reports",
-    ),
-    "iobench/storage/fsspec": ("contract/test_fsspec.py",),
-    "iobench/storage/locks": (
-        "faults/test_one_writer.py::test_a_killed_writer_keeps_nobody_out",
-        "faults/test_one_writer.py::test_a_race_to_save_checkpoints",
-        "faults/test_one_writer.py::test_while_a_dataset_is_removed",
-        "faults/test_split_brain.py::test_who_was_suspended_deletes_nothing[local-generate]",
-        "faults/test_split_brain.py::test_who_was_suspended_deletes_nothing[s3-generate]",
-    ),
-    "iobench/storage/nfs": (
-        "contract/test_nfs.py::TestNfs",
-        "faults/test_nfs_faults.py::test_a_server_that_ends_under_a_run_is_one_line_in_time",
-    ),
-    "iobench/storage/s3": (
-        "contract/test_s3.py::TestS3",
-        *(f"contract/test_s3.py::test_an_upload_that_fails_is_aborted[{pair}]" for pair in _PAIRS),
-        *(f"contract/test_s3.py::test_large_objects_go_up_in_parts[{pair}]" for pair in _PAIRS),
-        f"{_LOOP}[s3-generate]",
-        "faults/test_event_loop.py::test_a_loader_delivers_the_same_batches",
-        f"{_SIGNED}[rclone-EventLoopEngine]",
-        f"{_SIGNED}[rclone-OwnConnections]",
-        "faults/test_event_loop.py::test_both_fail_in_the_same_words",
-        "faults/test_event_loop.py::test_faults_are_survived_and_counted",
-        "faults/test_s3.py::test_no_secret_is_ever_told",
-        "faults/test_s3.py::test_retries_are_used_up",
-        "faults/test_s3.py::test_slow_down_is_counted_as_throttled",
-    ),
-    "iobench/subject": ("e2e/test_watched_training.py::test_two_ranks_of_torchrun",),
     "action.yml": (
         "e2e/test_action.py::test_a_run_is_shown_and_kept_and_its_threshold_decides",
         "e2e/test_action.py::test_github_knows_every_key",
     ),
+    "datasets": ("e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[demo]",),
+    "deploy": ("e2e/test_deploy.py",),
+    "docs/api.md": ("unit/test_public_surface.py::test_the_pages_examples_run",),
     "examples/plug-in": ("e2e/test_plug_in_example.py",),
+    "iobench/api.py": ("unit/test_public_surface.py::test_the_docstrings_examples_run",),
+    "iobench/ask/compare/claims.py": (_METRICS,),
+    "iobench/ask/compare/history.py": (
+        "oracle/test_claims.py::test_histories_without_a_change_rarely_have_one",
+    ),
+    "iobench/ask/compare/sequential.py": (
+        "oracle/test_claims.py::test_turns_tell_a_tenth_within_the_promised_number",
+    ),
+    "iobench/checkpoint": (
+        "faults/test_checkpoint.py::test_a_rank_that_dies_ends_the_others_save",
+    ),
+    "iobench/cli": ("e2e/test_live.py::test_lines_of_forked_processes_stay",),
+    "iobench/data/generator": ("faults/test_fault_loop.py::test_a_verb_survives_faults[generate]",),
+    "iobench/judge/rebuild.py": (_KEYS,),
+    "iobench/judge/statistics.py": (_METRICS,),
+    "iobench/load/engines": (f"{_SCRIPT}[io_uring]",),
+    "iobench/load/libraries": (
+        "contract/test_loader_libraries.py::TestLibraries::"
+        "test_each_sample_once_in_every_epoch_and_in_another_order",
+    ),
+    "iobench/load/loader.py": (f"{_SCRIPT}[by-threads]",),
+    "iobench/record": (_KEYS,),
+    "iobench/report/page": (
+        "browser/test_behaviour.py::test_the_figures_of_a_page_are_those_of_its_record",
+    ),
+    "iobench/runner/hosts": (
+        "e2e/test_hosts_verbs.py::test_a_lost_first_host_leaves_no_manifest_and_no_worker",
+        "e2e/test_hosts_verbs.py::test_three_hosts_write_the_dataset_that_one_host_writes",
+    ),
+    "iobench/storage/fsspec": ("contract/test_fsspec.py::TestFiles",),
+    "iobench/storage/locks": (
+        "faults/test_split_brain.py::test_who_was_suspended_deletes_nothing[local-generate]",
+    ),
+    "iobench/storage/nfs": ("contract/test_nfs.py::TestNfs",),
+    "iobench/storage/s3": (
+        "contract/test_s3.py::TestS3::test_what_is_written_is_read",
+        "contract/test_s3.py::test_an_upload_that_fails_is_aborted[rclone-obstore]",
+        f"{_LOOP}::test_a_server_understands_the_signed_requests[rclone-EventLoopEngine]",
+        f"{_LOOP}::test_faults_are_survived_and_counted[0-EventLoopEngine]",
+        "faults/test_s3.py::test_no_secret_is_ever_told[obstore]",
+    ),
     "pyproject.toml": (
         "e2e/test_packages.py::test_the_demo_runs_with_the_stated_dependencies_alone",
     ),
     "sweeps/published": ("unit/test_published_sweeps.py",),
     "tools/mutations.py": ("unit/test_mutations.py",),
-    "workloads": (
-        "e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[llm-pretrain]",
-        "e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[unet3d-h100]",
-    ),
+    "workloads": ("e2e/test_workloads.py::test_a_workload_runs_at_its_own_sizes[unet3d-h100]",),
 }
 """For each folder or file: nightly tests that also run when it, or a file in it, has changed.
 
-The most telling ones, less than about a minute for each folder: a change of all folders runs them
-all, and belongs to what a change may take.
+The most telling one for each that takes few seconds of CPU: a change of all folders runs them all,
+and belongs to what a change may take.
 """
 
 FIRST = (
@@ -206,8 +160,10 @@ def tier_of_file(path: Path) -> str:
 
 def tier_of(item: pytest.Item) -> str:
     """Return the tier of a test: its file's, or a later one that a mark of its own names."""
-    marks = [tier for tier in TIERS if item.get_closest_marker(tier)]
-    return max([tier_of_file(item.path), *marks], key=TIERS.index)
+    marks = (mark.name for mark in item.iter_markers())
+    return max(
+        [tier_of_file(item.path), *(each for each in marks if each in TIERS)], key=TIERS.index
+    )
 
 
 def nothing_to_run(path: Path, asked: str) -> bool:

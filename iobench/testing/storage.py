@@ -188,7 +188,7 @@ class StorageContract:
         wrong: list[str] = []
 
         def work() -> None:
-            for key, value in list(data.items()) * 10:
+            for key, value in list(data.items()) * 2:  # opened, and open already
                 if read(storage, key, 0, len(value)) != value:
                     wrong.append(key)
 

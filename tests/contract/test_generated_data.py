@@ -102,7 +102,7 @@ def test_columns_of_any_width(tmp_path: Path, size: int, columns: int) -> None:
     """Of a single byte, too; and of several rows of a block."""
     path = made(
         tmp_path / "d",
-        samples=min(20_000, 3_000_000 // size),
+        samples=min(10_000, 1_500_000 // size),
         sample_size={"mean": size},
         format="parquet",
         columns=columns,

@@ -53,9 +53,9 @@ def test_what_a_change_runs_of_the_nightly_tests() -> None:
     for folder, names in TOUCHED.items():
         assert touched([f"{folder}/some.py"]) == sorted(f"tests/{name}" for name in names)
     assert touched(["tests/e2e/test_deploy.py"]) == ["tests/e2e/test_deploy.py"]
-    loops = touched(["tests/faults/test_fault_loop.py"])
-    assert len(loops) > 1
-    assert {file_of(name) for name in loops} == {"tests/faults/test_fault_loop.py"}
+    events = touched(["tests/faults/test_event_loop.py"])
+    assert len(events) > 1
+    assert {file_of(name) for name in events} == {"tests/faults/test_event_loop.py"}
     assert touched(["CHANGELOG.md", "iobench/storage/base.py"]) == []
 
 
