@@ -73,19 +73,23 @@ def replay_job(
     # In the place of the sizes, the files' numbers: names that fio can't read are left out.
     cwd, named = relative([(path, number) for number, path in enumerate(paths)])
     names = {paths[number]: name for name, number in named}
-    usable = [read for read in reads if read[0] in names]
+    usable = [
+        (name, f"{name} read {offset} {length}")
+        for path, offset, length in reads
+        if (name := names.get(path)) is not None
+    ]
     jobs = min(jobs, len(usable))
     iologs: dict[str, str] = {}
     for job in range(jobs):
         mine = usable[job::jobs]
-        own = list(dict.fromkeys(names[path] for path, _, _ in mine))
+        own = list(dict.fromkeys(name for name, _ in mine))
         lines = ["fio version 2 iolog", *(f"{name} add" for name in own)]
-        lines += [] if once else [f"{name} open" for name in own]
-        for path, offset, length in mine:
-            read = f"{names[path]} read {offset} {length}"
-            name = names[path]
-            lines += [f"{name} open", read, f"{name} close"] if once else [read]
-        lines += [] if once else [f"{name} close" for name in own]
+        if once:
+            lines += [f"{name} open\n{read}\n{name} close" for name, read in mine]
+        else:
+            lines += [f"{name} open" for name in own]
+            lines += [read for _, read in mine]
+            lines += [f"{name} close" for name in own]
         iologs[f"{job}.iolog"] = "\n".join(lines) + "\n"
     head = [
         *read_head(engine, direct, seconds),

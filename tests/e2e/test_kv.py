@@ -134,7 +134,7 @@ def test_what_is_loaded_lies_in_memory_where_it_is_found_later(
 ) -> None:
     spec = load_kv_scenario(
         str(scenario),
-        ["memory=real", f"reader.engine={engine}", "reader.concurrency=1", "duration=2s"],
+        ["memory=real", f"reader.engine={engine}", "reader.concurrency=1", "duration=1s"],
     )
     plan = make_kv_plan(spec, str(tmp_path)).window(60.0, 1)
     store = ChunkStore(spec, LocalStorage(tmp_path), plan, window=0, held=lambda: None)

@@ -60,8 +60,8 @@ def test_two_ranks_that_read_the_same(run: Run, data: Path) -> None:
     assert (user["batches"], user["samples"]) == (32, 256)
     assert user["delivered_bytes"] == 256 * 1008
     stored = 4 * sum(path.stat().st_size for path in data.rglob("*.jpg"))
-    # Workers also read their queues and their own counters.
-    assert user["process_bytes"] == pytest.approx(stored, rel=0.05)
+    # Workers also read their queues, their own counters, and modules that they import late.
+    assert stored <= user["process_bytes"] < 1.5 * stored
     assert user["files_outside"] == 0
     assert user["shared_samples"] == user["compared_samples"] > 0
     assert "user.ranks_overlap" in {each["rule"] for each in doc["findings"]}

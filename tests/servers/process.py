@@ -5,11 +5,13 @@ process if it is killed.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,10 +27,17 @@ def missing(what: str) -> NoReturn:
     pytest.skip(f"NOT TESTED: {what} is missing")
 
 
+_PORTS = itertools.count(97 * os.getpid())
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that the kernel gives to connections: none takes it before a server does, and no
+    other process of the tests gets it at the same time.
+    """
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port := 10_000 + next(_PORTS) % 20_000))
+            return port
 
 
 def start(command: list[str], log: Path) -> subprocess.Popen[bytes]:

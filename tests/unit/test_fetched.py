@@ -22,7 +22,8 @@ from iobench.storage.simulated.memory import MemoryStorage
 from tests.children import in_child
 
 FORK = multiprocessing.get_context("fork")
-SIZE = 1 << 20
+SIZE = 4 << 20
+"""Much beside the pages of programs that a fresh machine, or one short of memory, fetches."""
 
 
 @pytest.fixture

@@ -37,10 +37,20 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-@pytest.mark.slow
-def test_pytest_accepts_every_name() -> None:
+def test_every_name_is_there() -> None:
+    """But for ids of parameters. A class of tests may have one of a contract."""
+    contracts = "".join(path.read_text() for path in (ROOT / "iobench/testing").glob("*.py"))
     names = sorted({*named(PAGE.read_text(encoding="utf-8"))})
     assert len(names) > 100
+    for name in names:
+        file, *parts = name.partition("[")[0].split("::")
+        text = (ROOT / file).read_text(encoding="utf-8") + (contracts if parts[1:] else "")
+        assert [part for part in parts if not re.search(rf"(def|class) {part}\b", text)] == [], name
+
+
+@pytest.mark.nightly
+def test_pytest_accepts_every_name() -> None:
+    names = sorted({*named(PAGE.read_text(encoding="utf-8"))})
     words = ["-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", *names]
     found = subprocess.run(
         [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
