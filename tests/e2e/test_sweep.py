@@ -5,6 +5,7 @@ no data stays behind.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import time
@@ -173,7 +174,7 @@ def test_a_point_that_fails_is_named_and_the_others_go_on(home: Path) -> None:
 
 def test_a_point_that_a_cache_served_tells_nothing(home: Path) -> None:
     """Files in memory are never cold, and O_DIRECT reads them from there."""
-    memory = Path("/dev/shm") / f"iobench-{home.name}"
+    memory = Path("/dev/shm") / f"iobench-{os.getpid()}-{home.name}"
     one = "--sweep loader.workers=1 --repeat 1"
     (found,) = document(f"sweep ./tiny.yaml --to {memory} --calibration 0 {one}", code=1)["points"]
     memory.rmdir()

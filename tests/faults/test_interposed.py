@@ -65,7 +65,7 @@ def test_what_was_never_synced_or_evicted_is_invalid(make_dataset: Any, tmp_path
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system in memory")
 def test_a_file_system_in_memory_proves_nothing() -> None:
-    folder = Path("/dev/shm") / f"iobench-test-{os.getpid()}"
+    folder = Path("/dev/shm") / f"iobench-{os.getpid()}-test"
     folder.mkdir()
     try:
         words = f"{SAVE} --repeat 1 --to {folder}/saved --results {folder}/results"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import tempfile
@@ -31,7 +32,7 @@ MTBF_S = 36_000.0
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A directory in memory: the disk below a throttled storage must not add times of its own."""
-    path = Path(tempfile.mkdtemp(prefix="iobench-test-", dir="/dev/shm"))
+    path = Path(tempfile.mkdtemp(prefix=f"iobench-{os.getpid()}-", dir="/dev/shm"))
     yield path
     shutil.rmtree(path)
 

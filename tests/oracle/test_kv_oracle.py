@@ -78,7 +78,7 @@ def test_throttled_storage_is_named_on_its_side_of_the_break_even(
 
 def test_a_load_takes_what_its_bytes_take(tmp_path: Path) -> None:
     """With a delay for each read, too: 2 reads of a request are under way at the same time."""
-    spec = ALONE.model_copy(update={"duration": 4.0})
+    spec = ALONE.model_copy(update={"duration": 2.0})
     doc = run(f"throttled+{tmp_path / 'kv'}?latency=60ms", tmp_path, spec, 1)
     trial = first(doc)
     assert trial.loading_s is not None

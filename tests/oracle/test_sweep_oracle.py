@@ -5,6 +5,7 @@ it out, and what ``--confirm`` tries in turns keeps what it promised.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,9 @@ def test_compression_is_worth_what_storage_lacks(tmp_path: Path) -> None:
     advice = document(f"advise {document(f'{SWEEP} {axes}')['directory']}")
     assert advice["settings"] == {"dataset.codec": "zstd:1"}
     assert advice["gain"] == pytest.approx(2, rel=0.1)
-    memory = Path("/dev/shm") / f"iobench-{tmp_path.name}"  # as fast as storage can be
+    memory = (
+        Path("/dev/shm") / f"iobench-{os.getpid()}-{tmp_path.name}"
+    )  # as fast as storage can be
     how = "--set reader.direct=false --set cache=any"
     fast = document(f"sweep ./job.yaml --to {memory} {axes} {how}")
     memory.rmdir()
