@@ -59,7 +59,7 @@ def workers_for_idle_cores(evidence: Evidence) -> Effect | None:
         {"prep": evidence.prep * min(each * ranks, evidence.cores) / busy},
         each=each,
         total=each * ranks,
-        busy=busy,
+        busy=evidence.workers,
         rate=evidence.told(evidence.prep / busy),
     )
 
@@ -80,11 +80,11 @@ def workers_that_sleep(evidence: Evidence) -> Effect | None:
     gain = model_gain(evidence, prep=evidence.prep * most / streams)
     if most < streams + 1 or gain is None:
         return None
-    today = streams // evidence.accelerators
+    each = streams // evidence.accelerators
     return bringing(
         gain,
-        workers=max(today + 1, math.ceil(today * gain)),
-        today=today,
+        workers=max(each + 1, math.ceil(each * gain)),
+        today=evidence.workers // evidence.accelerators,
         slept=format_duration(evidence.job.workload.reader.prep_time),
         waits=format_percent(1 - share),
     )

@@ -278,11 +278,12 @@ def workers_that_read(evidence: Evidence) -> Effect | None:
     more = _more_reads(evidence)
     if more is None:
         return None
-    today = max(1, evidence.workers // evidence.accelerators)
+    today = evidence.workers // evidence.accelerators
+    readers = max(1, today)  # without workers, the rank itself reads
     few = not evidence.subject.reads_itself and more.of_worker(evidence) <= MAX_CONCURRENCY
     return bringing(
         more.gain,
-        workers=max(today + 1, math.ceil(today * more.target / evidence.in_flight)),
+        workers=max(readers + 1, math.ceil(readers * more.target / evidence.in_flight)),
         today=today,
         why=", since a batch has few requests" if few else "",
         basis=more.basis,

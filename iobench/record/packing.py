@@ -92,11 +92,8 @@ class Keys:
         The dataset may have fewer shards.
         """
         stem = key.removesuffix(self._suffix)
-        digits = stem.rpartition("/" if self._single else "-")[2]
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-            return None
-        shard = int(digits)
-        return shard if self(shard) == key else None
+        shard = _number(stem.rpartition("/" if self._single else "-")[2])
+        return shard if shard is not None and self(shard) == key else None
 
     def folder(self, name: str) -> int | None:
         """Return the number of the first shard in a folder below DATA, or None if it holds none."""
@@ -104,20 +101,25 @@ class Keys:
         if not self._single:
             return None
         if self._classes is not None and above == self._prefix:
-            digits = last.rpartition("-")[2]
-            if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
-                return None
-            first = int(digits)
-            return first if first < self._classes and self._above(first) == name else None
-        if not (last.isascii() and last.isdigit() and len(last) < 16):
+            label = _number(last.rpartition("-")[2])
+            known = label is not None and label < self._classes and self._above(label) == name
+            return label if known else None
+        number = _number(last)
+        if number is None:
             return None
-        first = int(last) * self._each
+        first = number * self._each
         if self._classes is not None:
-            digits = above.rpartition("-")[2]
-            if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
+            label = _number(above.rpartition("-")[2])
+            if label is None:
                 return None
-            first += (int(digits) - first) % self._classes
+            first += (label - first) % self._classes
         return first if self(first).rpartition("/")[0] == name else None
+
+
+def _number(digits: str) -> int | None:
+    """The whole number of at most 15 digits; None for another text."""
+    known = digits.isascii() and digits.isdigit() and len(digits) < 16
+    return int(digits) if known else None
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -254,6 +254,7 @@ def test_more_workers_are_more_and_bring_what_the_cores_allow(
     first = doc.job.verdict.advice[0]
     assert first.settings == [f"loader.workers={advised}"]
     assert first.predicted_gain == pytest.approx(gain)
+    assert first.change.endswith(f" instead of {ranks * workers}")
 
 
 def test_faster_storage_is_promised_what_saves_leave_of_it() -> None:

@@ -227,6 +227,13 @@ def test_what_bounds_a_shard_from_above(
     assert any(by in line for line in found.why)
 
 
+def test_a_wait_that_no_shard_keeps_bounds_none(swept: Swept) -> None:
+    """A stream waits 30 ms for a shard, also for one of a byte, which was advised."""
+    found = swept({"shard": (4 * MIB, 16 * MIB, 64 * MIB)}, target=TuningTarget(first_batch_s=0.02))
+    assert found.shard.bytes == 64 * MIB
+    assert any("no shard is there within 0.02 s" in doubt for doubt in found.doubts)
+
+
 def test_too_few_shards_lose_against_enough_that_are_as_good(
     swept: Swept,
 ) -> None:

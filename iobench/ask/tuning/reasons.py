@@ -134,15 +134,16 @@ class Bounds:
             limits[f"{held} shards in {format_share(MEMORY_SHARE)} of the memory"] = (
                 MEMORY_SHARE * self.memory_bytes / held
             )
-        if self.first_batch_s is not None:
+        # Of a longer wait for the first byte, no size is small enough.
+        if self.first_batch_s is not None and self.first_batch_s > found.latency_s:
             # All streams share the cap while they fetch their first shard.
             each = (
                 found.bytes_per_s
                 if found.cap is None
                 else min(found.bytes_per_s, found.cap / found.streams)
             )
-            limits[f"a first shard within {self.first_batch_s:g} s"] = (
-                max(0.0, self.first_batch_s - found.latency_s) * each
+            limits[f"a first shard within {self.first_batch_s:g} s"] = each * (
+                self.first_batch_s - found.latency_s
             )
         if self.shuffle_window_bytes is not None:
             limits["a shuffle window of at least one shard"] = self.shuffle_window_bytes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...base.documents import UNPRINTED
-from ...base.units import counted, format_count, format_share
+from ...base.units import counted, format_count, format_duration, format_share
 from ...judge.judged import judge
 from ...judge.promise import answer
 from ...judge.statistics import SIGNIFICANT, ratio_interval
@@ -138,6 +138,11 @@ def recommend(sweep: SweepRuns, target: TuningTarget | None = None) -> Recommend
             doubts.append(
                 f"the error of the shard size model is {shard.fit.worst:+.0%} at a size that it "
                 "was not fitted to: prefer the measured sizes"
+            )
+        if shard.fit.latency_s >= target.first_batch_s:
+            doubts.append(
+                f"no shard is there within {target.first_batch_s:g} s, however small it is: a "
+                f"stream waits {format_duration(shard.fit.latency_s)} for it"
             )
         if shard.fit.worst is None:
             doubts.append(
