@@ -38,7 +38,8 @@ Times = npt.NDArray[np.float64]
 class Depth:
     """Reads with ``in_flight`` in flight. Rates per second, times in seconds.
 
-    ``used``: how many of the places that were given, from the first on, may have been read.
+    ``used``: how many of the places that were given, from the first on, may have been read;
+    ``again``: whether some of them were read twice.
     ``client_cpu_share``: CPU time over what the measuring program can use. ``cycles``: those of
     ``busy_time``, where each read is known.
     """
@@ -57,6 +58,7 @@ class Depth:
     latency_p999_s: float | None
     client_cpu_share: float | None
     used: int
+    again: bool = False
     retries: int = 0
     throttled: int = 0
     latency_max_s: float | None = None

@@ -33,7 +33,7 @@ from iobench.record.curve import StorageCurve
 from iobench.runner.budget import Budget
 from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Place, Places, blocks, samples
-from iobench.runner.curve.reader import ThreadReader
+from iobench.runner.curve.reader import FioReader, ThreadReader
 from iobench.runner.curve.story import second_requests
 from iobench.runner.hosts.reads import HaveRead, summed, together
 from iobench.storage.base import Buffer, Entry, Retries, Storage, StorageTraits
@@ -388,6 +388,24 @@ def test_a_host_that_reads_on_alone_adds_no_rate() -> None:
     assert [each.bytes_per_s for each in shared] == pytest.approx([9e6, 3e6])
     found = summed(shared, in_flight=4, given=12)
     assert (found.bytes_per_s, found.reads_per_s) == pytest.approx((12e6, 8.0))
+
+
+@needs_fio
+def test_what_fio_leaves_out_was_handed_out_and_a_place_is_not_read_twice_unseen(
+    tmp_path: Path,
+) -> None:
+    """With O_DIRECT it reads no file of less than 4 KiB: here every second one."""
+    places = [Place(str(number), 0, 8192, 8192) for number in range(8)]
+    for place in places:
+        (tmp_path / place.key).write_bytes(bytes(8192 >> 2 * (int(place.key) % 2)))
+    if not LocalStorage(tmp_path).supports_direct("0"):
+        pytest.skip("this file system has no O_DIRECT")
+    storage = LocalStorage(tmp_path, direct=True)
+    reader = FioReader(storage, direct=True, once=True, run_dir=tmp_path / "run")
+    found = reader.read(places, in_flight=1, seconds=PATIENCE_S, most=8)
+    assert (found.reads, found.used, found.again) == (8, 7, True)
+    found = reader.read(places, in_flight=1, seconds=PATIENCE_S, most=4)
+    assert (found.reads, found.used, found.again) == (4, 7, False)
 
 
 @pytest.mark.parametrize(

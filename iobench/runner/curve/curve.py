@@ -222,7 +222,7 @@ class CurveMeasurement:
             latency_p999_s=found.latency_p999_s,
             reads=found.reads,
             seconds=found.seconds,
-            disjoint=taken.fresh and found.reads <= given,
+            disjoint=taken.fresh and not found.again,
             cached_before=state.ratio if state else None,
             client_cpu_share=share,
             client=share is not None and share >= CLIENT_SPENT,

@@ -66,7 +66,8 @@ class FioReader:
 
         Raises StorageError, also if fio can't read any of them.
         """
-        reads = self._reads(places, in_flight)
+        numbered = self._reads(places, in_flight)
+        reads = [read for _, read in numbered]
         if not reads:
             raise StorageError("fio cannot read these files: each has less than 4 KiB")
         given = len(reads)
@@ -91,23 +92,28 @@ class FioReader:
                 failure = failure or error
                 continue
             self.engine = engine
-            used = min(found.used, given)
-            return replace(found, used=used)
+            last, _ = numbered[min(found.used, given) - 1]
+            return replace(found, used=last + 1, again=found.reads > given)
         raise failure or StorageError("fio has no engine to read with")
 
-    def _reads(self, places: Sequence[Place], in_flight: int) -> list[tuple[Path, int, int]]:
-        """What fio has to read, within its limits of reads and of files."""
+    def _reads(
+        self, places: Sequence[Place], in_flight: int
+    ) -> list[tuple[int, tuple[Path, int, int]]]:
+        """What fio has to read, with the number of its place, within its limits of reads and files.
+
+        Places of which it can't read a byte are left out.
+        """
         files = MAX_REPLAYED_FILES * (in_flight if self.once else 1)
         known: set[str] = set()
-        reads: list[tuple[Path, int, int]] = []
-        for key, offset, length, _ in islice(places, MAX_REPLAYED):
+        reads = []
+        for number, (key, offset, length, _) in enumerate(islice(places, MAX_REPLAYED)):
             known.add(key)
             if len(known) > files:
                 break
             path, size = self._file(key)
             length = min(length, size - offset)
             if length > 0:
-                reads.append((path, offset, length))
+                reads.append((number, (path, offset, length)))
         return reads
 
     def _file(self, key: str) -> tuple[Path, int]:
@@ -373,7 +379,8 @@ class _Work:
             latency_p999_s=percentile(took, 0.999, MIN_P999),
             # One thread at a time runs Python; all cores can run what releases the lock.
             client_cpu_share=max(sum(self.user_s), cpu_s / effective_cores()) / max(seconds, 1e-9),
-            used=min(int(done.max()) + 1, len(self.places)),
+            used=min(int(done.max()) + 1, total),
+            again=int(done.max()) >= total,
             retries=again.retries,
             throttled=again.throttled,
             latency_max_s=float(took.max()),

@@ -164,6 +164,7 @@ def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:
         latency_p999_s=_largest([each.latency_p999_s for each in depths]),
         client_cpu_share=_largest([each.client_cpu_share for each in depths]),
         used=min(given, max(each.used for each in depths) * len(depths)),
+        again=any(each.again for each in depths),
         retries=sum(each.retries for each in depths),
         throttled=sum(each.throttled for each in depths),
     )
