@@ -127,6 +127,17 @@ def test_a_walk_ends_where_the_settings_that_it_kept_fail() -> None:
     assert "failed" in why["workers"]
 
 
+def test_a_setting_that_failed_has_no_rate_whatever_it_measured_before() -> None:
+    sweep = planned(STEPS[1], overrides=["loader.workers=0"])
+    points = next_step(sweep)
+    tried(points, [10, 10.2, 9.9, 10.1], [20, 20.3, 19.9, 20.1])
+    assert rows(sweep)[1].answer == "faster"
+    points[1].failed = "INVALID: cache.cold"
+    row = rows(sweep)[1]
+    assert (row.rates, row.ratio, row.answer) == ([], None, "")
+    assert row.not_measured == "INVALID: cache.cold"
+
+
 # Files
 
 

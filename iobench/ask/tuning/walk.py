@@ -47,7 +47,12 @@ class TriedSetting:
 
     @property
     def rates(self) -> list[float]:
-        return [] if self.point is None else list(self.point.figures)
+        return [] if self.point is None else _figures(self.point)
+
+
+def _figures(point: SweepPoint) -> list[float]:
+    """The figures of its trials; none of a point that has failed, whatever it measured before."""
+    return [] if point.failed else point.figures
 
 
 def points_of(sweep: Sweep, step: int) -> list[SweepPoint]:
@@ -63,11 +68,11 @@ def is_complete(sweep: Sweep, point: SweepPoint) -> bool:
 def compared(points: Sequence[SweepPoint]) -> list[tuple[Estimate | None, Answer]]:
     """For each variant of a step, its ratio to the first point of the step, and what it tells."""
     before, *variants = points
-    measured = [each for each in variants if each.figures]
+    measured = [each for each in variants if _figures(each)]
     level = SIGNIFICANT / max(1, len(measured))
     found: list[tuple[Estimate | None, Answer]] = []
     for each in variants:
-        pairs = list(zip(each.figures, before.figures, strict=False))
+        pairs = list(zip(_figures(each), _figures(before), strict=False))
         ratio = ratio_estimate(pairs, level=level)
         found.append((ratio, _answer(ratio)))
     return found
@@ -88,7 +93,7 @@ def best_of(sweep: Sweep, points: Sequence[SweepPoint]) -> SweepPoint | None:
     faster = [
         (ratio.value, point)
         for point, (ratio, answer) in zip(points[1:], compared(points), strict=True)
-        if ratio is not None and answer == "faster" and not (point.failed or point.dropped)
+        if ratio is not None and answer == "faster" and not point.dropped
     ]
     return max(faster, key=lambda pair: pair[0])[1] if faster else None
 
@@ -149,7 +154,7 @@ def _baseline(sweep: Sweep) -> TriedSetting:
     setting = describe(sweep.default or {})
     point = next((each for each in sweep.points if each.settings == sweep.default), None)
     why = "" if point is not None else NO_TIME
-    if point is not None and not point.figures:
+    if point is not None and not _figures(point):
         why = point.failed or NO_TIME
     return TriedSetting(step=BASELINE, setting=setting, point=point, not_measured=why)
 
@@ -175,5 +180,5 @@ def _tried(
             ratio=ratio,
             answer=answer,
             kept=point is best,
-            not_measured="" if point.figures else point.failed or NO_TIME,
+            not_measured="" if _figures(point) else point.failed or NO_TIME,
         )
