@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..base.units import format_factor
 from ..record.verdict import Advice, AdviceId, Answer, Confirmation, Estimate, Verdict
 from .evidence import Evidence
 from .statistics import NOISE, ratio_estimate
@@ -248,9 +249,10 @@ def promised(advice: Advice) -> Estimate | None:
 
 def shown(gain: Estimate, *, bound: bool = False) -> str:
     """``1.37 x [1.30, 1.44]``, ``at most 6.34 x``; a wide one reads ``0.75 x (inconclusive)``."""
-    text = f"{'at most ' if bound else ''}{gain.value:.2f} x"
+    upper = "at most " if bound else ""
     if gain.low is None or gain.high is None:
-        return text
+        return upper + format_factor(gain.value)
+    text = f"{upper}{gain.value:.2f} x"
     if gain.low <= gain.value / WIDEST or gain.high >= WIDEST * gain.value:
         return f"{text} (inconclusive)"
     return f"{text} [{gain.low:.2f}, {gain.high:.2f}]"
@@ -271,7 +273,7 @@ def in_headline(advice: Advice) -> str:
     if gain is None or tells_nothing(gain):
         return ""
     if advice.at_most and advice.found is None:
-        return f"at most {gain.value:.2f} x"
+        return f"at most {format_factor(gain.value)}"
     return shown(gain)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 
 from ..base.text import capital
-from ..base.units import counted, format_count, format_rate, percent_beside
+from ..base.units import counted, format_count, format_factor, format_rate, percent_beside
 from ..judge.evidence import Evidence
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.figures.search import may_be_more
@@ -312,6 +312,6 @@ def _advised(advice: Advice) -> Item:
         lead = "inconclusive"
     elif gain is not None:
         bound = "at most " * (advice.at_most and not tried)
-        lead = f"{bound}{gain.value:.2f} x{', tried' * tried}"
+        lead = f"{bound}{format_factor(gain.value)}{', tried' * tried}"
     settings = " ".join(f"--set {setting}" for setting in advice.settings)
     return Item(text=advice.change, lead=lead, basis=settings)

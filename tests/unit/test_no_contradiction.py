@@ -641,6 +641,10 @@ def test_an_interval_that_excludes_nothing_is_not_shown(
     assert ("[" in shown(Estimate(value=3.44, low=low, high=high))) == shows
 
 
+def test_a_factor_without_an_interval_has_three_digits() -> None:
+    assert shown(Estimate(value=14.99), bound=True) == "at most 15.0 x"
+
+
 @pytest.mark.parametrize(("busy", "steps", "lasts"), [(0.40, 16, 180), (0.80, 80, 711)])
 def test_a_cut_run_without_ceilings_does_not_count_the_batches_of_the_fill(
     cut: Cut, busy: float, steps: int, lasts: float
