@@ -24,9 +24,9 @@ NOTE = (
 TRAINING_NOTE = (
     "The lists of train_* have one value for each repetition of iobench, over all epochs of the "
     "repetition. Accelerator utilization leaves out the first step of each epoch, and is busy "
-    "time as it was specified over the rest. Samples/s count every sample over the time since the "
-    "first read; DLIO leaves out the first step there, too. MB are 2^20 bytes that were read. The "
-    "end is the start and the time of all phases of the run."
+    "time, specified or measured of a real model, over the rest. Samples/s count every sample over "
+    "the time since the first read; DLIO leaves out the first step there, too. MB are 2^20 bytes "
+    "that were read. The end is the start and the time of all phases of the run."
 )
 CHECKPOINT_NOTE = "The time of a save or restore is that of its slowest rank. GB are 2^30 bytes."
 
@@ -96,11 +96,13 @@ def _dataset(doc: TrainingRecord, memory: Sequence[int | None]) -> dict[str, obj
     data = doc.job.dataset
     samples, shards = data.samples or 0, data.shards or 0
     per_file = samples // shards if samples and shards and samples % shards == 0 else None
+    evaluated = data.held_out // per_file if per_file and data.held_out else None
+    trained = shards - evaluated if evaluated else None if data.held_out else data.shards
     hosts = len(memory)
     share = data.stored_bytes / hosts if data.stored_bytes is not None and hosts else None
     return {
-        "num_files_train": data.shards,
-        "num_files_eval": None,
+        "num_files_train": trained,
+        "num_files_eval": evaluated,
         "num_samples_per_file": per_file,
         "data_size_per_host_GB": None if share is None else share / _GIB,
         "potential_caching": [

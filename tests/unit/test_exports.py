@@ -147,6 +147,15 @@ def test_mlperf_has_its_names_and_the_figures_of_the_record() -> None:
     assert "not an MLPerf submission" in found["iobench"]["notes"][0]
 
 
+@pytest.mark.parametrize(("held_out", "files"), [(60_000, (8, 2)), (0, (10, None))])
+def test_mlperf_counts_the_files_that_are_evaluated_apart(
+    held_out: int, files: tuple[int, int | None]
+) -> None:
+    doc = build_run(dataset={"samples": 300_000, "shards": 10, "held_out": held_out})
+    found = mlperf(doc)
+    assert (found["num_files_train"], found["num_files_eval"]) == files
+
+
 def test_mlperf_names_saves_and_restores() -> None:
     doc = load_run(GOLDEN / "checkpoint-stream")
     found: Json = mlperf(doc)["metric"]  # type: ignore[assignment]
