@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..ask.compare.identity import identity
 from ..ask.compare.sequential import MIN_ROUNDS, claims_of, logs_of, metrics_like, sequential_of
-from ..base.errors import InterruptedRun, IobenchError, UnwrittenError, UsageError
+from ..base.errors import InterruptedRun, IobenchError, UnwrittenError, UsageError, kept_in
 from ..base.interrupts import defer_interrupts
 from ..base.text import printable, quoted
 from ..base.units import counted, utc_now
@@ -269,7 +269,7 @@ class _Comparison:
         if isinstance(failure, UnwrittenError):  # of a run
             failure.record = record
         if failure is not None:
-            raise failure
+            raise kept_in(failure, self.directory) if record.rounds else failure
         return record
 
     def _shortened(self) -> list[RepeatedTraining]:

@@ -139,6 +139,7 @@ def test_a_side_that_fails_is_named_and_the_turns_are_kept(
     assert "variant B" in err
     record, directory = the_record(tmp_path)
     assert (record.status, len(record.rounds)) == ("failed", 1)
+    assert f"measured until then is in {directory}\n" in err
     assert record.error
     statuses = [load_training(directory / each.run).status for each in record.variants]
     assert statuses == ["ok", "failed"]
