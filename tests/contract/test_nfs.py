@@ -4,6 +4,7 @@ way, and a server that goes away.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import threading
 import time
@@ -122,6 +123,27 @@ def test_a_file_that_was_replaced_is_read_anew(nfs: Any, nfs_server: NfsServer, 
     other.replace("x", b"the third")
     other.close()
     assert read(nfs, "x", 0, 100) == b"the third"
+
+
+def test_a_file_that_is_replaced_again_and_again_is_read(
+    nfs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses a read of each one that is gone, and at last one that it can't read."""
+    put(nfs, "x", b"first")
+    pread, left = context.Context.pread, 3
+
+    def replaced(nfs: Any, handle: int, *where: int) -> int:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise OSError(errno.EIO, "stale")
+        return pread(nfs, handle, *where)
+
+    monkeypatch.setattr(context.Context, "pread", replaced)
+    assert read(nfs, "x", 0, 100) == b"first"
+    left = 4
+    with pytest.raises(StorageError, match="refused to read it"):
+        read(nfs, "x", 0, 100)
 
 
 @pytest.mark.parametrize("step", ["generate", "clean"])

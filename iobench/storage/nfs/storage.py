@@ -40,6 +40,9 @@ _NUMBERS = {
 }
 """Options that are whole numbers, and their names in libnfs."""
 
+_REPLACED = 3
+"""How often the server may refuse a read, since the file was replaced while it was open."""
+
 
 class NfsStorage:
     """Files below a directory of an export.
@@ -114,7 +117,7 @@ class NfsStorage:
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         check_key(key)
-        want, done, refused = len(buffer), 0, False
+        want, done, refused = len(buffer), 0, 0
         if not want:
             return 0
         address = int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
@@ -122,7 +125,7 @@ class NfsStorage:
         def read(nfs: Context) -> int:
             nonlocal done, refused  # a new connection continues where the old one stopped
             path = self.connections.path_of(key)
-            with nfs.opened(path, keep=not once, anew=refused) as handle:
+            with nfs.opened(path, keep=not once, anew=refused > 0) as handle:
                 try:
                     while done < want:
                         count = nfs.pread(
@@ -134,9 +137,9 @@ class NfsStorage:
                 except OSError as error:
                     if nfs.is_folder(path):
                         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
-                    if refused:
+                    if refused == _REPLACED:
                         raise OSError(errno.EIO, "the server refused to read it") from error
-                    refused = True  # the first refusal may mean that the file was replaced
+                    refused += 1
                     raise Lost("the file was replaced while it was open") from error
             return done
 
