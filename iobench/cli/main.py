@@ -330,10 +330,12 @@ def _do(request: VerbRequest) -> int:
         try:
             code = import_module(f"{__package__}.{request.verb}").run(request)
         except UnwrittenError as error:
+            if error.record is None:
+                raise
             from .printing import show_unwritten
 
             show_unwritten(request, error.record)
-            unwritten = error
+            unwritten = error  # raised where the file of --output has been replaced
         sys.stdout.flush()
     if unwritten is not None:
         raise unwritten

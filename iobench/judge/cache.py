@@ -162,9 +162,9 @@ MAX_UNSEEN = 0.01
 
 
 OWN_PAGES = 1 << 20
-"""Bytes of its own code that a loader may fetch, if that is at most half of a small dataset.
+"""Bytes of its own code that a loader may fetch; of a small dataset at most half of its bytes.
 
-The kernel reads pages of libraries from the storage when they are first used.
+The kernel fetches pages of libraries when they are first used.
 """
 
 

@@ -63,6 +63,11 @@ class SweepPoint(Record):
     # point of a step has the settings that were kept before.
     step: Count | None = None
 
+    @property
+    def counted(self) -> list[float]:
+        """Its ``figures``; none of a point that has failed, whatever it measured before."""
+        return [] if self.failed else self.figures
+
 
 class Sweep(RecordHead):
     """The content of ``sweep.json``.

@@ -96,8 +96,10 @@ def _dataset(doc: TrainingRecord, memory: Sequence[int | None]) -> dict[str, obj
     data = doc.job.dataset
     samples, shards = data.samples or 0, data.shards or 0
     per_file = samples // shards if samples and shards and samples % shards == 0 else None
-    evaluated = data.held_out // per_file if per_file and data.held_out else None
-    trained = shards - evaluated if evaluated else None if data.held_out else data.shards
+    trained, evaluated = data.shards, None
+    if data.held_out:
+        evaluated = data.held_out // per_file if per_file else None
+        trained = None if evaluated is None else shards - evaluated
     hosts = len(memory)
     share = data.stored_bytes / hosts if data.stored_bytes is not None and hosts else None
     return {

@@ -464,9 +464,7 @@ class Grid:
 
 def rates_of(point: SweepPoint) -> list[float]:
     """The figures of the trials that measured some; none of a point that has failed."""
-    if point.failed:
-        return []
-    return [rate for rate in point.figures if math.isfinite(rate) and rate > 0]
+    return [rate for rate in point.counted if math.isfinite(rate) and rate > 0]
 
 
 def rate_of(point: SweepPoint) -> float | None:

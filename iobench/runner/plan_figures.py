@@ -41,8 +41,9 @@ def describe_plan(
     if data is not None:
         lies = innermost(open_storage(data, options=manifest_options(data, options, origin)))
     root = None if lies is None else local_root(lies)
-    named = origin is not None or (root is not None and root.exists() and not root.is_dir())
-    if data is not None and lies is not None and (named or exists(lies, MANIFEST)):
+    is_file = root is not None and root.exists() and not root.is_dir()
+    asked = origin is not None or is_file  # what can't be found is then refused, as by run
+    if data is not None and lies is not None and (asked or exists(lies, MANIFEST)):
         # Not even O_DIRECT is probed, because that reads a block: planning touches nothing.
         manifest, place = find_dataset(data, options, origin=origin)
         check_match(workload, manifest, data)

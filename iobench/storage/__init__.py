@@ -80,10 +80,10 @@ def open_storage(
     if "://" not in url:
         scheme, place, given = "file", url, {}
     else:
-        scheme = url.partition("://")[0]
-        if scheme != scheme.lower():
+        written = url.partition("://")[0]
+        if (small := written.lower()) != written:
             raise UsageError(
-                f"{scheme}:// is written in small letters", remedy=f"write {scheme.lower()}://..."
+                f"{written}:// is written in small letters", remedy=f"write {small}://..."
             )
         scheme = urlsplit(url).scheme
         place, _, query = url.partition("?")

@@ -358,6 +358,9 @@ def test_one_repetition_has_no_interval() -> None:
     assert (only.figures.samples_per_usd_low, only.figures.samples_per_usd_high) == (None, None)
     assert "[" in samples_per_usd_text(several)
     assert "[" not in samples_per_usd_text(only)
+    fed = storage_of(20_000.0)  # more than eight hosts take
+    fed = fed.with_job(repetitions=fed.job.repetitions[:1])
+    assert "[" not in samples_per_usd_text(options(fed, hosts=8)[0])
 
 
 def test_runs_of_the_same_identity_are_one_option() -> None:

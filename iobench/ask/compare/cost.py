@@ -359,18 +359,20 @@ def _saving(pace: Pace, terms: Terms, hosts: int) -> SaveTimes | None:
 def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float] | None:
     """The ends of the rate's interval, over the rate; None if it is not known.
 
-    No end is above what the storage delivers; hosts that wait for it have its interval.
+    No end is above what the storage delivers; hosts that wait for it have its interval. One
+    repetition has none.
     """
     pace, storage, top = job.slowest, job.slowest.storage, job.storage(hosts)
-    ends = pace.low / pace.middle, pace.high / pace.middle
-    if storage is None or top is None or job.terms.storage_grows:
-        return ends if pace.low < pace.high else None
-    if limits and (storage.low is None or storage.high is None):
-        return None
-    wanted = job.wanted(hosts)
-    rate = min(wanted, top)
-    low, high = min(storage.low or top, top), max(storage.high or top, top)
-    return min(ends[0] * wanted, low, rate) / rate, max(min(ends[1] * wanted, high), rate) / rate
+    low, high = pace.low / pace.middle, pace.high / pace.middle
+    if storage is not None and top is not None and not job.terms.storage_grows:
+        if limits and (storage.low is None or storage.high is None):
+            return None
+        wanted = job.wanted(hosts)
+        rate = min(wanted, top)
+        least, most = min(storage.low or top, top), max(storage.high or top, top)
+        low, high = min(low * wanted, least, rate), max(min(high * wanted, most), rate)
+        low, high = low / rate, high / rate
+    return (low, high) if low < high else None
 
 
 def _waiting(

@@ -262,11 +262,9 @@ def payback(sweep: Sweep, point: SweepPoint) -> Payback | None:
     if sweep.default is None or sweep.metric != METRIC:
         return None
     today = _with_data(sweep, point, sweep.default)
-    if today is None or today.failed or point.failed:
+    if today is None or point.generated_s is None or not point.samples:
         return None
-    if point.generated_s is None or not point.samples:
-        return None
-    new, old = point.figures, today.figures
+    new, old = point.counted, today.counted
     if not new or not old or min(new) <= max(old):
         return None
     before, after = point.samples / median(old), point.samples / median(new)

@@ -47,12 +47,7 @@ class TriedSetting:
 
     @property
     def rates(self) -> list[float]:
-        return [] if self.point is None else _figures(self.point)
-
-
-def _figures(point: SweepPoint) -> list[float]:
-    """The figures of its trials; none of a point that has failed, whatever it measured before."""
-    return [] if point.failed else point.figures
+        return [] if self.point is None else self.point.counted
 
 
 def points_of(sweep: Sweep, step: int) -> list[SweepPoint]:
@@ -68,11 +63,11 @@ def is_complete(sweep: Sweep, point: SweepPoint) -> bool:
 def compared(points: Sequence[SweepPoint]) -> list[tuple[Estimate | None, Answer]]:
     """For each variant of a step, its ratio to the first point of the step, and what it tells."""
     before, *variants = points
-    measured = [each for each in variants if _figures(each)]
+    measured = [each for each in variants if each.counted]
     level = SIGNIFICANT / max(1, len(measured))
     found: list[tuple[Estimate | None, Answer]] = []
     for each in variants:
-        pairs = list(zip(_figures(each), _figures(before), strict=False))
+        pairs = list(zip(each.counted, before.counted, strict=False))
         ratio = ratio_estimate(pairs, level=level)
         found.append((ratio, _answer(ratio)))
     return found
@@ -154,7 +149,7 @@ def _baseline(sweep: Sweep) -> TriedSetting:
     setting = describe(sweep.default or {})
     point = next((each for each in sweep.points if each.settings == sweep.default), None)
     why = "" if point is not None else NO_TIME
-    if point is not None and not _figures(point):
+    if point is not None and not point.counted:
         why = point.failed or NO_TIME
     return TriedSetting(step=BASELINE, setting=setting, point=point, not_measured=why)
 
@@ -180,5 +175,5 @@ def _tried(
             ratio=ratio,
             answer=answer,
             kept=point is best,
-            not_measured="" if _figures(point) else point.failed or NO_TIME,
+            not_measured="" if point.counted else point.failed or NO_TIME,
         )

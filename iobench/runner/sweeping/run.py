@@ -437,7 +437,7 @@ class _Trials:
         The settings ``keep`` are kept, because the others are compared with them.
         """
         sweep = self.sweep
-        measured = [p for p in points if len(p.figures) >= _TRIALS_BEFORE_DROPPING and not p.failed]
+        measured = [point for point in points if len(point.counted) >= _TRIALS_BEFORE_DROPPING]
         if not measured:
             return
         speeds = {id(point): [sweep.speed(each) for each in point.figures] for point in measured}

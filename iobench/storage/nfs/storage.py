@@ -41,7 +41,7 @@ _NUMBERS = {
 """Options that are whole numbers, and their names in libnfs."""
 
 _REPLACED = 3
-"""How often the server may refuse a read, since the file was replaced while it was open."""
+"""A server may refuse a read this many times: the file may have been replaced while it was open."""
 
 
 class NfsStorage:
@@ -139,7 +139,7 @@ class NfsStorage:
                         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
                     if refused == _REPLACED:
                         raise OSError(errno.EIO, "the server refused to read it") from error
-                    refused += 1
+                    refused, done = refused + 1, 0  # what was read is of another file
                     raise Lost("the file was replaced while it was open") from error
             return done
 
