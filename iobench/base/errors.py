@@ -41,7 +41,8 @@ anyone, so ``IobenchError`` escapes every character that is not printable.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from .text import printable
@@ -51,9 +52,13 @@ E = TypeVar("E", bound=Exception)
 
 
 class IobenchError(Exception):
-    """Base of all errors. ``remedy``: what the user can do; may be empty."""
+    """Base of all errors. ``remedy``: what the user can do; may be empty.
+
+    ``record``: what was measured and can't be written, so that it can still be shown.
+    """
 
     exit_code = 1
+    record: object = None
 
     def __init__(self, what: str, *, remedy: str = "") -> None:
         self.what = printable(what)
@@ -105,6 +110,29 @@ def kept_in(error: E, directory: object) -> E:
     elif str(directory) not in str(error):
         error.remedy = printable(f"{error.remedy}; {told}" if error.remedy else told)
     return error
+
+
+@contextmanager
+def told_after(failure: Exception | None) -> Iterator[None]:
+    """If the body fails, too, raise the ``failure`` that came first, with what the body's says."""
+    try:
+        yield
+    except IobenchError as error:
+        if failure is None:
+            raise
+        if not isinstance(failure, IobenchError):
+            failure = IobenchError(failure_text(failure))
+        if not isinstance(failure, UnwrittenError):  # which says the same
+            failure.remedy = "; ".join(filter(None, (failure.remedy, str(error))))
+        failure.record = error.record
+        raise failure from failure.__cause__
+
+
+def failure_text(error: Exception) -> str:
+    """What a record says of a failure, in one line."""
+    if isinstance(error, IobenchError):
+        return str(error)
+    return printable(f"{type(error).__name__}: {first_line(error)}")
 
 
 class UsageError(IobenchError):
@@ -207,9 +235,7 @@ class NoMemoryError(IobenchError):
 
 
 class UnwrittenError(IobenchError):
-    """``record``: what was measured, so that it can still be shown; None if nothing was."""
-
-    record: object = None
+    pass
 
 
 class InvalidRunError(IobenchError):

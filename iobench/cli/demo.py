@@ -9,11 +9,11 @@ import contextlib
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..runner.demo import BUCKET, s3_server
+from ..storage.scratch import scratch
 from .main import main
 from .terminal import note
 from .verbs import DemoRequest
@@ -30,8 +30,8 @@ def run(request: DemoRequest) -> int:
         )
 
     with (
-        tempfile.TemporaryDirectory(prefix="iobench-demo-") as folder,
-        s3_server(Path(folder)) as environment,
+        scratch("demo") as folder,
+        s3_server(folder) as environment,
     ):
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]  # settings of another account must not reach this server

@@ -31,7 +31,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from .. import __version__
-from ..base.errors import InterruptedRun, MissingPlaceError, UnwrittenError, UsageError
+from ..base.errors import InterruptedRun, IobenchError, MissingPlaceError, UsageError
 from ..base.interrupts import import_whole, interrupt_on_sigterm
 from ..base.text import MAX_SHOWN, printable
 from .failure import report_error
@@ -329,7 +329,7 @@ def _do(request: VerbRequest) -> int:
             _say_alone(request)
         try:
             code = import_module(f"{__package__}.{request.verb}").run(request)
-        except UnwrittenError as error:
+        except IobenchError as error:
             if error.record is None:
                 raise
             from .printing import show_unwritten

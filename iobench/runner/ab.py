@@ -17,7 +17,14 @@ from pathlib import Path
 
 from ..ask.compare.identity import identity
 from ..ask.compare.sequential import MIN_ROUNDS, claims_of, logs_of, metrics_like, sequential_of
-from ..base.errors import InterruptedRun, IobenchError, UnwrittenError, UsageError, kept_in
+from ..base.errors import (
+    InterruptedRun,
+    IobenchError,
+    UsageError,
+    failure_text,
+    kept_in,
+    told_after,
+)
 from ..base.interrupts import defer_interrupts
 from ..base.text import printable, quoted
 from ..base.units import counted, utc_now
@@ -30,7 +37,7 @@ from .estimate import Work
 from .hosts.hosts import Hosts
 from .options import AbOptions, Observer, timed
 from .repeated import AnyPlan, Asked, Repeated, RepeatedTraining, asked_of, expected_s, hold
-from .results import failure_text, removed_if_empty, run_directory
+from .results import removed_if_empty, run_directory
 from .trials import take_turns
 
 
@@ -264,9 +271,10 @@ class _Comparison:
                     if failure is None:
                         record.status, record.error, failure = "failed", failure_text(error), error
             record.a, record.b = (variant.record for variant in self.variants)
-            self._save()
+            with told_after(failure):
+                self._save()
         log.info("%s: %s after %d rounds", self.directory.name, record.status, len(record.rounds))
-        if isinstance(failure, UnwrittenError):  # of a run
+        if isinstance(failure, IobenchError) and failure.record is not None:  # of a run
             failure.record = record
         if failure is not None:
             raise kept_in(failure, self.directory) if record.rounds else failure

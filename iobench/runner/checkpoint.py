@@ -97,7 +97,7 @@ class _Study:
 
     def run(self) -> CheckpointRecord:
         doc, root = self.doc, self.root
-        with failures_recorded(doc, self.directory) as ending:
+        with failures_recorded(doc) as ending:
             self.hosts.begin(doc, self.plan.spec.ranks)
             self.hosts.check_place(self.plan, root)
             if self.budget.limited and self.hosts.count == 1:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from ..base.errors import IobenchError, UsageError, kept_in
+from ..base.errors import IobenchError, UsageError, kept_in, told_after
 from ..base.interrupts import defer_interrupts
 from ..host import timeline
 from ..host.samples import write_samples
@@ -237,7 +237,7 @@ class _Run(RunBegun):
     def run(self) -> TrainingRecord:
         """Measure, and write the run; return its concluded record. Raises as ``run``."""
         bench, doc, observer, saver = self.bench, self.doc, self.bench.observer, self.saver
-        with failures_recorded(doc, bench.directory) as ending:
+        with failures_recorded(doc) as ending:
             self.prepare(proof=self.options.prove)
             pilot = fitted = None
             if self.budget.limited:
@@ -265,7 +265,11 @@ class _Run(RunBegun):
                     self._confirm(self.options.confirm)
             add_changes(doc, self.asked, self.versions)
         failure = ending.failure
-        doc = self.end(stopped=failure is not None)
+        try:
+            with told_after(failure):
+                doc = self.end(stopped=failure is not None)
+        except IobenchError as error:
+            failure = error
         if saver:
             failure = saver.end(failure)
         if failure is not None:

@@ -162,7 +162,7 @@ class LoadsBegun:
 
     def run(self) -> ModelLoadRecord:
         doc = self.doc
-        with failures_recorded(doc, self.directory) as ending:
+        with failures_recorded(doc) as ending:
             self.hosts.begin(doc, self._ranks(least(self.job)))
             self.prepare()
             self.variants = self._variants()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..ask.compare.sequential import figures_of
-from ..base.errors import DatasetError, IobenchError, UsageError, kept_in
+from ..base.errors import DatasetError, IobenchError, UsageError, kept_in, told_after
 from ..base.text import printable
 from ..load.choose import make_reader
 from ..record.run import ModelLoadRecord, RunRecord, ServingRecord, TrainingRecord
@@ -213,10 +213,11 @@ def repeat_once(
         begin = hold(plan, held, hosts, verb=verb, break_lock=options.break_lock)
         directory = held.enter_context(run_directory(options.results, asked_of(plan).name))
         run = begin(directory, directory.name, options, observer)
-        with failures_recorded(run.doc, directory) as ending:
+        with failures_recorded(run.doc) as ending:
             run.prepare("")
             run.measure(0)
-        doc = run.end(stopped=ending.failure is not None)
+        with told_after(ending.failure):
+            doc = run.end(stopped=ending.failure is not None)
     if ending.failure is not None:
         raise kept_in(ending.failure, directory)
     return doc, directory

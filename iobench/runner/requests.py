@@ -192,7 +192,7 @@ class RequestsRun(Generic[R]):
         raise NotImplementedError
 
     def run(self) -> R:
-        with failures_recorded(self.doc, self.directory) as ending:
+        with failures_recorded(self.doc) as ending:
             self.begin()
             if self.rate is None:
                 self._search()

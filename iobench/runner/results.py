@@ -17,13 +17,13 @@ from ..base.errors import (
     IobenchError,
     StorageError,
     UnwrittenError,
-    first_line,
+    failure_text,
     kept_in,
+    told_after,
 )
 from ..base.filesystem import describe_path, sync_names
 from ..base.interrupts import defer_interrupts
 from ..base.processes import in_own_process
-from ..base.text import printable
 from ..data.dataset import ResolvedSpec, cheaper_codecs
 from ..judge.figures.events import Events
 from ..judge.figures.metrics import repetition_metrics, uncounted_reads
@@ -85,9 +85,7 @@ def fresh_name(name: str) -> str:
     return f"{name}-{stamp}-{secrets.token_hex(2)}"
 
 
-def make_directory(
-    directory: Path, *, fresh: bool = True, remedy: str = "choose another with --results"
-) -> None:
+def make_directory(directory: Path, *, fresh: bool = True) -> None:
     """Make a run directory, or a part of one, with a durable name.
 
     ``fresh``: there is none yet; it goes again if there is no room for a record in it. Raises
@@ -110,7 +108,8 @@ def make_directory(
         link = next((each for each in reversed(made) if each.is_symlink()), None)
         why = error.strerror if link is None else f"what the link {link} points to is not there"
         raise IobenchError(
-            f"cannot make the run directory {directory}: {why}", remedy=remedy
+            f"cannot make the run directory {directory}: {why}",
+            remedy="choose another with --results",
         ) from error
 
 
@@ -274,30 +273,28 @@ class Ending:
 
         After a failure a further interrupt is dropped, and the failure is raised with what
         ``explain`` adds to it. A record whose files can't be written, or which can't be judged, is
-        one that has failed.
+        one that has failed. If it can't be written itself, that is told after the failure.
         """
         with defer_interrupts(discard=self.failure is not None):
-            with failures_recorded(doc, directory) as writing:
+            with failures_recorded(doc) as writing:
                 doc.files = files()
-            with failures_recorded(doc, directory) as judging:
+            with failures_recorded(doc) as judging:
                 doc = conclude(doc)
-            write_document(directory, doc)
-        if failure := self.failure or writing.failure or judging.failure:
+            failure = self.failure or writing.failure or judging.failure
+            try:
+                with told_after(failure):
+                    write_document(directory, doc)
+            except IobenchError as error:
+                raise explain(error) from error.__cause__
+        if failure is not None:
             if isinstance(failure, UnwrittenError):
                 failure.record = doc
             raise kept_in(explain(failure), directory)
         return doc
 
 
-def failure_text(error: Exception) -> str:
-    """What a record says of a failure, in one line."""
-    if isinstance(error, IobenchError):
-        return str(error)
-    return printable(f"{type(error).__name__}: {first_line(error)}")
-
-
 @contextmanager
-def failures_recorded(doc: RunRecord, directory: Path) -> Iterator[Ending]:
+def failures_recorded(doc: RunRecord) -> Iterator[Ending]:
     """An interrupt or a failure of the body is written into the record, and goes no further.
 
     That includes exceptions that nobody expects, since what was measured is not to be lost.
@@ -307,9 +304,7 @@ def failures_recorded(doc: RunRecord, directory: Path) -> Iterator[Ending]:
         yield ending
     except KeyboardInterrupt:
         doc.status = "interrupted"
-        ending.failure = InterruptedRun(
-            f"interrupted; what was measured until then is in {directory}"
-        )
+        ending.failure = InterruptedRun("interrupted")
     except Exception as error:
         doc.status, doc.error = "failed", failure_text(error)
         ending.failure = error

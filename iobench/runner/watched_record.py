@@ -228,8 +228,7 @@ def shared_directory(results: Path, name: str, rank: int, count: int) -> Path:
     directory = results / f"{name}-{stamp}-{token}"
     if (directory / RANKS / f"rank-{rank}.json").exists():  # a second job of this parent
         return shared_directory(results, name, rank, count + 1)
-    remedy = "choose another with watch(results=...)"
-    make_directory(directory / RANKS, fresh=False, remedy=remedy)
+    make_directory(directory / RANKS, fresh=False)
     return directory
 
 
@@ -406,11 +405,12 @@ def _status(found: Sequence[Ended]) -> Ended:
     return "failed" if "failed" in found else found[0] if found else "ok"
 
 
-def write(directory: Path, doc: TrainingRecord, parts: Sequence[WatchedPart]) -> None:
-    """Write the run directory; what fewer ranks of this run have written there is replaced.
+def write(directory: Path, parts: Sequence[WatchedPart]) -> TrainingRecord:
+    """Write the record of these ranks, and return it.
 
-    Raises IobenchError.
+    What fewer ranks of this run have written there is replaced. Raises IobenchError.
     """
+    doc = merged(directory, parts)
     token = secrets.token_hex(4)
     events = directory / f".events-{token}.parquet"
     keep = [
@@ -425,6 +425,7 @@ def write(directory: Path, doc: TrainingRecord, parts: Sequence[WatchedPart]) ->
         doc.files[SAMPLES_FILE] = write_samples(path, [(PHASE, 0, samples)])
         path.replace(directory / SAMPLES_FILE)
     write_document(directory, doc)
+    return doc
 
 
 _CONSTANT = ("phase", "repetition", "rank")

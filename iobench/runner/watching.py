@@ -21,7 +21,7 @@ from typing import Any
 
 from ..base.errors import IobenchError, UsageError
 from ..base.text import printable, quoted
-from ..base.units import utc_now
+from ..base.units import format_count, utc_now
 from ..host import host as this_host
 from ..record.host import Host
 from ..record.run import TrainingRecord
@@ -32,7 +32,7 @@ from ..subject.factory import one_line
 from ..subject.meter import Meter
 from ..subject.process import listen
 from ..subject.watched import EpochHooks, Watched, WatchedSteps, watched
-from .results import new_directory
+from .results import run_directory
 from .watched_record import (
     NO_DATA,
     Data,
@@ -142,20 +142,29 @@ class Watch:
         cpu_s = steps.cpu_ns / 1e9 + meter.workers_cpu_s()
         meter.close()
         part = self._part(steps, meter, error, wall_s=wall_s, cpu_s=cpu_s)
-        if self.world == 1:
-            self.directory = new_directory(self.results, self.name)
-            parts, doc = [part], merged(self.directory, [part])
-            write(self.directory, doc, parts)
-        else:
-            self.directory = shared_directory(self.results, self.name, self.rank, self._number)
-            with locked(self.directory):
-                leave(self.directory, part)
-                parts = parts_in(self.directory)
-                doc = merged(self.directory, parts)
-                write(self.directory, doc, parts)
+        try:
+            doc, self.directory = self._leave(part)
+        except (OSError, IobenchError) as error:  # what was measured is nowhere else
+            doc = merged(self.results, [part])
+            rate = doc.job.repetitions[0].samples_per_s
+            _say(*([f"{format_count(rate)} samples/s"] if rate else []), " ".join(_verdict(doc)))
+            if isinstance(error, IobenchError):
+                error.remedy = "make room there, or choose another with watch(results=...)"
+            raise
         log.info("what was watched is in %s", self.directory)
-        if len(parts) == _ranks_here(self.world):  # the last one of this host
-            _tell(doc, self.directory)
+        assert doc.job.watched is not None
+        if len(doc.job.watched.ranks) == _ranks_here(self.world):  # the last one of this host
+            _say(_verdict(doc)[0], f"iobench report {quoted(str(self.directory))}")
+
+    def _leave(self, part: WatchedPart) -> tuple[TrainingRecord, Path]:
+        """Write the record of this rank and those before it. Raises OSError, IobenchError."""
+        if self.world == 1:
+            with run_directory(self.results, self.name) as directory:
+                return write(directory, [part]), directory
+        directory = shared_directory(self.results, self.name, self.rank, self._number)
+        with locked(directory):
+            leave(directory, part)
+            return write(directory, parts_in(directory)), directory
 
     def _part(
         self,
@@ -238,14 +247,17 @@ def _ranks_here(world: int) -> int:
     return min(world, int(text)) if text.isdigit() and int(text) else world
 
 
-def _tell(doc: TrainingRecord, directory: Path) -> None:
-    """Say in two lines on stderr what was found, and where all of it is."""
+def _verdict(doc: TrainingRecord) -> list[str]:
+    """The sentences of the verdict, of which the first says what was found."""
     verdict = doc.job.verdict
     said = verdict.sentence if verdict is not None else "no verdict, since too little was measured"
-    first = re.split(r"(?<=\.)\s", printable(said), maxsplit=1)[0]
-    line = f"iobench report {quoted(str(directory))}"
+    return re.split(r"(?<=\.)\s", printable(said))
+
+
+def _say(*lines: str) -> None:
+    """Write lines to stderr."""
     with suppress(Exception):  # the training may have closed it
-        sys.stderr.write(f"iobench.watch: {first}\niobench.watch: {line}\n")
+        sys.stderr.write("".join(f"iobench.watch: {line}\n" for line in lines))
         sys.stderr.flush()
 
 

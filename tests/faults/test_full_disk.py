@@ -208,6 +208,33 @@ def test_a_result_that_cannot_be_written_is_printed(
     assert json.loads((tmp_path / "out").read_text())["job"]["trials"]
 
 
+def test_without_a_record_the_first_error_is_told_first_and_checkpoints_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*about: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def stop(*about: object) -> None:
+        raise KeyboardInterrupt
+
+    generate(spec(), LocalStorage(tmp_path / "data"), workers=0)
+    workload = tmp_path / "mine.yaml"
+    workload.write_text(
+        "{name: mine, dataset: t, batch_size: 400, accelerator: {step_time: 1ms}, cache: any}"
+    )
+    places = ("--data", tmp_path / "data", "--results", tmp_path / "r")
+    saves = ("--checkpoint", "resnet50", "--checkpoint-to", tmp_path / "saves")
+    asked = ("--checkpoint-scale", "1/64", "--repeat", 1, "--calibration", "0s", "--no-ablations")
+    monkeypatch.setattr("iobench.settings.base.write_whole", full)
+    monkeypatch.setattr("iobench.runner.experiment.add_changes", stop)
+    code, out, err = in_process("run", workload, *places, *saves, *asked, "--json", "--quiet")
+    assert (code, err.count("\n")) == (130, 1)
+    assert err.startswith(f"iobench: interrupted. Cannot write {tmp_path / 'r'}")
+    assert "No space left on device" in err
+    assert err.endswith(f"remove them: iobench clean {tmp_path / 'saves'}\n")
+    assert json.loads(out)["status"] == "interrupted"
+
+
 def test_a_log_that_fills_its_disk_ends_the_run_in_one_line(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,3 +120,15 @@ def test_what_a_killed_host_of_a_job_leaves_can_be_removed(
     assert left.name.startswith(f"iobench-{os.getpid()}-")
     data.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_folder_is_made_that_a_later_run_does_not_find() -> None:
+    """Another way to make one leaves it behind after ``kill -9``. That of a cache is to stay."""
+    package = Path(module.__file__).parents[1]
+    kept = {"storage/scratch.py", "storage/local_cache.py"}
+    others = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"\bmkdtemp\(|\bTemporaryDirectory\(", path.read_text())
+    }
+    assert others == kept

@@ -497,14 +497,21 @@ def test_an_error_of_ours_is_said_once(
     assert "watch.lost" in {each.rule for each in doc.findings}
 
 
-def test_no_place_for_the_record_does_not_stop_the_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("world", [1, 2])
+def test_no_place_for_the_record_does_not_stop_the_training_and_the_figures_are_told(
+    world: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "file"
+    file, none = tmp_path / "file", tmp_path / "none"
     file.touch()
-    with iobench.watch([torch.ones(2)] * 3, results=file, data=tmp_path / "none") as batches:
+    loader = [torch.ones(2)] * 3
+    with iobench.watch(loader, results=file, data=none, rank=0, world=world) as batches:
         assert len(list(batches)) == 3
-    assert len([each for each in caplog.records if each.name.startswith("iobench")]) == 2
+    told = [each.message for each in caplog.records if each.name.startswith("iobench")]
+    assert len(told) == 2
+    assert "Not a directory. Make room there, or choose another with watch(" in told[1]
+    rate, verdict = capsys.readouterr().err.splitlines()
+    assert rate.endswith(" samples/s")
+    assert "undecided: each rank made 3 steps" in verdict
 
 
 def test_samples_of_a_batch(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ...judge.figures.curve import FLATTENED, conclude_curve, has_flattened, hig
 from ...record.curve import CurvePoint, Operation, StorageCurve
 from ...storage import open_storage
 from ...storage.base import Entry, Files, OpensFiles, Storage, StorageTraits, innermost, local_root
+from ...storage.scratch import scratch
 from ...storage.wrapper import Wrapper
 from ..agent import CacheState
 from ..budget import Budget
@@ -344,13 +344,13 @@ def of_memory(operation: Operation, in_flight: int) -> float:
     """The operations/s, or entries/s, that this program gets of files in memory; 0: not known."""
     if not os.access(IN_MEMORY, os.W_OK):
         return 0.0
-    with tempfile.TemporaryDirectory(prefix="iobench-probe-", dir=IN_MEMORY) as folder:
+    with scratch("probe", within=IN_MEMORY) as folder:
         names = [f"{number:03}" for number in range(MEMORY_FILES)]
         for name in names:
-            (Path(folder) / name).touch()
+            (folder / name).touch()
         places = _places(operation, [Entry(name, 0) for name in names], seed=0)
         taken = places.take(len(places), enough=1).places
-        storage = open_storage(folder)
+        storage = open_storage(str(folder))
         try:
             asking = MetadataStorage(storage, operation)
             reader = ThreadReader(asking, max_bytes=places.max_bytes, once=True)

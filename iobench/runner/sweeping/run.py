@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from ...ask.compare.runs import values_of
 from ...ask.tuning.points import SweptPoint
@@ -26,6 +27,7 @@ from ...base.errors import (
     TargetHeldError,
     TargetRefusedError,
     UsageError,
+    told_after,
 )
 from ...base.text import quoted
 from ...base.units import (
@@ -193,15 +195,11 @@ class _Trials:
                 if self._out_of_time(next(iter(group))):
                     break
         except (KeyboardInterrupt, InterruptedRun):
-            sweep.status = "interrupted"
-            save_sweep(self.directory, sweep)
-            raise InterruptedRun(f"interrupted; {again}") from None
+            self._interrupted(InterruptedRun(f"interrupted; {again}"))
         except Exception as error:
-            sweep.status = "interrupted"
-            save_sweep(self.directory, sweep)
             if isinstance(error, HostLostError):
                 error.remedy = again
-            raise
+            self._interrupted(error)
         if sweep.walk:
             next_step(sweep)  # the points for which no time is left
         short = [point for point in sweep.points if not is_complete(sweep, point)]
@@ -218,6 +216,13 @@ class _Trials:
         sweep.status = "out of time" if short else "ok"
         save_sweep(self.directory, sweep)
         return sweep
+
+    def _interrupted(self, why: Exception) -> NoReturn:
+        """Write what there is, and raise why there is no more."""
+        self.sweep.status = "interrupted"
+        with told_after(why):
+            save_sweep(self.directory, self.sweep)
+        raise why
 
     def _groups(self) -> Iterator[list[SweepPoint]]:
         """Yield the points that take turns; the next step of a walk depends on the one before."""
