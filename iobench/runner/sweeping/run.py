@@ -54,7 +54,7 @@ from ..hosts.hosts import Hosts
 from ..options import Observer, SweepOptions
 from ..plan import Plan
 from ..repeated import Asked, expected_s, plan_of
-from ..trials import rounds, take_turns
+from ..trials import rotated, rounds, take_turns
 from .plan import (
     OVER_BUDGET,
     about_step,
@@ -251,19 +251,28 @@ class _Trials:
         take_turns(
             group,
             self._take_turn,
-            rounds(2 * sweep.repetitions),  # as many as can be INVALID, never two in a row
+            rounds(sweep.repetitions),
+            order=self._order,
             is_active=lambda point: not is_complete(sweep, point),
             fail=self._fail,
             completed=completed,
         )
 
+    def _order(self, number: int, active: Sequence[SweepPoint]) -> Iterator[SweepPoint]:
+        """Those whose trial was INVALID have another turn at the end of the same round.
+
+        So the figures of one round were measured near one another at every point.
+        """
+        yield from rotated(number, active)
+        yield from [point for point in active if id(point) in self.doubtful]
+
     def _take_turn(self, point: SweepPoint, number: int) -> None:
-        """Try a point, unless it was tried so often before or no time is left.
+        """Try a point, unless it has its trial of this round or no time is left.
 
         Raises IobenchError if it can't be measured.
         """
         missing = point.data not in self.held
-        if len(point.runs) > number or self._out_of_time(point, generating=missing):
+        if len(point.runs) != number or self._out_of_time(point, generating=missing):
             return
         self.lease.check()
         self.observer.expect(self._left_s(), more=True)
@@ -279,7 +288,7 @@ class _Trials:
         try:
             self._trial(point, number)
         except _InvalidError as error:
-            # What disturbed a trial may have passed when its turn comes again.
+            # What disturbed a trial may have passed at the end of the round.
             if id(point) in self.doubtful:
                 raise
             self.doubtful.add(id(point))
@@ -413,7 +422,7 @@ class _Trials:
             workload=workload,
             data=point.data,
             accelerators=sweep.accelerators,
-            seed=sweep.seed + number,
+            seed=sweep.seed + number + sweep.repetitions * (id(point) in self.doubtful),
             results=str(self.directory),
             command=sweep.command,
             calibration_s=sweep.calibration_s if first else 0.0,
