@@ -21,7 +21,9 @@ from iobench.judge.rebuild import rebuild
 from iobench.record.job import LoaderFacts
 from iobench.record.training import Epoch, FindMax, FindMaxPoint
 from iobench.runner.budget import Budget
+from iobench.runner.calibration import findmax
 from iobench.runner.calibration.findmax import begin_search, find_max, search
+from iobench.runner.hosts.hosts import Hosts
 from iobench.runner.options import Observer
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
@@ -199,10 +201,12 @@ def test_a_search_is_computed_again_from_its_events() -> None:
 
 @pytest.mark.parametrize("epochs", [1, 50])
 def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
-    make_dataset: MakeDataset, epochs: int
+    make_dataset: MakeDataset, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 60 samples that are read once, two ranks have 20 batches each after their first: more
     ranks would be fed by what was read ahead. The answer is then "or more", whatever ``epochs``.
+
+    Hosts that may have one rank each try as many as there are hosts.
     """
     _, folder = make_dataset(samples=60)
     settings = ["accelerator.step_time=10ms", "batch_size=1", f"epochs={epochs}"]
@@ -234,6 +238,7 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
         keep=lambda *given: None,
         observer=Observer(),
         loader=LoaderFacts(),
+        hosts=Hosts(),
     )
     found, budget = begin_search(bench), Budget()
     find_max(bench, found, budget)
@@ -244,6 +249,11 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
     budget = Budget(seconds=40.0, end_s=0.0)
     find_max(bench, begin_search(bench), budget)
     assert len(tried) > 2
+    monkeypatch.setattr(findmax, "MAX_ACCELERATORS", 1)
+    for hosts, most in ((1, 1), (2, 2)):
+        bench.hosts.names, found, budget = [""] * hosts, begin_search(bench), Budget()
+        find_max(bench, found, budget)
+        assert found.accelerators == most
 
 
 # The largest rate of requests

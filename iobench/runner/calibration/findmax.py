@@ -22,7 +22,7 @@ from ..trials import TRIALS, LoadSearch, seed_of
 from .bench import Bench
 
 MAX_ACCELERATORS = 256
-"""Ranks are processes; with more of them, one host would measure itself."""
+"""Of one host: ranks are processes, and with more of them it would measure itself."""
 
 MIN_STEPS = 500
 """Steps of a try after the pipeline was filled: at least so many, and IN_FLIGHT times the batches
@@ -119,7 +119,7 @@ def find_max(bench: Bench, found: FindMax, budget: Budget) -> None:
             limit_s = min(most_s(workload), budget.left_s)
             return _try(bench, number, trial, required, steps=steps, limit_s=limit_s)
 
-    most, why = _most(bench.plan)
+    most, why = _most(bench.plan, bench.hosts.count)
     first = _first_number(bench, found.required_accelerator_utilization)
     try:
         search(found, attempt, first=first, most=most, why=why)
@@ -178,17 +178,19 @@ def least_tries(plan: Plan) -> tuple[int, float]:
     return min(USUAL_TRIES, TRIALS * most), min(most_s(workload), steps * step_s)
 
 
-def _most(plan: Plan) -> tuple[int, str]:
+def _most(plan: Plan, hosts: int = 1) -> tuple[int, str]:
     """The largest number that is tried, and why no larger one is.
 
+    It is never below the number of the run itself, as far as the dataset is large enough.
     Where the page cache may serve a second pass, each rank needs all of its steps of one.
     """
     workload, samples = plan.workload, plan.manifest.sample_count
     steps = max(1, workload.loader.workers) + least_steps(workload)
     each = steps * workload.batch_size if plan.passes is not None else 1
     most = max(1, samples // each)
-    if most >= MAX_ACCELERATORS:
-        return MAX_ACCELERATORS, f"the search stops at {counted(MAX_ACCELERATORS, 'accelerator')}"
+    allowed = max(MAX_ACCELERATORS * hosts, plan.accelerators)
+    if most >= allowed:
+        return allowed, f"the search stops at {counted(allowed, 'accelerator')}"
     return most, f"the dataset has too few samples for more than {counted(most, 'accelerator')}"
 
 
@@ -202,7 +204,7 @@ def _first_number(bench: Bench, required: float) -> int:
     rate = bench.plan.workload.samples_per_s_per_accelerator
     if not known or rate is None:
         return bench.plan.accelerators
-    return max(1, math.floor(min(min(known) / (rate * required), MAX_ACCELERATORS)))
+    return max(1, math.floor(min(known) / (rate * required)))
 
 
 def _try(
