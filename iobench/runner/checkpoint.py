@@ -210,11 +210,18 @@ class Saver:
         self._phases = 0
         self._base: BaseCheckpoint | None = None
         self.save_s = 0.0  # of the longest save alone
-        self.telling_saves = 3 if WRITERS.load(mixed.plan.spec.writer).asynchronous else 1
+        self.asynchronous = WRITERS.load(mixed.plan.spec.writer).asynchronous
+        self.telling_saves = 3 if self.asynchronous else 1
         self.study: Study = begin_study(mixed.plan, Study)
         self.study.every = mixed.every
         self.study.storage = storage_facts(root.storage)
         self.findings = unlocked(lease)
+
+    @property
+    def blocked_s(self) -> float:
+        """How long the ranks stand still for the longest save alone."""
+        alone = [save.blocked_s for save in self.study.alone if self.asynchronous]
+        return min(self.save_s, max(alone, default=self.save_s))
 
     def alone(self, observer: Observer, budget: Budget) -> None:
         """Save a few times while nothing else runs, in a small part of a budget.

@@ -38,7 +38,8 @@ class Pilot:
     workers make at the same time; None: as many as it has workers. ``loads_per_s``: samples that
     they make, which the accelerators need not take as fast; None: as many as all together.
     ``told``: the storage's curve explains that rate, which is far below the demand. ``save_s``: of
-    a checkpoint, and ``every``: steps between two of them; 0: there are none. ``saves``: of a
+    a checkpoint, of which the ranks stand still for ``blocked_s`` (an asynchronous writer goes on
+    beside the steps), and ``every``: steps between two of them; 0: there are none. ``saves``: of a
     repetition that can tell what they cost.
     """
 
@@ -48,6 +49,7 @@ class Pilot:
     loads_per_s: float | None = None
     told: bool = False
     save_s: float = 0.0
+    blocked_s: float = 0.0
     every: int = 0
     saves: int = 1
 
@@ -75,6 +77,7 @@ class Work:
     start_s: float
     every: int = 0  # steps between two checkpoints
     fed_s: float = 0.0  # of a step of fed accelerators, where a pilot told the time to fill
+    last_save_s: float = 0.0  # of the last save, after which there is none that waits for it
 
     @classmethod
     def of(cls, plan: Plan, pilot: Pilot, *, steps_given: bool = True) -> Work:
@@ -86,16 +89,19 @@ class Work:
         rate = pilot.samples_per_s or demand(plan) or 0.0
         size = workload.batch_size * plan.accelerators
         loads = max(pilot.loads_per_s or 0.0, rate)
+        every, step_s = max(1, pilot.every), size / rate if rate else 0.0
+        behind_s = pilot.save_s - pilot.blocked_s
         return cls(
             whole=whole,
             needed=whole if steps_given else min(whole, needed_of(workload, together)),
             together=together,
             epoch_steps=steps_per_repetition(once, samples=samples, accelerators=plan.accelerators),
-            step_s=(size / rate if rate else 0.0) + pilot.save_s / max(1, pilot.every),
+            step_s=max(step_s + pilot.blocked_s / every, pilot.save_s / every),
             load_s=together * size / loads if loads else 0.0,
             start_s=pilot.start_s,
             every=min(whole, pilot.every),
             fed_s=size / fed if pilot.loads_per_s and (fed := demand(plan)) else 0.0,
+            last_save_s=min(behind_s, every * step_s),
         )
 
     @property
@@ -111,7 +117,9 @@ class Work:
         begun = min(-(-rest // self.together) * self.together, self.epoch_steps)
         rest_s = max(self._epoch_s(rest), begun * self.load_s / self.together)
         again = max(0, whole + (rest > 0) - 1)
-        return self.start_s + whole * self._epoch_s(self.epoch_steps) + rest_s + again * START_S
+        saved_s = self.last_save_s if 0 < self.every <= steps else 0.0
+        steps_s = whole * self._epoch_s(self.epoch_steps) + rest_s
+        return self.start_s + steps_s + again * START_S + saved_s
 
     def _epoch_s(self, steps: int) -> float:
         """The steps of an epoch: at the pace of all stages, or fed once the pipeline is filled."""

@@ -303,7 +303,11 @@ class _Run(RunBegun):
         found = with_curve(found, bench.plan, bench.ceilings)
         if saver:
             found = replace(
-                found, every=saver.every, save_s=saver.save_s, saves=saver.telling_saves
+                found,
+                every=saver.every,
+                save_s=saver.save_s,
+                blocked_s=saver.blocked_s,
+                saves=saver.telling_saves,
             )
         log.info("pilot: %s", found)
         return found

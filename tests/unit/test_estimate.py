@@ -152,7 +152,7 @@ def test_a_repetition_has_a_save_for_each_interval(make: Any, seconds_left: floa
     writer, which waits for none before it, free.
     """
     plan = make(epochs=100_000)
-    pilot = Pilot(samples_per_s=50.0, start_s=0.1, every=20, save_s=0.5)
+    pilot = Pilot(samples_per_s=50.0, start_s=0.1, every=20, save_s=0.5, blocked_s=0.5)
     steps = choose(plan, pilot, seconds_left, ASKED).plan.workload.max_steps
     assert steps
     assert steps % 20 == 0
@@ -160,6 +160,22 @@ def test_a_repetition_has_a_save_for_each_interval(make: Any, seconds_left: floa
     assert several
     assert several >= 60
     assert several % 20 == 0
+
+
+@pytest.mark.parametrize(
+    ("save_s", "blocked_s", "seconds"),
+    [
+        (0.5, 0.5, 60 * 0.08 + 3 * 0.5),  # the ranks stand still
+        (0.5, 0.1, 20 * 0.08 + 2 * (20 * 0.08 + 0.1) + 0.5),  # the last one goes on alone
+        (3.0, 0.1, 20 * 0.08 + 2 * 3.0 + 3.0),  # each one waits for the one before it
+    ],
+)
+def test_a_save_beside_the_steps_takes_no_time_of_theirs(
+    make: Any, save_s: float, blocked_s: float, seconds: float
+) -> None:
+    pilot = Pilot(samples_per_s=50.0, start_s=0.0, every=20, save_s=save_s, blocked_s=blocked_s)
+    work = Work.of(make(epochs=100_000), pilot)
+    assert replace(work, epoch_steps=10**6).repetition_s(60) == pytest.approx(seconds)
 
 
 def test_a_budget_that_is_too_short_names_the_least(make: Any) -> None:
