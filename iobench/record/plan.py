@@ -13,8 +13,10 @@ class ProbeFigures(Record):
     """A short measurement of the storage: single reads of the size that the reader requests."""
 
     reads: int
-    request_bytes: int
+    request_bytes: int  # the median, where requests differ
+    request_bytes_mean: float
     latency_p50_s: float
+    latency_mean_s: float
     latency_max_s: float
     reads_in_flight: int | None  # at least needed to meet the demand; None: no demand is stated
     concurrency: int | None  # the same per worker

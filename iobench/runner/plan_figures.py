@@ -134,6 +134,7 @@ def probe(plan: Plan) -> ProbeFigures:
 
     ``concurrency`` is the least that each worker needs for the accelerators' demand, if a read
     takes no longer while others are in flight. It is None if the accelerators have no step time.
+    It goes by the means of sizes and times: a few large requests have most of the bytes.
     Raises StorageError, and UsageError if there is nothing to read.
     """
     workload, storage = plan.workload, plan.storage
@@ -151,13 +152,15 @@ def probe(plan: Plan) -> ProbeFigures:
     needed = None
     demand = _demanded(workload, plan.accelerators, plan.sample_bytes)
     if demand is not None:
-        rate = demand / places.median_bytes
-        needed = sizing.reads_in_flight(reads_per_s=rate, latency_s=latency)
+        rate = demand / places.mean_bytes
+        needed = sizing.reads_in_flight(reads_per_s=rate, latency_s=found.latency_mean_s or latency)
     workers = max(1, workload.loader.workers) * plan.accelerators
     return ProbeFigures(
         reads=max(1, found.reads - 1),
         request_bytes=places.median_bytes,
+        request_bytes_mean=places.mean_bytes,
         latency_p50_s=latency,
+        latency_mean_s=found.latency_mean_s or latency,
         latency_max_s=found.latency_max_s or 0.0,
         reads_in_flight=needed,
         concurrency=None if needed is None else math.ceil(needed / workers),

@@ -76,6 +76,10 @@ class Places:
         return int(np.median(self._lengths))
 
     @property
+    def mean_bytes(self) -> float:
+        return float(np.mean(self._lengths))
+
+    @property
     def min_bytes(self) -> int:
         return int(self._lengths.min())
 
