@@ -12,7 +12,7 @@ from ..settings.workload import Workload
 from .ablations import MIN_S, USUAL_ROUNDS
 from .budget import USUAL_S, Budget
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
-from .calibration.curve import budget_s, storage_curve
+from .calibration.curve import budget_s, storage_curve, why_no_curve
 from .calibration.findmax import least_tries
 from .checkpoint import ALONE
 from .confirm import MAX_TRIED, MIN_ROUNDS
@@ -284,6 +284,7 @@ class CeilingTimes:
             for entry in ENTRIES
             if entry.applies(self.plan) and entry.name not in self.without
             if entry.again or not again
+            if entry.measure is not storage_curve or not why_no_curve(self.plan)
         )
 
 

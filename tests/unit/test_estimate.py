@@ -16,6 +16,7 @@ from iobench.base.errors import UsageError
 from iobench.record.plan import PartTime
 from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
+from iobench.runner.calibration.curve import budget_s
 from iobench.runner.estimate import START_S, TimeLeft, Work, estimate, shorter
 from iobench.runner.experiment import Options
 from iobench.runner.fit import Pilot, check_budget, choose, too_short
@@ -87,6 +88,15 @@ def test_a_search_in_a_small_dataset_has_few_and_short_tries(make: Any) -> None:
     assert plan.passes == 1
     found = seconds(plan, part="find_max", of=options(find_max=True))
     assert found == pytest.approx(3 * (15 * 0.1 + START_S))
+
+
+def test_a_warm_run_has_no_curve_of_the_storage(make: Any) -> None:
+    of, reader = options(calibration_s=2.0), {"direct": False}
+    cold, warm = (
+        seconds(make(cache=cache, reader=reader), part="calibrate", of=of)
+        for cache in ("cold", "warm")
+    )
+    assert cold - warm == pytest.approx(budget_s(2.0) + START_S)
 
 
 # A run that fits

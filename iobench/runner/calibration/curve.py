@@ -28,6 +28,7 @@ from ..curve.curve import (
 from ..curve.places import Places
 from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, second_requests
 from ..curve.target import objects_of, requests
+from ..plan import Plan
 from .bench import Bench
 
 _POINTS = 10
@@ -48,17 +49,21 @@ def budget_s(seconds: float) -> float:
     return 3 * seconds + _START_S if seconds > 0 else 0.0
 
 
-def storage_curve(bench: Bench) -> Ceiling:
-    """Measure the curves into ``bench.curve``; return raw storage's ceiling, which they give.
+def why_no_curve(plan: Plan) -> str:
+    """Why nothing is measured where the page cache may serve the run's own reads; else empty.
 
-    Where the page cache may serve the run's own reads, nothing is measured, since a curve empties
-    that cache.
+    A curve empties that cache.
     """
+    if plan.workload.cache == "cold" or plan.uncached:
+        return ""
+    return f"with cache={plan.workload.cache} this host's memory may serve the reads"
+
+
+def storage_curve(bench: Bench) -> Ceiling:
+    """Measure the curves into ``bench.curve``; return raw storage's ceiling, which they give."""
     plan = bench.plan
-    if plan.workload.cache != "cold" and not plan.uncached:
-        return Ceiling(
-            not_measured=f"with cache={plan.workload.cache} this host's memory may serve the reads"
-        )
+    if why := why_no_curve(plan):
+        return Ceiling(not_measured=why)
     try:
         bench.curve = measure(bench)
     except (StorageError, UsageError) as error:
