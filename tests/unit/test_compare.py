@@ -14,7 +14,7 @@ import pyarrow.parquet  # noqa: F401  # here, because nobody may not read it lat
 import pytest
 
 from iobench import __version__
-from iobench.ask.compare.claims import combined
+from iobench.ask.compare.claims import IN_TURNS, UNKNOWN_DRIFT, combined
 from iobench.ask.compare.comparison import compare
 from iobench.ask.compare.history import histories
 from iobench.ask.compare.identity import by_identity, differences, identity, place, role_of
@@ -187,6 +187,15 @@ def test_repetitions_of_one_run_prove_nothing_about_another() -> None:
     assert "iobench ab" in claim["why"]
     assert main(["compare", one, other, "--fail-on", "5%"]) == 4
     assert main(["compare", one, other, "--fail-on", "5%", "--if-inconclusive", "warn"]) == 0
+
+
+def test_the_two_runs_of_one_ab_have_no_drift_between_them() -> None:
+    begun = {"command": ["iobench", "ab", "data", "other"], "created": "2026-02-01T00:00:00+00:00"}
+    (found,) = compared(write("x/a", BASE, **begun), write("x/b", FAST, **begun))["comparisons"]
+    assert found["rows"][0]["claim"]["why"] == IN_TURNS
+    begun["created"] = "2026-02-02T00:00:00+00:00"
+    (found,) = compared("x/a", write("y/b", FAST, **begun))["comparisons"]
+    assert found["rows"][0]["claim"]["why"] == UNKNOWN_DRIFT
 
 
 def test_one_run_a_side_is_told_by_the_drift_of_earlier_runs() -> None:

@@ -59,18 +59,23 @@ POWER = 0.8
 """The probability with which the further runs would tell, if the ratio is as estimated."""
 
 UNKNOWN_DRIFT = "drift between runs is not known: run `iobench ab`"
+IN_TURNS = "one `iobench ab` measured both in turns: `iobench report` of its directory tells"
 
 MIN_RATIO = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sides:
-    """One metric of both groups: a value for each run. ``drift``: known from earlier runs."""
+    """One metric of both groups: a value for each run. ``drift``: known from earlier runs.
+
+    ``in_turns``: the two are the variants of one A/B comparison, whose rounds tell more.
+    """
 
     candidate: Sequence[float]
     baseline: Sequence[float]
     higher_is_better: bool = True
     drift: Drift | None = None
+    in_turns: bool = False
 
 
 def answer_of(low: float, high: float, threshold: float) -> Answer:
@@ -122,7 +127,8 @@ def claim(
         middle = fmean(one) - fmean(other)
         if degrees < MIN_DEGREES:
             found = Estimate(value=factor_of(middle), n=min(runs))
-            return told(answer="inconclusive", why=UNKNOWN_DRIFT, ratio=found)
+            why = IN_TURNS if sides.in_turns else UNKNOWN_DRIFT
+            return told(answer="inconclusive", why=why, ratio=found)
         error = spread * math.sqrt(1 / runs[0] + 1 / runs[1])
         half = t_quantile(degrees, level) * error
         bounds = [middle - half, middle + half]

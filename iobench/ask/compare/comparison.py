@@ -126,6 +126,7 @@ def compare(
             baseline=[run.median for run in before],
             higher_is_better=COMPARED[metric].better == "more",
             drift=drifts.get(metric),
+            in_turns=_in_turns(baseline, candidate),
         )
         for metric, (before, after) in measured.items()
     }
@@ -191,6 +192,12 @@ def best_first(compared: Sequence[Comparison]) -> list[Comparison]:
 def _differ_in_length(*groups: Group) -> bool:
     docs = (doc for group in groups for doc in group.runs if isinstance(doc, TrainingRecord))
     return len({each.steps for doc in docs for each in doc.job.repetitions if each.complete}) > 1
+
+
+def _in_turns(baseline: Group, candidate: Group) -> bool:
+    """Whether both sides are variants of one A/B comparison, which begins its two runs at once."""
+    begun = {(doc.created, *doc.command) for each in (baseline, candidate) for doc in each.runs}
+    return len(begun) == 1 and "ab" in next(iter(begun))[2:3]
 
 
 def _made_first(baseline: Group, candidate: Group) -> str:
