@@ -122,8 +122,11 @@ def _ceilings(found: Prediction, before: Evidence, after: Evidence) -> Table:
         moved = old is not None and new is not None and abs(new / old - 1) >= 1e-9
         return new / old if moved and old and new else None
 
+    labels = dict(LABELS)
+    if before.alone is not None:  # a real model, whose steps alone are another rate
+        labels["accelerator"] += ", beside the loader"
     rows = TableOf(_CEILINGS)
-    rows.add("ceiling", of=lambda name: word(LABELS.get(name, name), name))
+    rows.add("ceiling", of=lambda name: word(labels.get(name, name), name))
     rows.add("recorded_samples_per_s", "recorded", of=partial(of, before))
     rows.add("what_if_samples_per_s", "what if", of=partial(of, after))
     rows.add("ratio", "", "ratio", ratio, missing="")

@@ -18,6 +18,7 @@ from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.training import CeilingDetails
 from iobench.report.glance import resting_on
+from iobench.report.render_text import render_text
 from iobench.report.whatif import sections
 from tests.unit.conftest import build_run
 from tests.unit.test_causes import curve, run_curve
@@ -318,6 +319,14 @@ def test_other_ranks_on_the_cores_of_a_cpu_are_not_predicted() -> None:
     with pytest.raises(UsageError, match="share its cores"):
         what_if([(trained(None), {})], more)
     what_if([(trained("cuda"), {})], more)
+
+
+@pytest.mark.parametrize("model", [None, "resnet50"])
+def test_the_steps_of_a_training_are_those_beside_the_loader(model: str | None) -> None:
+    """Alone they take a shorter time, which the report of the run calls their ceiling."""
+    doc = build_run(trained=model and {"model": model})
+    told = render_text(sections(what_if([(doc, {})], Change(workers=TWICE))))
+    assert ("accelerators, beside the loader" in told) == bool(model)
 
 
 def test_what_a_search_found_overrides_the_models() -> None:
