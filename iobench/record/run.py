@@ -20,12 +20,14 @@ from pydantic import Field, PrivateAttr
 
 from ..base.beneath import open_regular
 from ..base.errors import IobenchError, UsageError
-from ..base.text import printable
+from ..base.text import printable, quoted
 from ..settings.base import Count, Record, RecordHead, fitting, read_json
+from .ab import AB_FILE
 from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
 from .model_load import ModelLoadRun
 from .serving import KvCacheRun, ServingRun
+from .sweep import SWEEP_FILE
 from .training import TrainingRun
 
 SCHEMA_VERSION = "2.1"
@@ -206,6 +208,7 @@ def load_run(directory: Path) -> RunRecord:
     names the file and the key, if the file cannot be read or does not fit the schema.
     """
     path = directory if directory.is_file() else directory / RUN_FILE
+    _check_of_a_run(path)
     data = read_json(path, version=SCHEMA_VERSION, what="a run directory, e.g. results/<run>")
     job = data.get("job")
     kind = job.get("kind") if isinstance(job, dict) else None
@@ -226,6 +229,23 @@ def load_run(directory: Path) -> RunRecord:
     if record.validity == "valid":
         record.validity = "unknown"
     return record.with_changes(changed)
+
+
+_OF_SEVERAL = {AB_FILE: "iobench ab", SWEEP_FILE: "iobench sweep"}
+
+
+def _check_of_a_run(path: Path) -> None:
+    """Raise IobenchError if the record, or its directory without one, is that of several runs."""
+    place = path.parent
+    for file, verb in _OF_SEVERAL.items():
+        if path.name == file or (not path.is_file() and (place / file).is_file()):
+            runs = sorted(each.parent for each in place.glob(f"*/{RUN_FILE}"))
+            named = f"one of its runs, such as {runs[0]}" if runs else "a run directory"
+            report = f"iobench report {quoted(str(place))}"
+            raise IobenchError(
+                f"{place} is the directory of {verb}, which has several runs",
+                remedy=f"name {named}, or report it alone: {report}",
+            )
 
 
 def digest_of(path: Path, rows: int) -> FileDigest:

@@ -15,13 +15,15 @@ from iobench.base.errors import IobenchError, UsageError
 from iobench.cli.ab import gated
 from iobench.cli.main import main
 from iobench.cli.verbs import AbRequest
-from iobench.record.ab import AbRecord, AbRound, AbTrial, AbVariant, Name, load_ab, save_ab
+from iobench.record.ab import AB_FILE, AbRecord, AbRound, AbTrial, AbVariant, Name, load_ab, save_ab
+from iobench.record.run import RUN_FILE
+from iobench.record.sweep import SWEEP_FILE
 from iobench.report.ab import answer, sections
 from iobench.report.sections import FirstScreen
 from iobench.runner.ab import _Comparison
 from iobench.runner.budget import Budget
 from iobench.runner.options import AbOptions, Observer
-from tests.processes import document
+from tests.processes import document, in_process
 
 IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}
 Values = Sequence[float | Mapping[str, float]]
@@ -140,6 +142,18 @@ def test_every_record_has_a_report(found: AbRecord, tmp_path: Path) -> None:
     assert load_ab(tmp_path) == found
     for form in ("text", "json", "markdown", "csv", "html"):
         assert main(["report", str(tmp_path), "--format", form]) == 0
+
+
+@pytest.mark.parametrize("file", [AB_FILE, SWEEP_FILE])
+def test_a_directory_of_several_runs_is_no_run(file: str, tmp_path: Path) -> None:
+    (tmp_path / "all" / "first").mkdir(parents=True)
+    (tmp_path / "all" / file).write_text("{}")
+    (tmp_path / "all" / "first" / RUN_FILE).write_text("{}")
+    (tmp_path / "other").mkdir()
+    code, out, told = in_process("report", str(tmp_path / "all"), str(tmp_path / "other"))
+    assert (code, out, told.count("\n")) == (1, "", 1)
+    assert str(tmp_path / "all" / "first") in told
+    assert f"report it alone: iobench report {tmp_path / 'all'}" in told
 
 
 def test_an_invalid_side_is_status_3(tmp_path: Path) -> None:
