@@ -119,7 +119,7 @@ class Bounds:
     dataset_bytes: float
     streams: int  # workers of all ranks
     prefetch: int = 2
-    memory_bytes: float | None = None  # of one host that runs all of the streams
+    memory_bytes: float | None = None  # of all hosts together, which run all of the streams
     first_batch_s: float | None = FIRST_BATCH_S
     shuffle_window_bytes: float | None = None  # of each stream
 
