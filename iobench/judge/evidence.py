@@ -424,11 +424,12 @@ def too_short(evidence: Evidence) -> TooShort | None:
         and batch
         and (samples == 1 or samples < batch * evidence.accelerators)
     ):
+        ranks = evidence.accelerators
+        each = f" for each of {counted(ranks, 'accelerator')}" if ranks > 1 else ""
         what = (
             "the dataset has one sample"
             if samples == 1
-            else f"a batch of {format_count(batch)} samples for each of "
-            f"{counted(evidence.accelerators, 'accelerator')} is more than the "
+            else f"a batch of {format_count(batch)} samples{each} is more than the "
             f"{format_count(samples)} samples of the dataset"
         )
         return TooShort(f"{what}, so nothing overlaps", _with_more(evidence, 2 * needed))

@@ -15,7 +15,7 @@ from ..base.units import (
     format_share,
     percent_beside,
 )
-from ..record.verdict import Fed, Verdict
+from ..record.verdict import Advice, Fed, Verdict
 from .changes_storage import enough_in_flight, stragglers, told
 from .evidence import DRAINED, Decision, Evidence
 from .promise import in_headline
@@ -48,11 +48,17 @@ def degree(utilization: float) -> str:
 
 
 def sentence(
-    evidence: Evidence, decision: Decision, found: Verdict, slow: Sequence[str] = ()
+    evidence: Evidence,
+    decision: Decision,
+    found: Verdict,
+    slow: Sequence[str] = (),
+    *,
+    advised: bool = True,
 ) -> str:
     """The verdict: starved or not, by what, how many can be fed, and what to do.
 
-    ``slow``: the hosts, of several, that are slower than the others.
+    ``slow``: the hosts, of several, that are slower than the others. ``advised``: with the first
+    advice, where there is one.
     """
     parts = [*_state(evidence, decision, found), *_starts(evidence), *_later_epochs(evidence)]
     parts += awaited(evidence, found, slow)
@@ -61,7 +67,8 @@ def sentence(
     if saves is not None and not saves.saves:
         parts.append("no checkpoint was measured, since none was due in the time")
     parts += _piling(evidence)
-    parts += _todo(found)
+    if advised or not changes(found):
+        parts += _todo(found)
     if decision.basis == "inferred" and decision.bottleneck != "undecided":
         parts.append("this is inferred, not tested")
     return " ".join(f"{capital(part)}." for part in parts)
@@ -135,7 +142,7 @@ def _state(evidence: Evidence, decision: Decision, found: Verdict) -> list[str]:
         ]
     if decision.bottleneck == "checkpoint":  # no utilization has the time of saves
         bottleneck = f"{_subject(evidence, decision, found)} {_is_bottleneck(decision)}"
-        return [f"{accelerators} {starve} {busy}, but {bottleneck}"]
+        return [f"{accelerators} {starve} {busy}, and {bottleneck}"]
     if decision.bottleneck == "accelerator":
         is_are = "is" if evidence.accelerators == 1 else "are"
         why = "leaving out any other stage gains nothing"
@@ -283,6 +290,11 @@ def _today(fed: Fed) -> str:
     if fed.today is None or fed.accelerators is None or fed.today >= fed.accelerators:
         return ""
     return f", and {format_count(fed.today)} as it is read now"
+
+
+def changes(found: Verdict) -> Sequence[Advice]:
+    """The advice that is a change, and not that none is needed."""
+    return () if not found.advice or found.advice[0].id == "none" else found.advice
 
 
 def _todo(found: Verdict) -> list[str]:

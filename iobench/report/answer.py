@@ -14,10 +14,10 @@ from ..base.units import counted, format_count, format_factor, format_rate, perc
 from ..judge.evidence import Evidence
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.figures.search import may_be_more
-from ..judge.judged import judge
+from ..judge.judged import Judged, judge
 from ..judge.promise import gain_of, tells_nothing
 from ..judge.rules_ranks import slow_host_names
-from ..judge.sentence import awaited
+from ..judge.sentence import awaited, changes, sentence
 from ..record.run import Summary, TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .figures import NO_REASON, Format, ends, interval, listed, picture, tone_of
@@ -56,13 +56,14 @@ WIDEST = 2.0
 
 def answer(doc: TrainingRecord) -> FirstScreen:
     """The first screen of a run; as text about 25 lines."""
-    verdict, cold, evidence = doc.job.verdict, cold_reads(doc), judge(doc).evidence
+    judged = judge(doc)
+    verdict, cold, evidence = doc.job.verdict, cold_reads(doc), judged.evidence
     starved = True if verdict is None else verdict.starved
     return FirstScreen(
         job=_job(doc),
         state="no verdict" if verdict is None else _state(verdict, watched=doc.job.subject.watched),
         tone=tone_of(None if starved is None else not starved),
-        sentences=() if verdict is None else tuple(_sentences(doc, verdict, evidence)),
+        sentences=() if verdict is None else tuple(_sentences(judged, verdict)),
         picture=_pipeline(doc, evidence),
         gauges=tuple(_gauges(doc, evidence)),
         changes=_changes(doc),
@@ -95,14 +96,15 @@ def _state(verdict: Verdict, *, watched: bool) -> str:
     return f"the bottleneck is {stages}" if stages else "undecided"
 
 
-def _sentences(doc: TrainingRecord, verdict: Verdict, evidence: Evidence) -> Iterator[str]:
-    """What the bottleneck is, and why."""
+def _sentences(judged: Judged, verdict: Verdict) -> Iterator[str]:
+    """What the bottleneck is, and why. What would help has a place of its own."""
+    doc, evidence = judged.record, judged.evidence
+    slow = slow_host_names(doc)
     if what := _what(doc, verdict, evidence):
         yield what
-        slow = slow_host_names(doc)
         yield from (f"{capital(each)}." for each in awaited(evidence, verdict, slow))
     else:
-        yield verdict.sentence
+        yield sentence(evidence, judged.decision, verdict, slow, advised=False)
     used = doc.metrics.get(UTILIZATION)
     if used is not None and not evidence.cut_fill and used.min < evidence.required <= used.max:
         yield "Some repetitions reach the required utilization, and some do not."
@@ -293,9 +295,10 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
 def _changes(doc: TrainingRecord) -> Items | None:
     """The first changes, with the factor on samples/s that was found or is predicted."""
     verdict = doc.job.verdict
-    if verdict is None or not verdict.advice or verdict.advice[0].id == "none":
+    advised = () if verdict is None else changes(verdict)
+    if not advised:
         return None
-    items = [_advised(advice) for advice in verdict.advice[:MAX_ADVICE]]
+    items = [_advised(advice) for advice in advised[:MAX_ADVICE]]
     factor = ": the factor on samples/s" if any(each.lead for each in items) else ""
     return listed("help", f"What would help{factor}", items)
 
