@@ -191,10 +191,14 @@ def test_repetitions_of_one_run_prove_nothing_about_another() -> None:
 
 def test_the_two_runs_of_one_ab_have_no_drift_between_them() -> None:
     begun = {"command": ["iobench", "ab", "data", "other"], "created": "2026-02-01T00:00:00+00:00"}
-    (found,) = compared(write("x/a", BASE, **begun), write("x/b", FAST, **begun))["comparisons"]
+    one = write("x/a", BASE, **begun)
+    other = write("x/b", FAST, workload__loader__workers=1, **begun)
+    (found,) = compared(one, other)["comparisons"]
     assert found["rows"][0]["claim"]["why"] == IN_TURNS
+    price = ("--host-price-per-hour", "1")
+    assert IN_TURNS in " ".join(in_process("cost", one, other, *price)[1].split())
     begun["created"] = "2026-02-02T00:00:00+00:00"
-    (found,) = compared("x/a", write("y/b", FAST, **begun))["comparisons"]
+    (found,) = compared(one, write("y/b", FAST, **begun))["comparisons"]
     assert found["rows"][0]["claim"]["why"] == UNKNOWN_DRIFT
 
 

@@ -24,6 +24,7 @@ from tests.unit.conftest import build_run
 from tests.unit.test_causes import curve, run_curve
 
 TWICE = Quantity(2, relative=True)
+WARM = {"workload": {"cache": "warm"}, "residency": 1.0, "rates": {"storage_raw": None}}
 
 
 @pytest.fixture
@@ -403,6 +404,8 @@ NO_STEPS = {"workload": {"accelerator": {"kind": "null"}}}
         (Change(concurrency=TWICE), {"rates": {"fetch": None}}, "fetch"),
         (Change(step_time=TWICE), NO_STEPS, "step time"),
         (Change(latency=TWICE), {"dataset": {"shards": 60_000}}, "--latency 2ms"),
+        (Change(storage_bandwidth=TWICE), WARM, "the page cache was filled"),
+        (Change(latency=Quantity(0.01)), WARM, "the page cache was filled"),
     ],
 )
 def test_what_can_not_be_predicted_is_refused(

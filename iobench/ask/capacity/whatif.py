@@ -30,6 +30,9 @@ from .ceilings import Change, Explanation, Settings, changed_settings, moved_cei
 from .jobs import jobs_of
 from .more_hosts import HostsPrediction, on_more_hosts
 
+_OF_STORAGE = ("storage_bandwidth", "latency", "cache_bytes", "network_bytes_per_s")
+"""The changes of what is in front of the reader."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
@@ -82,6 +85,13 @@ def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
         raise UsageError(
             f"run {doc.run_id} has no ceilings",
             remedy="name a run that measured its ceilings (without --calibration 0s)",
+        )
+    of_storage = any(getattr(change, name) is not None for name in _OF_STORAGE)
+    if of_storage and before.raw is None and before.cached:
+        raise UsageError(
+            f"run {doc.run_id} does not tell what its storage delivers, which can't be changed "
+            f"then: {before.cached}",
+            remedy="name a run whose reads came from the storage (cache: cold)",
         )
     on_cpu = doc.job.trained and (doc.job.workload.accelerator.device or "cpu") == "cpu"
     if on_cpu and change.accelerators is not None and _search_of(doc, change) is None:

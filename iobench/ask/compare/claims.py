@@ -313,6 +313,12 @@ def needs_drift(baseline: Group, candidate: Group) -> bool:
     return min(len(baseline.runs), len(candidate.runs)) < MIN_RUNS
 
 
+def in_turns(runs: Sequence[RunRecord]) -> bool:
+    """Whether all are of one A/B comparison, which begins its two runs at once."""
+    begun = {(doc.created, *doc.command) for doc in runs}
+    return len(begun) == 1 and "ab" in next(iter(begun))[2:3]
+
+
 def drifts_of(
     baseline: Group, candidate: Group, earlier: Sequence[RunRecord], metrics: Sequence[str]
 ) -> dict[str, Drift]:

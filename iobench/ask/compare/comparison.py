@@ -25,7 +25,7 @@ from ...judge.statistics import NOISE
 from ...record.ab import Claim, Drift
 from ...record.metrics import COMPARED, Metric
 from ...record.run import TrainingRecord
-from .claims import Sides, claim, claims_at_once
+from .claims import Sides, claim, claims_at_once, in_turns
 from .identity import identity, role_of
 from .runs import LARGEST_RATE, PRIMARY, Group, RunValue, allowed, any_cut, found_rates, primary_of
 from .sequential import verdict
@@ -126,7 +126,7 @@ def compare(
             baseline=[run.median for run in before],
             higher_is_better=COMPARED[metric].better == "more",
             drift=drifts.get(metric),
-            in_turns=_in_turns(baseline, candidate),
+            in_turns=in_turns([*baseline.runs, *candidate.runs]),
         )
         for metric, (before, after) in measured.items()
     }
@@ -192,12 +192,6 @@ def best_first(compared: Sequence[Comparison]) -> list[Comparison]:
 def _differ_in_length(*groups: Group) -> bool:
     docs = (doc for group in groups for doc in group.runs if isinstance(doc, TrainingRecord))
     return len({each.steps for doc in docs for each in doc.job.repetitions if each.complete}) > 1
-
-
-def _in_turns(baseline: Group, candidate: Group) -> bool:
-    """Whether both sides are variants of one A/B comparison, which begins its two runs at once."""
-    begun = {(doc.created, *doc.command) for each in (baseline, candidate) for doc in each.runs}
-    return len(begun) == 1 and "ab" in next(iter(begun))[2:3]
 
 
 def _made_first(baseline: Group, candidate: Group) -> str:

@@ -13,7 +13,7 @@ from ...judge.statistics import NOISE
 from ...record.ab import Drift
 from ...record.run import ModelLoadRecord, PricedRecord, RunRecord, ServingRecord, TrainingRecord
 from ...settings.instances import Instance
-from .claims import MIN_RUNS, Sides, answer_of, claim, combined, drift_of, like
+from .claims import MIN_RUNS, Sides, answer_of, claim, combined, drift_of, in_turns, like
 from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of
 from .identity import by_identity, differences, identity, workload_of
 from .pace import METRIC, Pace, metric_of, pace_of, rates_of
@@ -188,7 +188,13 @@ def _against(option: Option, best: Option) -> Against:
     if _same_runs(one, other):
         return Against(answer=answer_of(ratio, ratio, NOISE), ratio=ratio, low=ratio, high=ratio)
     drift = _drift_of_both(one, other)
-    found = claim(METRIC, Sides(candidate=other.values, baseline=one.values, drift=drift))
+    sides = Sides(
+        candidate=other.values,
+        baseline=one.values,
+        drift=drift,
+        in_turns=in_turns([*one.runs, *other.runs]),
+    )
+    found = claim(METRIC, sides)
     interval = found.ratio
     if interval is None or interval.low is None or interval.high is None:
         return Against(answer="inconclusive", ratio=ratio, why=found.why)
