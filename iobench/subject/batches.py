@@ -85,7 +85,7 @@ def measure(value: object) -> Size:
         if isinstance(leaf, _ARRAY):
             nbytes += _nbytes(leaf)
             if leaf.ndim:
-                leading.append(len(leaf))
+                leading.append(rows_of(leaf))
         else:
             nbytes += leaf.nbytes if isinstance(leaf, memoryview) else len(_raw(leaf))
     return Size(nbytes, leading[0] if leading else _listed(value), tuple(leading))
@@ -96,6 +96,11 @@ def _nbytes(array: Array) -> int:
     if isinstance(array, np.ndarray):
         return int(array.nbytes)
     return array.numel() * array.element_size()
+
+
+def rows_of(array: Array) -> int:
+    """The leading dimension of an array that has one; ``len`` fails for a nested tensor."""
+    return array.size(0) if isinstance(array, torch.Tensor) else len(array)
 
 
 def _raw(leaf: Plain) -> bytes | bytearray | memoryview:
@@ -156,16 +161,17 @@ def hashes(value: object, *, max_bytes: int | None = None) -> list[int]:
             for leaf in leaves(value)
             if not isinstance(leaf, _ARRAY)
         ][:_MAX_ROWS]
+    length = rows_of(array)
     alike = [
         leaf
         for leaf in leaves(value)
-        if isinstance(leaf, _ARRAY) and leaf.ndim and len(leaf) == len(array)
+        if isinstance(leaf, _ARRAY) and leaf.ndim and rows_of(leaf) == length
     ]
-    count = min(len(array), _MAX_ROWS)
+    count = min(length, _MAX_ROWS)
     if max_bytes is not None and count:
         if any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in alike):
             return []  # to copy it would make the device wait
-        each = sum(map(_nbytes, alike)) // len(array)
+        each = sum(map(_nbytes, alike)) // length
         count = min(count, max(1, max_bytes // max(1, each)))
     columns = [rows for one in alike if (rows := _rows(one, count)) is not None]
     if not columns:

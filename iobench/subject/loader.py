@@ -25,7 +25,7 @@ from ..record.job import UserFacts
 from ..record.manifest import Manifest
 from ..settings.workload import USER_LOADER, LoaderSpec
 from ..storage.base import Storage, innermost, local_root
-from .batches import as_bytes, first_array
+from .batches import as_bytes, first_array, rows_of
 from .board import Board, Gauge
 from .factory import MEND, contain, make, one_line, place_of, take_place
 from .meter import Meter
@@ -60,7 +60,7 @@ class UserBatch(Samples):
         array = first_array(value)
         data = as_bytes(array) if array is not None else None
         # An array of another length is one of the samples, and not all of them.
-        whole = array is not None and len(array) == stats.samples
+        whole = array is not None and rows_of(array) == stats.samples
         count = 0 if data is None else stats.samples if whole else 1
         each = len(data) // count if data is not None else 0
         super().__init__(data, *_even(count, each))

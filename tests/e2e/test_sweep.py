@@ -14,13 +14,22 @@ from typing import Any
 
 import pytest
 
+from iobench.data.generator.engine import generate
 from iobench.record.run import Finding
 from iobench.record.sweep import Sweep, load_sweep, parse_axis, save_sweep
 from iobench.report.walk import best_command
 from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import plan_sweep
 from iobench.runner.sweeping.trial import MeasuredTrial, Trial, measure
-from tests.processes import PATIENCE_S, completed, document, printed, running, wait_until
+from tests.processes import (
+    PATIENCE_S,
+    completed,
+    document,
+    in_process,
+    printed,
+    running,
+    wait_until,
+)
 from tests.small_models import small_weights
 from tests.unit.conftest import build_sweep
 
@@ -153,6 +162,23 @@ def test_interrupted_and_resumed(home: Path) -> None:
     for point, kept in zip(after["points"], before.points, strict=True):
         assert point["runs"][: len(kept.runs)] == kept.runs
     assert list((home / "data").rglob("*")) == []
+
+
+def test_data_that_an_interruption_leaves_unfinished_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    def begin(*given: Any, **more: Any) -> Any:
+        return generate(*given, **more | {"progress": stop})
+
+    monkeypatch.setattr(sweeping, "generate", begin)
+    code, out, err = in_process(*shlex.split(f"{SWEEP} --sweep loader.workers=1,2 --repeat 1"))
+    assert (code, out) == (130, "")
+    remove = shlex.split(err.splitlines()[-1].rpartition("its unfinished data: iobench ")[2])
+    assert in_process(*remove)[0] == 0
+    assert list((home / "data").iterdir()) == []
 
 
 def test_what_an_earlier_run_had_no_room_for_is_not_told_once_it_was_done(home: Path) -> None:

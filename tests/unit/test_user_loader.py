@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -105,9 +106,15 @@ def test_a_rank_has_the_place_that_torchrun_would_give_it(monkeypatch: pytest.Mo
     assert [os.environ[name] for name in names] == ["5", "8", "1", "4"]
 
 
+def nested(rows: list[torch.Tensor]) -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):  # torch calls it a prototype
+        return torch.nested.nested_tensor(rows)
+
+
 ARRAYS = {
     "bfloat16": torch.arange(24, dtype=torch.bfloat16).reshape(8, 3),
     "conjugated": torch.ones(8, dtype=torch.complex64).conj(),
+    "nested": nested([torch.ones(rows + 1, 4) for rows in range(8)]),
     "sparse": torch.eye(8).to_sparse(),
     "mirrored": np.arange(24).reshape(8, 3)[:, ::-1],
     "texts": np.array([f"{number}.jpg" for number in range(8)]),

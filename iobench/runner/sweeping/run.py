@@ -159,7 +159,8 @@ class _Trials:
 
     ``pace_s``: seconds per byte of the slowest generation so far. ``planned_s``: seconds of the
     longest first trial, before there was one. ``held``: locks of datasets, by the dataset's
-    location. ``doubtful``: points (by ``id``) whose last trial was INVALID.
+    location. ``unfinished``: the dataset that is being generated. ``doubtful``: points (by ``id``)
+    whose last trial was INVALID.
     """
 
     sweep: Sweep
@@ -172,6 +173,7 @@ class _Trials:
     pace_s: float = 0.0
     planned_s: float = 0.0
     held: dict[str, ExitStack] = field(default_factory=dict)
+    unfinished: str = ""
     doubtful: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -195,7 +197,10 @@ class _Trials:
                 if self._out_of_time(next(iter(group))):
                     break
         except (KeyboardInterrupt, InterruptedRun):
-            self._interrupted(InterruptedRun(f"interrupted; {again}"))
+            why = InterruptedRun(f"interrupted; {again}")
+            if self.unfinished:
+                why.remedy = f"or remove its unfinished data: iobench clean {self.unfinished}"
+            self._interrupted(why)
         except Exception as error:
             if isinstance(error, HostLostError):
                 error.remedy = again
@@ -372,9 +377,11 @@ class _Trials:
         self.observer.phase(f"generating {point.data}")
         storage = open_storage(point.data)
         take_over = self.options.break_lock
+        self.unfinished = quoted(point.data)
         report = generate(
             spec, storage, break_lock=take_over, progress=lambda done, total: self.hosts.check()
         )
+        self.unfinished = ""
         held = ExitStack()
         held.enter_context(reading(storage, report.manifest, verb="sweep", break_dead=take_over))
         self.held[point.data] = held
