@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.base.errors import SpecError, UsageError
+from iobench.base.errors import UsageError
 from iobench.data.dataset import index_file
 from iobench.data.formats import FORMATS
 from iobench.data.formats.base import Format
 from iobench.data.generator.cleaner import clean
-from iobench.data.generator.plan import plan_shards
 from iobench.data.scan.scanner import scan
 from iobench.data.verify import verify
 from iobench.load.build import make_loader
@@ -28,7 +27,7 @@ from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.testing.data import FormatContract, assembled, flipped_bits_are_found, packed
 from tests.conftest import MakeDataset
-from tests.datasets import generated, spec_of
+from tests.datasets import generated
 
 NAMES = sorted(FORMATS.entries())
 SUFFIX = ".bin"
@@ -50,41 +49,6 @@ def test_samples_of_any_size_fit_into_the_map_of_lmdb(size: int) -> None:
 
 
 # Datasets
-
-
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("hdf5", {"codec": "zstd:1"}, "'zstd'"),
-    ("hdf5", {"samples_per_shard": 300_000}, "lower samples_per_shard"),
-    ("hdf5", {"shard_size": "3GiB"}, "2 GiB"),
-    ("hdf5", {"columns": 2}, "columns"),
-    ("lmdb", {"codec": "zstd:1"}, "'zstd:1'"),
-    ("lmdb", {"samples_per_shard": 300_000}, "lower samples_per_shard"),
-    ("mds", {"codec": "zstd:1"}, "codec: none"),
-    ("parquet", {"columns": 6000, "sample_size": {"mean": 5000}}, "sample_size.min"),
-    (
-        "parquet",
-        {"columns": 3, "sample_size": {"distribution": "lognormal", "mean": 100, "sigma": 1}},
-        "sample_size.min",
-    ),
-    ("parquet", {"codec": "lz4:4"}, "codec: lz4"),
-    ("parquet", {"sample_size": {"mean": "2GiB"}, "samples": 1}, "1 GiB"),
-    ("tokens", {"sample_size": {"mean": 4097}}, "2 bytes"),
-    (
-        "tokens",
-        {"sample_size": {"distribution": "normal", "mean": 4096, "stdev": 10}},
-        "sample_size.mean",
-    ),
-    ("tokens", {"codec": "zstd:1"}, "compressed"),
-    ("tokens", {"content": "npz"}, "content 'npz'"),
-    ("tokens", {"block_size": 4096}, "block_size"),
-]
-
-
-@pytest.mark.parametrize(("name", "change", "why"), REFUSED)
-def test_what_a_format_can_not_hold_is_refused(name: str, change: dict[str, Any], why: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        plan_shards(spec_of(**{"format": name, "sample_size": {"mean": 20_000}, **change}))
-    assert why in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "package"), [("hdf5", "h5py"), ("lmdb", "lmdb")])

@@ -22,7 +22,6 @@ from iobench.base.errors import (
     MissingObjectError,
     StorageError,
     TargetRefusedError,
-    UnknownNameError,
     UsageError,
 )
 from iobench.storage import open_storage
@@ -113,16 +112,6 @@ def test_a_file_system_that_names_no_package_gives_its_reason(
         open_storage("gs://bucket/x")
     assert "libtoy.so is missing" in str(caught.value)
     assert "pip install" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "near"), [("memry", "memory"), ("gss", "gs"), ("nfss", "nfs"), ("qqqqq", "file")]
-)
-def test_an_unknown_scheme_names_the_nearest(scheme: str, near: str) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        open_storage(f"{scheme}://place/x")
-    assert near in str(caught.value)
-    assert len(str(caught.value)) < 200
 
 
 class Leaky(MemoryFileSystem):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import tarfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import simplejpeg
 
-from iobench.base.errors import SpecError
 from iobench.data.generator.target import Owned
 from iobench.data.verify import verify
 from iobench.storage.local.storage import LocalStorage
 from tests.conftest import MakeDataset
-from tests.datasets import generated
 
 LABELLED: dict[str, Any] = {"content": "jpeg", "labels": 3, "sample_size": {"mean": 3000}}
 
@@ -65,12 +62,3 @@ def test_the_mean_colour_tells_the_class_also_of_a_crop(make_dataset: MakeDatase
     centres = np.stack([colours[label:30:10].mean(0) for label in range(10)])
     nearest = ((colours[30:, None] - centres) ** 2).sum(-1).argmin(1)
     assert (nearest == np.arange(30, 60) % 10).mean() > 0.8
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"format": "parquet"}, {"format": "tfrecord"}, {"content": "raw"}, {"content": "npz"}]
-)
-def test_what_has_no_place_for_labels_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"label.* --set labels=null$"):
-        generated(tmp_path, **{"content": "jpeg", "format": "tar", "labels": 3, **wrong})
-    assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from iobench.base.buffers import Buffer
-from iobench.base.errors import SpecError
 from iobench.load.choose import make_reader
 from iobench.load.reader import prep_times
-from iobench.settings.workload import ReaderSpec, load_workload
+from iobench.settings.workload import ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.wrapper import Wrapper
@@ -79,13 +78,6 @@ def test_the_times_of_samples_have_the_mean_and_the_spread_that_were_asked_for()
     assert prep_times(ReaderSpec(prep_cv=1.5), 5) is None
 
 
-@pytest.mark.parametrize("kind", ["webdataset", "torch-map"])
-def test_a_loader_that_would_not_take_the_time_is_refused(kind: str) -> None:
-    with pytest.raises(SpecError, match=f"prep_time.*'{kind}'"):
-        load_workload("demo", ["reader.prep_time=20ms", f"loader.kind={kind}"])
-    assert load_workload("demo", ["reader.prep_time=20ms"]).reader.prep_time == 0.02
-
-
 @pytest.mark.parametrize("format", ["files", "parquet"])
 def test_the_time_is_spent_and_counted_as_preparation(
     make_dataset: MakeDataset, format: str
@@ -104,8 +96,3 @@ def test_the_time_is_spent_and_counted_as_preparation(
         planted = times[indices].sum() * 1e9
         assert took >= stats.prep_ns
         assert bytes_only or (reader.prepares and stats.prep_ns >= planted)
-
-
-def test_reading_ahead_needs_an_order() -> None:
-    with pytest.raises(SpecError, match="read_ahead"):
-        load_workload("demo", ["loader.in_order=false", "reader.read_ahead=true"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iobench.base.errors import StorageError, UsageError
+from iobench.base.errors import StorageError
 from iobench.load.build import make_loader
 from iobench.load.choose import is_sequential, make_reader, use_direct
 from iobench.settings.workload import ReaderSpec
@@ -41,12 +41,6 @@ def test_auto_means_random_and_a_map_means_buffered(make_dataset: MakeDataset) -
 
 
 class TestMap:
-    def test_what_has_no_map_is_refused(self, make_dataset: MakeDataset) -> None:
-        manifest, path = make_dataset(**TOKENS)
-        for storage in (LocalStorage(path, direct=True), open_storage(f"throttled+{path}")):
-            with pytest.raises(UsageError, match=r"reader\.mmap"):
-                make_reader(manifest, storage, ReaderSpec(mmap=True))
-
     def test_auto_maps_local_files_and_reads_what_has_no_map(
         self, make_dataset: MakeDataset
     ) -> None:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.base.errors import StorageError, UsageError
+from iobench.base.errors import StorageError
 from iobench.checkpoint import make_writer, stream
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.leaves import build_state, raw
@@ -208,27 +208,6 @@ def test_another_number_of_ranks_is_zero_3() -> None:
     assert layout(model, 2) == Parallelism(data=2, zero=3)
     assert layout(model, 1) == Parallelism()
     assert layout(model, 4, {"tensor": 2, "data": 2}) == Parallelism(tensor=2, data=2)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "asked", "words"),
-    [
-        (3, {"tensor": 2, "data": 2}, "are 4 ranks, not 3"),
-        (4, {"tenor": 2}, "no 'tenor'"),
-        (0, {"tensor": 0}, "at least 1"),
-        (1, {"zero": 4, "data": 1}, "zero must be 0 to 3"),
-    ],
-)
-def test_a_layout_that_contradicts_itself_is_refused(
-    ranks: int, asked: dict[str, int], words: str
-) -> None:
-    with pytest.raises(UsageError, match=words):
-        layout(find_model("resnet50"), ranks, asked)
-
-
-def test_more_stages_than_layers_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"13 pipeline stages .* 12 layers"):
-        shares(find_model("vit-b16"), Parallelism(pipeline=13))
 
 
 def tensors(state: dict[str, object]) -> dict[str, torch.Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.base.errors import NoRoomError
-from iobench.cli.main import main
 from iobench.host.timeline import Recorder, StepEvent
 from iobench.judge.figures.search import find_max_point, steady, with_answer
 from iobench.judge.rebuild import rebuild
@@ -167,18 +165,6 @@ def test_too_little_memory_is_the_hosts_limit() -> None:
     assert found.accelerators == 5
     assert "the ring needs 9 GiB" in found.bound
     assert len(found.points) >= TRIALS  # of 5, since no number above it could be tried
-
-
-def test_a_search_without_a_step_time_is_refused_before_anything_is_measured(
-    make_dataset: MakeDataset, tmp_path: Path
-) -> None:
-    _, path = make_dataset(format="tar", samples_per_shard=20)
-    null = ("accelerator.kind=null", "accelerator.step_time=null")
-    settings = [word for setting in null for word in ("--set", setting)]
-    results = tmp_path / "r"
-    asked = ["run", "demo", "--data", str(path), "--find-max", "--results", str(results)]
-    assert main([*asked, *settings]) == 2
-    assert not results.exists()
 
 
 def test_a_search_is_computed_again_from_its_events() -> None:

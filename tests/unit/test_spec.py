@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from iobench.base.errors import SpecError
 from iobench.cli.run import flag_overrides
 from iobench.cli.verbs import RunRequest
-from iobench.record.checkpoint import CheckpointSpec
 from iobench.record.packing import matches
 from iobench.runner.repeated import asked_again
 from iobench.runner.sweeping.plan import workload_of
 from iobench.settings.base import build, find_spec, known_specs
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec
-from iobench.settings.scenario import load_scenario
 from iobench.settings.workload import Workload, load_workload
 from iobench.settings.yamlfile import read_yaml
 from tests.unit.conftest import build_run, build_sweep
@@ -58,12 +56,6 @@ def test_an_override_chooses_how_shards_are_cut_and_sizes_are_drawn() -> None:
         load_dataset_spec("cosmoflow", ["sample_size.distribution=constant"]).sample_size.stdev
         is None
     )
-    message = refusal(
-        lambda: load_dataset_spec(
-            "cosmoflow", ["sample_size.distribution=constant", "sample_size.stdev=3"]
-        )
-    )
-    assert "'stdev'" in message
 
 
 # Files and look-up
@@ -125,17 +117,6 @@ def test_the_answer_is_that_of_a_regular_expression(pieces: list[str], name: str
     assert matches(pattern, name) == bool(re.fullmatch(expression, name))
 
 
-def test_a_format_of_a_trace_needs_a_trace() -> None:
-    with pytest.raises(SpecError, match="'format' is of kind 'trace'"):
-        load_scenario("resnet50-server", ["arrivals.format=azure"])
-
-
-def test_a_share_has_no_exponent_that_takes_hours() -> None:
-    for text in ("1e-99999", "1e-99999%"):
-        with pytest.raises(SpecError, match="above 0"):
-            build(CheckpointSpec, {"model": "llama3-8b", "scale": text}, where="test")
-
-
 @pytest.mark.parametrize("place", ["2024", "~", "a: b"])
 def test_a_place_of_a_flag_is_taken_as_it_is_written(place: str) -> None:
     asked = RunRequest("demo", data="d", cache_dir=place, cache_size=1 << 30)
@@ -145,29 +126,17 @@ def test_a_place_of_a_flag_is_taken_as_it_is_written(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "refused"),
+    "asked",
     [
-        (["accelerator.precision=bfloat16"], "accelerator.precision"),
-        (["accelerator.model=resnet18"], "accelerator.model"),
-        (["loader.samples_per_batch=7"], "loader.samples_per_batch"),
-        (["loader.kind=torch-map", "loader.transport=tensor"], "loader.transport"),
-        (["loader.kind=webdataset", "loader.pin_memory=true"], "loader.pin_memory"),
-        (["loader.kind=mine", "loader.slot_size=1MiB"], "loader.slot_size"),
-        (["loader.kind=torch-map", "loader.in_order=false"], "loader.in_order"),
-        (["loader.kind=torch-map", "loader.transport=ring", "loader.workers=1"], ""),
-        (["accelerator.kind=null", "accelerator.step_time=5ms"], "accelerator.step_time"),
-        (["accelerator.kind=null"], ""),  # the file's own step time is of its own kind
-        (["accelerator.kind=mine", "accelerator.precision=bfloat16"], ""),  # a plug-in's
-        (["accelerator.compile=false", "accelerator.peak_flops=null"], ""),
+        ["loader.kind=torch-map", "loader.transport=ring", "loader.workers=1"],
+        ["accelerator.kind=null"],  # the file's own step time is of its own kind
+        ["accelerator.kind=mine", "accelerator.precision=bfloat16"],  # a plug-in's
+        ["accelerator.compile=false", "accelerator.peak_flops=null"],
     ],
 )
-def test_what_another_kind_uses_is_refused(asked: list[str], refused: str) -> None:
-    if not refused:
-        assert load_workload("demo", asked)
-        return
-    line = refusal(lambda: load_workload("demo", asked))
-    assert line.startswith(f"workload 'demo': {refused} has no effect with kind ")
-    assert line.endswith((" to 'model'", " to 'user'", " to 'emulated'", " to 'iobench'"))
+def test_what_another_kind_uses_may_be_named_as_it_is_anyway(asked: list[str]) -> None:
+    """What is refused is in the snapshots of errors."""
+    assert load_workload("demo", asked)
 
 
 def test_a_file_says_what_its_kind_uses(tmp_path: Path) -> None:

@@ -86,6 +86,17 @@ def leaves_record(directory: Path | None) -> TrainingRecord:
     return record
 
 
+def trained(
+    loader: Iterable[Any], results: Path, step: Callable[[], None] = lambda: None, epochs: int = 1
+) -> TrainingRecord:
+    """The record of a training of so many epochs, which does ``step`` with each batch."""
+    with (watch := iobench.watch(loader, results=results)) as batches:
+        for _ in range(epochs):
+            for _ in batches:
+                step()
+    return leaves_record(watch.directory)
+
+
 @pytest.mark.parametrize(
     ("kind", "load_ms", "busy_ms", "bottleneck", "starved"),
     [
@@ -161,11 +172,7 @@ def test_what_only_the_first_epoch_begins_with_is_no_fault_of_its_batches(
         clock.sleep(1 if made else 2000)
         made.append(1)
 
-    with (watch := iobench.watch(Planted(load), results=tmp_path)) as batches:
-        for _ in range(2):
-            for _ in batches:
-                clock.spin(10)
-    verdict = leaves_record(watch.directory).job.verdict
+    verdict = trained(Planted(load), tmp_path, lambda: clock.spin(10), epochs=2).job.verdict
     assert verdict.bottleneck == "fill"
     assert "train for longer" in verdict.advice[0].change
 
@@ -203,11 +210,7 @@ def test_the_end_of_an_epoch_is_waited_for_before_the_next_one(
 
 
 def test_workers_that_look_long_for_a_last_batch_are_not_slow_to_start(tmp_path: Path) -> None:
-    with (watch := iobench.watch(DataLoader(Late(), num_workers=1), results=tmp_path)) as batches:
-        for _ in range(2):
-            for _ in batches:
-                pass
-    doc = leaves_record(watch.directory)
+    doc = trained(DataLoader(Late(), num_workers=1), tmp_path, epochs=2)
     # However long a busy machine takes to start them, the second that they look is no part of it.
     assert doc.job.repetitions[0].ranks[0].fill_s > doc.job.loader.user.worker_ready_s + 0.9
 
@@ -223,11 +226,8 @@ class Late(IterableDataset):
 def test_short_epochs_of_slow_batches_are_not_blamed_on_their_start(
     clock: Clock, tmp_path: Path
 ) -> None:
-    with (watch := iobench.watch(Planted(lambda: clock.sleep(30), 1), results=tmp_path)) as batches:
-        for _ in range(6):
-            for _ in batches:
-                clock.spin(10)
-    doc = leaves_record(watch.directory)
+    loader = Planted(lambda: clock.sleep(30), 1)
+    doc = trained(loader, tmp_path, lambda: clock.spin(10), epochs=6)
     assert doc.job.repetitions[0].ranks[0].fill_s == 0
     assert doc.job.verdict.bottleneck == "storage"
 
@@ -247,21 +247,15 @@ def test_workers_bring_no_more_than_the_cores_and_their_own_cost_allow(
     found = this_host.fingerprint() | dict.fromkeys(kinds, cores)
     monkeypatch.setattr(this_host, "fingerprint", lambda: found)
     loader = Planted(lambda: clock.spin(load_ms))
-    with (watch := iobench.watch(loader, results=tmp_path)) as batches:
-        for _ in batches:
-            clock.spin(load_ms / 3)
-    advice = leaves_record(watch.directory).job.verdict.advice[0]
+    doc = trained(loader, tmp_path, lambda: clock.spin(load_ms / 3))
+    advice = doc.job.verdict.advice[0]
     assert says in f"{advice.change}: {advice.basis}"
 
 
 def test_forked_workers_that_are_slow_to_start_are_told_what_to_do_less_of(tmp_path: Path) -> None:
     """Nothing is sent to a worker that is forked."""
     loader = of_torch(2, worker_init_fn=lambda _: time.sleep(1), multiprocessing_context="fork")
-    with (watch := iobench.watch(loader, results=tmp_path)) as batches:
-        for _ in range(2):
-            for _ in batches:
-                pass
-    verdict = leaves_record(watch.directory).job.verdict
+    verdict = trained(loader, tmp_path, epochs=2).job.verdict
     assert verdict.bottleneck == "fill"
     assert "worker_init_fn" in verdict.advice[0].change
 
@@ -285,10 +279,7 @@ def test_epochs_that_wait_longer_and_longer_are_named(
 
 def test_even_shares_bring_no_more_than_the_workers_need_then(clock: Clock, tmp_path: Path) -> None:
     """Two workers have batches for 3 s in all, of which one makes nine tenths."""
-    with (watch := iobench.watch(Planted(lambda: clock.sleep(90)), results=tmp_path)) as batches:
-        for _ in batches:
-            clock.spin(10)
-    doc = leaves_record(watch.directory)
+    doc = trained(Planted(lambda: clock.sleep(90)), tmp_path, lambda: clock.spin(10))
     user = doc.job.loader.user.model_copy(
         update={"workers": 2, "fetch_wall_s": 3.0, "batches_by_worker": [27, 3]}
     )
@@ -308,10 +299,7 @@ def test_findings_say_starved_as_the_verdict_does(clock: Clock, tmp_path: Path) 
         clock.sleep(10.2 if batches_made else 0)
         batches_made.append(1)
 
-    with (watch := iobench.watch(Planted(load), results=tmp_path)) as batches:
-        for _ in batches:
-            clock.spin(90)
-    doc = leaves_record(watch.directory)
+    doc = trained(Planted(load), tmp_path, lambda: clock.spin(90))
     assert doc.metrics["accelerator_utilization"].median < 0.9
     assert doc.job.verdict.starved is False
     assert "au.threshold" not in {each.rule for each in doc.findings}

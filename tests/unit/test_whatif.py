@@ -396,9 +396,6 @@ NO_STEPS = {"workload": {"accelerator": {"kind": "null"}}}
     ("change", "run", "says"),
     [
         (Change(pinned=True), {}, "--storage-bandwidth"),
-        (Change(workers=Quantity(2.5)), {}, r"workers.*2\.5"),
-        (Change(accelerators=Quantity(0)), {}, "accelerators.*0"),
-        (Change(step_time=Quantity(0)), {}, "step time"),
         (Change(storage_bandwidth=TWICE), NO_CEILINGS, "--calibration"),
         (Change(latency=TWICE), {"rates": {"fetch": None}}, "fetch"),
         (Change(concurrency=TWICE), {"rates": {"fetch": None}}, "fetch"),
