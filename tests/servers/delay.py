@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
+from tests.processes import PATIENCE_S
+
 _NEWNET = 0x40000000
 _TUNSETIFF, _TUN_PACKETS = 0x400454CA, 0x1001
 _PACKET_BYTES = 65_536
@@ -77,7 +79,7 @@ def _tun(namespace: str, device: str) -> int:
     with inside_of(namespace):
         end = os.open("/dev/net/tun", os.O_RDWR)
         fcntl.ioctl(end, _TUNSETIFF, struct.pack("16sH", device.encode(), _TUN_PACKETS))
-        subprocess.run(["ip", "link", "set", device, "up"], check=True, timeout=60)
+        subprocess.run(["ip", "link", "set", device, "up"], check=True, timeout=PATIENCE_S)
     return end
 
 

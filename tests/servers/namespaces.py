@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.processes import Command, Ended, wait_until
+from tests.processes import PATIENCE_S, Command, Ended, wait_until
 from tests.servers.delay import delayed, enter_network, inside_of
 from tests.servers.process import missing
 
@@ -46,7 +46,7 @@ def _bind(source: Path, target: Path | str) -> None:
 
 
 def _run(*words: object) -> str:
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode:
         raise OSError(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
     return done.stdout

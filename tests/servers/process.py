@@ -17,6 +17,8 @@ from typing import NoReturn
 
 import pytest
 
+from tests.processes import PATIENCE_S
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -52,7 +54,7 @@ def wait_for(
     port: int, process: subprocess.Popen[bytes], log: Path, address: str = "127.0.0.1"
 ) -> None:
     """Until it listens. Raises RuntimeError with its log where it ends before."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex((address, port)) == 0:

@@ -128,6 +128,19 @@ default = yes
 max_file_size = 5368709122
 """
 
+# One process: each would import swift anew, which takes a busy machine many seconds.
+_RINGS = """
+import sys
+import swift.common.middleware.s3api.s3api, swift.proxy.server, swift.obj.server
+from swift.common.ring import RingBuilder
+for path, port in (word.split("=") for word in sys.argv[1:]):
+    builder = RingBuilder(4, 1, 1)
+    place = {"region": 1, "zone": 1, "ip": "127.0.0.1", "port": int(port), "device": "d1"}
+    builder.add_dev(place | {"weight": 1.0, "meta": ""})
+    builder.rebalance()
+    builder.get_ring().save(path)
+"""
+
 _PART = """
 [DEFAULT]
 bind_ip = 127.0.0.1
@@ -175,37 +188,21 @@ def swift_server(folder: Path) -> Iterator[S3Server]:
     """
     import getpass
 
-    folder.mkdir(parents=True)
-    needed = "import swift.common.middleware.s3api.s3api, swift.proxy.server, swift.obj.server"
-    probe = [sys.executable, "-W", "ignore", "-c", needed]
-    if (found := subprocess.run(probe, capture_output=True, text=True, check=False)).returncode:
-        missing(
-            "OpenStack Swift (pip install swift; apt-get install liberasurecode1): "
-            f"{found.stderr.strip().splitlines()[-1:]}"
-        )
     programs = Path(sys.executable).parent
     ports = {part: free_port() for part in ("account", "container", "object", "proxy")}
     (folder / "devices" / "d1").mkdir(parents=True)
     (folder / "swift.conf").write_text(_SWIFT)
-    builders = []
+    rings = [f"{folder / part}.ring.gz={port}" for part, port in ports.items() if part != "proxy"]
+    script = [sys.executable, "-W", "ignore", "-c", _RINGS, *rings]
+    if (made := subprocess.run(script, capture_output=True, text=True, check=False)).returncode:
+        missing(
+            "OpenStack Swift (pip install swift; apt-get install liberasurecode1): "
+            f"{made.stderr.strip().splitlines()[-1:]}"
+        )
     for part in ("account", "container", "object"):
         (folder / f"{part}.conf").write_text(
             _PART.format(part=part, port=ports[part], folder=folder, user=getpass.getuser())
         )
-        tool, ring = str(programs / "swift-ring-builder"), str(folder / f"{part}.builder")
-        steps = [
-            [tool, ring, "create", "4", "1", "1"],
-            [tool, ring, "add", f"r1z1-127.0.0.1:{ports[part]}/d1", "1"],
-            [tool, ring, "rebalance"],
-        ]
-        script = " && ".join(" ".join(f"'{word}'" for word in step) for step in steps)
-        builders.append(
-            subprocess.Popen(
-                ["sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-        )
-    for builder in builders:
-        builder.wait(timeout=60)
     proxy = _PROXY.format(
         filters=_FILTERS, port=ports["proxy"], folder=folder, user=getpass.getuser()
     )

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import PATIENCE_S
+
 from .process import free_port, missing, start, stop
 
 NODES = ("node1", "node2")
@@ -105,14 +107,14 @@ def _idle(environment: Mapping[str, str]) -> int:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     return told.stdout.split().count("idle")
 
 
 def _wait(ready: Callable[[], bool], home: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not ready():
         if time.monotonic() > deadline:
             logs = [path.read_text(errors="replace")[-500:] for path in home.glob("*.log")]
