@@ -16,7 +16,9 @@ from tests.conftest import MakeDataset
 from tests.processes import in_process
 
 HERE = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-QUICK = "--repeat 4 --calibration 0s --no-ablations --quiet"
+QUICK = "--repeat 4 --calibration 0s --no-ablations --quiet --set batch_size=20"
+# On a busy machine, processes that start would be most of the time of such a short run.
+QUICK += " --set loader.workers=0"
 
 
 def act(folder: Path, command: str, **inputs: str) -> Ended:
@@ -41,20 +43,22 @@ def test_github_knows_every_key() -> None:
 
 def baseline(data: Path, results: Path) -> str:
     """A directory of four runs: with fewer, one more run can't be told from them."""
-    command = ("run", "demo", "--data", data, "--set", "batch_size=20", *shlex.split(QUICK))
+    command = ("run", "demo", "--data", data, *shlex.split(QUICK))
     for _ in range(4):
         assert in_process(*command, "--results", results)[0] == 0
     return str(results)
 
 
 def test_a_run_is_compared_with_a_baseline(data: Path, tmp_path: Path) -> None:
-    """The same again passes; behind storage that gives 100 reads a second, it fails the job."""
+    """The same again passes; behind storage that gives 1 MB a second, it fails the job."""
     before = baseline(data, tmp_path / "before")
-    words = f"run demo --data '{data}' --set batch_size=20 {QUICK}"
-    again = act(tmp_path / "b", words, baseline=before, fail_on="95%")
+    words = f"run demo --data '{data}' {QUICK}"
+    # What other processes take meanwhile may leave it open.
+    lenient = {"fail_on": "95%", "if_inconclusive": "pass"}
+    again = act(tmp_path / "b", words, baseline=before, **lenient)
     assert again.code == 0, again.printed
     assert again.summary.count("### ") == 2
-    words = words.replace(str(data), f"throttled+{data}?latency=10ms&iops=100")
+    words = words.replace(str(data), f"throttled+{data}?bandwidth=1MB/s")
     second = act(tmp_path / "c", words, baseline=before)
     assert second.code == 4, second.printed
     assert "WORSE" in second.summary
@@ -64,7 +68,7 @@ def test_a_run_is_compared_with_a_baseline(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_is_shown_and_kept_and_its_threshold_decides(data: Path, tmp_path: Path) -> None:
-    words = f"run demo --data '{data}' {QUICK} --set batch_size=20 --fail-on 'samples_per_s>0'"
+    words = f"run demo --data '{data}' {QUICK} --fail-on 'samples_per_s>0'"
     ended = act(tmp_path / "a", words)
     assert ended.code == 4, ended.printed
     assert json.loads((Path(ended.outputs["run"]) / "run.json").read_text())["status"] == "ok"
