@@ -311,9 +311,15 @@ def test_the_answer_fits_on_one_screen_and_is_in_the_whole_text(name: str) -> No
     whole = plain(render_text(report(name), width=80))
     for each in first_screen(report(name)):
         assert all(plain(text) in whole for text in texts(each, "everywhere"))
-        if isinstance(each, FirstScreen) and each.changes is not None:  # which are told once
-            told = " ".join(each.sentences).casefold()
-            assert not any(change.text.casefold() in told for change in each.changes.items)
+
+
+def test_what_would_help_is_told_once() -> None:
+    """Beside saves the verdict's own words are shown, which end with the first advice elsewhere."""
+    found = report("report results/beside-saves")
+    (answer,) = [each for each in found if isinstance(each, FirstScreen)]
+    assert answer.changes is not None
+    told = " ".join(answer.sentences).casefold()
+    assert not any(change.text.casefold() in told for change in answer.changes.items)
 
 
 def spoken(section: Section) -> Iterator[str]:
