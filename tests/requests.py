@@ -133,6 +133,7 @@ def build_serving(
         "status": "ok",
         "validity": "unknown",
     }
+    dataset = DatasetFacts(samples=1000, sample_bytes_mean=100_000.0, changed=[])
     return conclude(
         ServingRecord(
             **facts | (head or {}),
@@ -140,11 +141,10 @@ def build_serving(
             storage=StorageFacts(url="/mnt/data", scheme="file", page_cache=True),
             job=ServingRun(
                 scenario=scenario,
-                dataset=DatasetFacts(samples=1000, sample_bytes_mean=100_000.0),
                 rate=rate,
                 trials=list(trials),
                 found=found,
-                **(job or {}),
+                **{"dataset": dataset} | (job or {}),
             ),
         )
     )

@@ -132,7 +132,7 @@ def record_changed(doc: RunRecord) -> RuleOutcome | None:
     return RuleOutcome(evidence, CHANGED_REMEDY)
 
 
-def data_changed(doc: TrainingRecord) -> RuleOutcome | None:
+def data_changed(doc: TrainingRecord | ServingRecord) -> RuleOutcome | None:
     """Check that no object was replaced or removed during the run: the reads would be undefined."""
     changed = doc.job.dataset.changed
     if changed is None:

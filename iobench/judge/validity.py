@@ -215,6 +215,7 @@ REQUEST_RULES: tuple[Rule[RequestsRecord], ...] = (
 )
 SERVING_RULES: tuple[Rule[ServingRecord], ...] = (
     Rule("serve.cold-residency", serving.cold_residency, ALWAYS),
+    Rule("data.changed", data.data_changed, ALWAYS),
     Rule("serve.log-behind", serving.log_behind, ALWAYS),
     Rule("serve.log-volatile", serving.log_volatile, ALWAYS),
     Rule("serve.log-unproven", serving.log_unproven, NOTED),

@@ -35,7 +35,15 @@ from ..load.order import BatchPlan, epoch_order, rank_share
 from ..record.host import Host, ModelWork, StorageFacts
 from ..record.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..record.manifest import Manifest
-from ..record.run import RUN_FILE, FileDigest, Finding, Job, RunRecord, TrainingRecord
+from ..record.run import (
+    RUN_FILE,
+    FileDigest,
+    Finding,
+    Job,
+    RunRecord,
+    ServingRecord,
+    TrainingRecord,
+)
 from ..record.training import FittedFacts, LocalCacheFacts, Repetition, TrainingRun
 from ..settings.base import fitting, head, save_record
 from ..settings.workload import AcceleratorSpec, Subject
@@ -399,7 +407,9 @@ def add_work(doc: TrainingRecord, spec: AcceleratorSpec) -> None:
         job.work = ModelWork(not_measured={"flops_per_sample": why})
 
 
-def add_changes(doc: TrainingRecord, plan: Plan, before: dict[str, str] | str) -> None:
+def add_changes(
+    doc: TrainingRecord | ServingRecord, plan: Plan, before: dict[str, str] | str
+) -> None:
     """Add which shards have changed since their versions were ``before``, or why nobody knows."""
     after = before if isinstance(before, str) else shard_versions(plan)
     update: dict[str, object]

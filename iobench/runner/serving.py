@@ -33,7 +33,15 @@ from .checkpoint import unlocked
 from .options import Observer, VerbOptions
 from .plan import Plan, check_room, make_plan
 from .requests import FIRST_RATE, MAX_RATE, PART, RateSearch, RequestsPlan, RequestsRun, asked_rate
-from .results import Ending, dataset_facts, location_of, run_directory, storage_facts
+from .results import (
+    Ending,
+    add_changes,
+    dataset_facts,
+    location_of,
+    run_directory,
+    shard_versions,
+    storage_facts,
+)
 from .trials import WARM_UP, seed_of
 
 FRESH = 0.1
@@ -168,6 +176,7 @@ class ServingBegun(RequestsRun[ServingRecord]):
             ServingRecord, job, plan, inner.storage, directory, options, observer, run_id=run_id
         )
         self.others = others
+        self.versions: dict[str, str] | str = ""
         self.index: LanceIndex | None = None
         self.copies: tuple[Storage, np.ndarray] | None = None
         self.use_log(log)
@@ -179,7 +188,7 @@ class ServingBegun(RequestsRun[ServingRecord]):
         self.doc.findings += [each for each in found if each not in self.doc.findings]
 
     def begin(self) -> None:
-        self._open_index()
+        self.prepare("")
         self._curve()
 
     def rates(self) -> RateSearch:
@@ -192,12 +201,15 @@ class ServingBegun(RequestsRun[ServingRecord]):
         super().repeat(rate)
 
     def write(self, ending: Ending) -> ServingRecord:
+        if ending.failure is None:
+            add_changes(self.doc, self.plan.plan, self.versions)
         self.doc.findings += self.others.findings()
         return super().write(ending)
 
     # One repetition after the other, see ``Repeated``
 
     def prepare(self, title: str) -> None:
+        self.versions = shard_versions(self.plan.plan)
         self._open_index()
 
     def warm_up(self) -> None:

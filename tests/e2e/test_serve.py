@@ -56,6 +56,7 @@ def test_requests_are_answered(
     assert (repetition["failed"], repetition["unserved"], repetition["holds"]) == (0, 0, True)
     assert found["metrics"]["latency_p99_s"]["n"] == 1
     assert found["job"]["verdict"]["holds"] is True
+    assert found["job"]["dataset"]["changed"] == []
 
 
 def test_every_flag(scenario: Path, data: Path, tmp_path: Path) -> None:

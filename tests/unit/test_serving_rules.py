@@ -9,6 +9,7 @@ import pytest
 
 from iobench.judge.validity import REQUEST_RULES, SERVING_RULES
 from iobench.record.host import StorageFacts
+from iobench.record.job import DatasetFacts
 from iobench.record.run import CHANGED, ServingRecord
 from iobench.record.serving import FoundRate, TrialKind
 from iobench.report.record import sections
@@ -85,6 +86,10 @@ BREAKS: dict[str, tuple[str, Callable[[], ServingRecord]]] = {
     "serve.client-bound": ("invalid", lambda: build_serving(late_s=0.002)),
     "serve.unsteady": ("invalid", lambda: build_serving(read_s=0.022)),
     "serve.cold-residency": ("invalid", lambda: build_serving(residency_before=0.2)),
+    "data.changed": (
+        "invalid",
+        lambda: build_serving(job={"dataset": DatasetFacts(changed=["data/3.tar"])}),
+    ),
     "serve.failures": ("warning", lambda: build_serving(failed=3)),
     "storage.throttled": ("warning", lambda: build_serving(retries=2, throttled=2)),
     "storage.retries": ("warning", lambda: build_serving(retries=2)),
