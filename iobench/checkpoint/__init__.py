@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.errors import UsageError
@@ -106,25 +106,19 @@ def make_writer(
     """
     from .base import Job
 
-    kind, given = WRITERS.load(name), dict(options or {})
-    check_options(name, given)
+    kind, given, known = WRITERS.load(name), dict(options or {}), options_of(name)
+    for option in sorted(given):
+        if option not in known:
+            raise UsageError(
+                f"the writer '{name}' has no option '{option}'",
+                remedy=f"known: {', '.join(sorted(known)) or 'none'}",
+            )
     return kind(job or Job(), **given)
 
 
 def options_of(name: str) -> set[str]:
     """The options of a writer. Raises UnknownNameError."""
     return set(inspect.signature(WRITERS.load(name)).parameters) - {"job"}
-
-
-def check_options(name: str, options: Iterable[str]) -> None:
-    """Raises UsageError for an option that the writer does not have, UnknownNameError."""
-    known = options_of(name)
-    for option in options:
-        if option not in known:
-            raise UsageError(
-                f"the writer '{name}' has no option '{option}'",
-                remedy=f"known: {', '.join(sorted(known)) or 'none'}",
-            )
 
 
 def asynchronous_version(name: str) -> str:

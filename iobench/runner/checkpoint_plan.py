@@ -11,7 +11,7 @@ from ..base.errors import NoRoomError, UsageError
 from ..base.filesystem import free_bytes, nearest_existing
 from ..base.memory import available_bytes
 from ..base.units import RESTART_S, format_bytes
-from ..checkpoint import WRITERS, check_options
+from ..checkpoint import WRITERS, make_writer
 from ..checkpoint.base import State
 from ..checkpoint.models import Parallelism, StateModel, find_model, scale
 from ..checkpoint.sharding import Share, changing, layout, shares
@@ -125,7 +125,11 @@ def make_study_plan(
     ``here``: the ranks of this host, by default all. Raises UsageError for too little memory or
     space, UnknownNameError.
     """
-    check_options(spec.writer, sorted(OPTIONS & spec.model_fields_set))
+    asked = {option: getattr(spec, option) for option in OPTIONS & spec.model_fields_set}
+    if given := {
+        option: value for option, value in asked.items() if value is not None
+    }:  # whose values the writer checks
+        make_writer(spec.writer, options=given).close()
     plan = _study_plan(spec, url, training, spec.ranks, here)
     check_memory(plan)
     check_space(plan)

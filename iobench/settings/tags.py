@@ -72,8 +72,9 @@ def checked_tags(labels: Mapping[str, str]) -> dict[str, str]:
         except ValidationError:
             printed = False
         if not printed:
+            label = f"{key}={value}".rstrip("=")[:60]
             raise UsageError(
-                f"{f'{key}={value}'[:60]!r} is no label: a key of letters, digits and _ (at most "
+                f"{label!r} is no label: a key of letters, digits and _ (at most "
                 f"{MAX_KEY}, a letter first), and a text of 1 to {MAX_VALUE} characters in a line",
                 remedy="write it like --tag box=nfs-b, or tags={'box': 'nfs-b'} in Python",
             )

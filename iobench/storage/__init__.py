@@ -211,7 +211,8 @@ def _kind(scheme: str) -> object:
     if known(scheme):
         return STORAGE.load("fsspec")
     theirs = schemes()
-    raise UnknownNameError("storage", scheme, {*ours, *theirs} if nearest(scheme, theirs) else ours)
+    known_names = {*ours, *theirs} if nearest(scheme, theirs) else {*ours}
+    raise UnknownNameError("storage", scheme, known_names - {"fsspec"})  # whose URLs have others
 
 
 def wrapper_of(url: str) -> str:

@@ -82,7 +82,7 @@ class LocalStorage:
             url = unquote(parts.path)
         if "\0" in url:
             raise UsageError(
-                f"'{url!r}' is not a path: it contains a NUL byte", remedy="remove %00 from it"
+                f"{url!r} is not a path: it contains a NUL byte", remedy="remove %00 from it"
             )
         return cls(url, direct=direct)
 
