@@ -143,7 +143,7 @@ class Watch:
         meter.close()
         part = self._part(steps, meter, error, wall_s=wall_s, cpu_s=cpu_s)
         try:
-            doc, self.directory = self._leave(part)
+            doc, self.directory, ranks = self._leave(part)
         except (OSError, IobenchError) as error:  # what was measured is nowhere else
             doc = merged(self.results, [part])
             rate = doc.job.repetitions[0].samples_per_s
@@ -152,19 +152,22 @@ class Watch:
                 error.remedy = "make room there, or choose another with watch(results=...)"
             raise
         log.info("what was watched is in %s", self.directory)
-        assert doc.job.watched is not None
-        if len(doc.job.watched.ranks) == _ranks_here(self.world):  # the last one of this host
+        if ranks == _ranks_here(self.world):  # the last one of this host
             _say(_verdict(doc)[0], f"iobench report {quoted(str(self.directory))}")
 
-    def _leave(self, part: WatchedPart) -> tuple[TrainingRecord, Path]:
-        """Write the record of this rank and those before it. Raises OSError, IobenchError."""
+    def _leave(self, part: WatchedPart) -> tuple[TrainingRecord, Path, int]:
+        """Write the record of this rank and those before it; return it, its place, and their number.
+
+        Raises OSError, IobenchError.
+        """
         if self.world == 1:
             with run_directory(self.results, self.name) as directory:
-                return write(directory, [part]), directory
+                return write(directory, [part]), directory, 1
         directory = shared_directory(self.results, self.name, self.rank, self._number)
         with locked(directory):
             leave(directory, part)
-            return write(directory, parts_in(directory)), directory
+            parts = parts_in(directory)
+            return write(directory, parts), directory, len(parts)
 
     def _part(
         self,

@@ -175,7 +175,7 @@ def test_a_lucky_try_feeds_no_more_than_the_ranks_of_the_run_can_take() -> None:
 def test_saves_starve_nobody_since_no_utilization_has_their_time() -> None:
     found, _ = told(saving())
     assert (found.bottleneck, found.starved) == ("checkpoint", True)
-    said = "4 accelerators starve (70.0 % busy, 90 % required), but saving checkpoints is the"
+    said = "4 accelerators starve (70.0 % busy, 90 % required), and saving checkpoints is the"
     assert found.sentence.startswith(said)
 
 
