@@ -156,7 +156,7 @@ class Watch:
             _say(_verdict(doc)[0], f"iobench report {quoted(str(self.directory))}")
 
     def _leave(self, part: WatchedPart) -> tuple[TrainingRecord, Path, int]:
-        """Write the record of this rank and those before it; return it, its place, and their number.
+        """Write the record of this rank and those before it; return it, its place and their number.
 
         Raises OSError, IobenchError.
         """
