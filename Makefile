@@ -41,11 +41,11 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
 	$(BIN)/iobench run demo --data demo-data --repeat 4 --calibration 2s --ablations 12s
 
-test: setup gcc  ## each verb, contracts, security and a short oracle for each answer (3 to 5 minutes)
+test: setup gcc  ## each verb, contracts, security and a short oracle for each answer (3 to 6 minutes)
 	$(TOGETHER) -m 'fast and not alone'
 	$(TWO_AT_A_TIME) -m 'fast and alone' tests/oracle
 
-test-all: test test-slow  ## what a change must pass: also real servers, libraries, faults (about 10 minutes)
+test-all: test test-slow  ## what a change must pass: also real servers, libraries, faults (10 to 16 minutes)
 
 test-slow: setup gcc strace ganesha $(if $(SINCE),slurm chromium)  ## what test-all adds; and nightly tests of what changed SINCE=COMMIT
 	$(MORE_TOGETHER) -m '(slow and not nightly or touched) and not alone'

@@ -240,6 +240,8 @@ class _Comparison:
             a=a,
             b=b,
         )
+        for variant in self.variants:  # so that their records tell that they took turns
+            variant.doc.created = self.record.created
         log.info("%s and %s in turns, in %s", a.data, b.data, self.directory)
 
     def run(self) -> AbRecord:

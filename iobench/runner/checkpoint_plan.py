@@ -126,9 +126,8 @@ def make_study_plan(
     space, UnknownNameError.
     """
     asked = {option: getattr(spec, option) for option in OPTIONS & spec.model_fields_set}
-    if given := {
-        option: value for option, value in asked.items() if value is not None
-    }:  # whose values the writer checks
+    given = {option: value for option, value in asked.items() if value is not None}
+    if given:  # the writer knows which of them it has, and which values they can take
         make_writer(spec.writer, options=given).close()
     plan = _study_plan(spec, url, training, spec.ranks, here)
     check_memory(plan)

@@ -144,12 +144,12 @@ class Watch:
         part = self._part(steps, meter, error, wall_s=wall_s, cpu_s=cpu_s)
         try:
             doc, self.directory, ranks = self._leave(part)
-        except (OSError, IobenchError) as error:  # what was measured is nowhere else
+        except (OSError, IobenchError) as unwritten:  # what was measured is nowhere else
             doc = merged(self.results, [part])
             rate = doc.job.repetitions[0].samples_per_s
             _say(*([f"{format_count(rate)} samples/s"] if rate else []), " ".join(_verdict(doc)))
-            if isinstance(error, IobenchError):
-                error.remedy = "make room there, or choose another with watch(results=...)"
+            if isinstance(unwritten, IobenchError):
+                unwritten.remedy = "make room there, or choose another with watch(results=...)"
             raise
         log.info("what was watched is in %s", self.directory)
         if ranks == _ranks_here(self.world):  # the last one of this host

@@ -192,6 +192,7 @@ class PlantedSide:
 
     def __init__(self, name: Name, now: list[float]) -> None:
         self.name, self._now = name, now
+        self.doc = SimpleNamespace(created=f"when {name} began")
         self.record = AbVariant(name=name, run=name.lower(), data="/d", workload="demo")
 
     def warm_up(self) -> None:
@@ -211,14 +212,20 @@ class PlantedSide:
 def test_a_budget_without_a_turn_is_refused_with_the_least_that_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = [100.0]
+    monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
     with pytest.raises(UsageError) as caught:
-        _compared(30.0, tmp_path, monkeypatch)
+        _comparison(30.0, now, tmp_path).run()
     assert "at least 42s" in caught.value.remedy  # 20 s are over, a round takes 20 s, and the end
 
 
-def _compared(seconds: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AbRecord:
-    now = [100.0]
-    monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
+def test_both_runs_have_the_time_of_their_comparison(tmp_path: Path) -> None:
+    """By it, and the command, ``compare`` knows that they were measured in turns."""
+    found = _comparison(None, [100.0], tmp_path)
+    assert {each.doc.created for each in found.variants} == {found.record.created}
+
+
+def _comparison(seconds: float | None, now: list[float], tmp_path: Path) -> _Comparison:
     variants: Any = (PlantedSide("A", now), PlantedSide("B", now))
     options = AbOptions(results=tmp_path, max_rounds=4, budget=Budget(seconds=seconds))
-    return _Comparison(variants, tmp_path, options, Observer()).run()
+    return _Comparison(variants, tmp_path, options, Observer())

@@ -314,9 +314,9 @@ def needs_drift(baseline: Group, candidate: Group) -> bool:
 
 
 def in_turns(runs: Sequence[RunRecord]) -> bool:
-    """Whether all are of one A/B comparison, which begins its two runs at once."""
+    """Whether all are of one A/B comparison, whose runs have its command and its time."""
     begun = {(doc.created, *doc.command) for doc in runs}
-    return len(begun) == 1 and "ab" in next(iter(begun))[2:3]
+    return len(begun) == 1 and list(runs[0].command[1:2]) == ["ab"]
 
 
 def drifts_of(
