@@ -10,6 +10,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -443,6 +444,53 @@ def test_a_heart_that_beats_is_no_dead_one(storage: Any, monkeypatch: pytest.Mon
     refused(exclusive, storage, "is alive", break_dead=True)
     holder = read_holder(storage, LOCK)
     assert holder.token == theirs.token
+
+
+@pytest.mark.parametrize("hold", [exclusive, shared])
+@SOME
+def test_a_lock_that_was_taken_meanwhile_is_not_broken(
+    storage: Any, hold: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watched one is released, and the next process has made its own by the next request."""
+    storage.replace(LOCK, another_host().dump())
+    theirs, reads, real = another_host("clean"), itertools.count(), storage.read_into
+
+    def read_into(key: str, *args: Any, **more: Any) -> Any:
+        if key != LOCK or next(reads) != 1:  # the first one finds that there is a lock
+            return real(key, *args, **more)
+        storage.delete(LOCK)
+        try:
+            return real(key, *args, **more)
+        finally:
+            storage.replace(LOCK, theirs.dump())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "read_into", read_into)
+        refused(hold, storage, "is alive", break_dead=True)
+    assert read_holder(storage, LOCK) == theirs
+
+
+@SOME
+def test_the_heart_beats_while_a_writer_waits_for_readers(
+    storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else a third process takes the writer for dead, and breaks its lock."""
+    monkeypatch.setattr(object_lease, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(object_lock, "WATCH_S", 60.0)
+    theirs = another_host("run")
+    storage.replace(reader_key(theirs.token), theirs.dump())
+    waiting = threading.Thread(
+        target=taken, args=(exclusive, storage), kwargs={"break_dead": True}, daemon=True
+    )
+    waiting.start()
+    try:
+        wait_until(lambda: LOCK in names(storage), "it took no lock")
+        first = read_holder(storage, LOCK)
+        wait_until(lambda: read_holder(storage, LOCK) != first, "no heartbeat came")
+    finally:
+        storage.delete(reader_key(theirs.token))
+        waiting.join()
+    assert names(storage) == [MARKER, "data"]
 
 
 @pytest.mark.parametrize("hold", [exclusive, shared])

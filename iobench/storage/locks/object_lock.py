@@ -22,12 +22,21 @@ import logging
 import time
 from contextlib import suppress
 
-from ...base.errors import StorageError, TargetHeldError
+from ...base.errors import MissingObjectError, StorageError, TargetHeldError
 from ...base.units import format_duration
 from ..base import Replacing, Storage
 from .holder import BODY_BYTES, Holder
 from .object_lease import HEARTBEAT_S, ObjectLease, readers
-from .objects import LOCK, create, look, reader_key, remove, remove_if_ours
+from .objects import (
+    LOCK,
+    create,
+    look,
+    one_of_this_host,
+    read_holder,
+    reader_key,
+    remove,
+    remove_if_ours,
+)
 
 NOT_LOCKED = (
     "not locked: this storage has no conditional create; make sure that nobody else writes here"
@@ -57,11 +66,16 @@ def hold_exclusive(storage: Storage, *, verb: str, break_dead: bool = False) -> 
         if not _take(storage, mine, break_dead=break_dead):
             unlocked = NOT_LOCKED
             say_unlocked(storage.url)
-        wait_for_readers(storage, break_dead=break_dead)
     except BaseException:
         _remove_own(storage, LOCK, mine)
         raise
-    return ObjectLease(storage, LOCK, mine, unregistered=unlocked)
+    lease = ObjectLease(storage, LOCK, mine, unregistered=unlocked)  # its heart beats from now on
+    try:
+        wait_for_readers(storage, break_dead=break_dead)
+    except BaseException:
+        lease.release()
+        raise
+    return lease
 
 
 @functools.cache
@@ -125,13 +139,12 @@ def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> bool:
         elif holder is not None and holder.is_dead():
             remove_if_ours(storage, LOCK, holder.token)
         elif break_dead:
-            _watch(storage, LOCK, holder)
+            _break(storage, LOCK, holder)
             log.warning(
                 "broke the lock of %s, which was held by %s",
                 storage.url,
                 holder or "an unknown process",
             )
-            remove(storage, LOCK)
             broken = True
         else:
             raise _held(storage, holder)
@@ -153,8 +166,7 @@ def wait_for_readers(storage: Storage, *, break_dead: bool) -> None:
             if not break_dead:
                 raise _held(storage, living[0])
             for reader in living:
-                _watch(storage, reader_key(reader.token), reader)
-                remove(storage, reader_key(reader.token))
+                _break(storage, reader_key(reader.token), reader)
             return
         time.sleep(_POLL_S)
 
@@ -167,8 +179,7 @@ def require_no_writer(storage: Storage, *, break_dead: bool) -> None:
     if holder is not None and holder.is_dead():
         remove_if_ours(storage, LOCK, holder.token)
     elif break_dead:
-        _watch(storage, LOCK, holder)
-        remove(storage, LOCK)
+        _break(storage, LOCK, holder)
         time.sleep(SETTLE_S)
     else:
         raise _held(storage, holder)
@@ -186,30 +197,34 @@ def remove_dead(storage: Storage) -> int:
     return BODY_BYTES
 
 
-def _watch(storage: Storage, key: str, holder: Holder | None) -> None:
-    """Raises TargetHeldError if the holder of a lock that is to be broken lives.
+def _break(storage: Storage, key: str, holder: Holder | None) -> None:
+    """Remove a lock object whose holder shows no sign of life. Raises TargetHeldError if it does.
 
     A heartbeat is proof, whatever the two hosts' clocks say.
     """
+
+    def require_same() -> None:
+        if (now := read_holder(storage, key)) != holder:
+            raise TargetHeldError(
+                f"{storage.url} is in use by {now or 'another process'}, which is alive",
+                remedy="wait until it has ended, or end it",
+            )
+
     if holder is not None and holder.here() and not holder.is_dead():
         raise TargetHeldError(
             f"{storage.url} is in use by {holder}, which is alive",
             remedy="wait until it has ended, or end it",
         )
     deadline = time.monotonic() + WATCH_S
-    while True:
-        last = time.monotonic() >= deadline  # a heartbeat of the last moment counts, too
-        there, now = look(storage, key)
-        if not there:
-            return
-        if now != holder:
-            raise TargetHeldError(
-                f"{storage.url} is in use by {now or 'another process'}, which is alive",
-                remedy="wait until it has ended, or end it",
-            )
-        if last:
-            return
-        time.sleep(min(1.0, WATCH_S / 10))
+    with suppress(MissingObjectError):
+        while True:
+            last = time.monotonic() >= deadline  # a heartbeat of the last moment counts, too
+            require_same()
+            if last:
+                break
+            time.sleep(min(1.0, WATCH_S / 10))
+    with one_of_this_host(storage):
+        remove(storage, key, require_same)
 
 
 def _held(storage: Storage, holder: Holder | None) -> TargetHeldError:
