@@ -268,10 +268,15 @@ def refuse_secrets(url: str) -> None:
     user, at, host = authority.rpartition("@")
     port = host.rpartition("]")[2].partition(":")[2]
     named = scheme.rpartition("+")[2] in _CONTAINER_FIRST and ":" not in user
-    # A port that is not a number is the start of a password that contains a slash.
-    if (at and not named) or (port and not port.isdigit()) or _PARAMETER.search(unquote(rest)):
+    if (at and not named) or _PARAMETER.search(unquote(rest)):
         raise UsageError(
             f"the {scheme}:// URL contains a user name, a password, a token or a signature",
             remedy="remove it from the URL: credentials come from the environment, from the "
             "configuration file of the storage's client, or from the instance's role",
+        )
+    if port and not port.isdigit():
+        raise UsageError(
+            f"what follows the colon in the {scheme}:// URL is no port, and may be the start of a "
+            "password that contains a slash",
+            remedy="write the port as a number; credentials are never in a URL",
         )
