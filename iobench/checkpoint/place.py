@@ -59,7 +59,9 @@ def remove_step(storage: Storage, folder: str, held: Callable[[], None] = lambda
     for entry in mine:
         delete(storage, entry.key, held)
     if isinstance(storage, Unfinished):
-        storage.discard_unfinished(lambda key: key.startswith(f"{folder}/"), allowed=held)
+        storage.discard_unfinished(
+            lambda key: key.startswith(f"{folder}/") and _is_mine(key), allowed=held
+        )
     if isinstance(inner := innermost(storage), Folders):
         inner.remove_empty(lambda name: name == folder, folder)
     foreign = sorted({entry.key for entry in entries} - {entry.key for entry in mine})

@@ -245,8 +245,8 @@ class Marked:
         else:
             for entry in files:
                 delete(storage, entry.key, held)
-            if isinstance(storage, Unfinished):
-                storage.discard_unfinished(self.is_mine, allowed=held)
+        if isinstance(storage, Unfinished):
+            storage.discard_unfinished(self.is_mine, allowed=held)
         held()
         if isinstance(inner := innermost(storage), Folders):
             inner.remove_empty(lambda name: name == READERS)

@@ -35,7 +35,7 @@ from tests.checkpoints import blank, make_state, plant, restore, same, save
 from tests.children import in_child
 from tests.processes import PATIENCE_S, tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+from tests.servers.s3 import BUCKET, S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
 
@@ -427,6 +427,21 @@ def test_an_upload_that_is_refused_in_the_middle_leaves_nothing(
         again = blank(large)
         restore(writer, root.step(2), again)
         assert same(again, large)
+
+
+def test_uploads_of_a_killed_save_are_removed_and_those_of_others_stay(
+    rclone_s3: S3Server, s3_environment: Mapping[str, str]
+) -> None:
+    root, client = CheckpointRoot.open(rclone_s3.url()), rclone_s3.client()
+    root.claim()
+    save("stream", root, 1, make_state())
+    place = root.url.removeprefix(f"s3://{BUCKET}/")
+    for key in ("step-00000001/of-a-user", "step-00000002/rank-0000.tensors"):
+        client.create_multipart_upload(Bucket=BUCKET, Key=f"{place}/{key}")
+    root.clean()
+    assert list(root.storage.list()) == []
+    theirs = ("step-00000001/of-a-user",)
+    assert root.storage.discard_unfinished(lambda key: True) == theirs  # type: ignore[attr-defined]
 
 
 def _rank_beside_a_dying_one(rank: int, folder: str, pipe: Any, together: Any) -> None:
