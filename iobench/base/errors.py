@@ -103,12 +103,18 @@ def first_line(error: BaseException, limit: int = 200) -> str:
 
 
 def kept_in(error: E, directory: object) -> E:
-    """The error, which also says where the record is of what was done before."""
-    told = f"what was measured until then is in {directory}"
-    if not isinstance(error, IobenchError):
+    """The error, which also says where the record is of what was done before, if it was written."""
+    if getattr(error, "record", None) is not None or str(directory) in str(error):
+        return error
+    return also_told(error, f"what was measured until then is in {directory}")
+
+
+def also_told(error: E, told: str) -> E:
+    """The error, which also says this: in its line, or where it is unexpected, in its log."""
+    if isinstance(error, IobenchError):
+        error.remedy = printable("; ".join(filter(None, (error.remedy, told))))
+    else:
         error.add_note(told)
-    elif str(directory) not in str(error):
-        error.remedy = printable(f"{error.remedy}; {told}" if error.remedy else told)
     return error
 
 
@@ -120,11 +126,9 @@ def told_after(failure: Exception | None) -> Iterator[None]:
     except IobenchError as error:
         if failure is None:
             raise
-        if not isinstance(failure, IobenchError):
-            failure = IobenchError(failure_text(failure))
         if not isinstance(failure, UnwrittenError):  # which says the same
-            failure.remedy = "; ".join(filter(None, (failure.remedy, str(error))))
-        failure.record = error.record
+            also_told(failure, str(error))
+        failure.record = error.record  # type: ignore[attr-defined]
         raise failure from failure.__cause__
 
 
@@ -235,7 +239,11 @@ class NoMemoryError(IobenchError):
 
 
 class UnwrittenError(IobenchError):
-    pass
+    def __init__(self, path: object, why: OSError) -> None:
+        super().__init__(
+            f"cannot write {path}: {why.strerror or why}",
+            remedy="make room there, or choose another with --results",
+        )
 
 
 class InvalidRunError(IobenchError):

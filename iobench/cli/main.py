@@ -31,7 +31,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from .. import __version__
-from ..base.errors import InterruptedRun, IobenchError, MissingPlaceError, UsageError
+from ..base.errors import InterruptedRun, MissingPlaceError, UsageError
 from ..base.interrupts import import_whole, interrupt_on_sigterm
 from ..base.text import MAX_SHOWN, printable
 from .failure import report_error
@@ -329,12 +329,13 @@ def _do(request: VerbRequest) -> int:
             _say_alone(request)
         try:
             code = import_module(f"{__package__}.{request.verb}").run(request)
-        except IobenchError as error:
-            if error.record is None:
+        except Exception as error:
+            record = getattr(error, "record", None)
+            if record is None:
                 raise
             from .printing import show_unwritten
 
-            show_unwritten(request, error.record)
+            show_unwritten(request, record)
             unwritten = error  # raised where the file of --output has been replaced
         sys.stdout.flush()
     if unwritten is not None:

@@ -59,7 +59,7 @@ def write_table(
     except FileExistsError:
         raise IobenchError(f"{path} exists, and {what} are never overwritten") from None
     except OSError as error:
-        raise UnwrittenError(f"cannot write {path}: {error.strerror or error}") from error
+        raise UnwrittenError(path, error) from error
     finally:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)

@@ -276,8 +276,8 @@ class _Comparison:
             with told_after(failure):
                 self._save()
         log.info("%s: %s after %d rounds", self.directory.name, record.status, len(record.rounds))
-        if isinstance(failure, IobenchError) and failure.record is not None:  # of a run
-            failure.record = record
+        if getattr(failure, "record", None) is not None:  # of a run
+            failure.record = record  # type: ignore[union-attr]
         if failure is not None:
             raise kept_in(failure, self.directory) if record.rounds else failure
         return record

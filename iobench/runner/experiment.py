@@ -268,7 +268,7 @@ class _Run(RunBegun):
         try:
             with told_after(failure):
                 doc = self.end(stopped=failure is not None)
-        except IobenchError as error:
+        except Exception as error:
             failure = error
         if saver:
             failure = saver.end(failure)

@@ -292,7 +292,7 @@ class Ending:
             try:
                 with told_after(failure):
                     write_document(directory, doc)
-            except IobenchError as error:
+            except Exception as error:
                 raise explain(error) from error.__cause__
         if failure is not None:
             if isinstance(failure, UnwrittenError):

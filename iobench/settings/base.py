@@ -204,10 +204,7 @@ def save_record(path: Path, record: RecordHead) -> None:
     try:
         write_whole(path, json_text(record) + "\n")
     except OSError as error:
-        failure = UnwrittenError(
-            f"cannot write {path}: {error.strerror}",
-            remedy="make room there, or choose another with --results",
-        )
+        failure = UnwrittenError(path, error)
         failure.record = record
         raise failure from error
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from iobench.base.errors import NoRoomError, StorageError, WorkerError
+from iobench.base.documents import write_whole
+from iobench.base.errors import IobenchError, NoRoomError, StorageError, WorkerError
 from iobench.data.dataset import load_manifest
 from iobench.data.generator import target
 from iobench.data.generator.engine import generate
@@ -204,8 +205,57 @@ def test_a_result_that_cannot_be_written_is_printed(
     asked = ("--rate", 60, "--duration", "500ms", "--json", "--quiet")
     code, out, err = in_process("serve", scenario, *places, *asked)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "No space left on device" in err
+    assert "No space left on device. Make room there" in err
     assert json.loads((tmp_path / "out").read_text())["job"]["trials"]
+
+
+@pytest.mark.parametrize("kind", [IobenchError, TypeError])
+@pytest.mark.parametrize(
+    ("words", "place", "file"),
+    [
+        ("run load.yaml --data data", "experiment.RunBegun.prepare", "run.json"),
+        ("ab data --workload load.yaml", "ab.take_turns", "ab.json"),
+        ("sweep load.yaml --data data --sweep batch_size=4,8", "sweeping.run.take_turns", "sweep."),
+        ("sweep ask.yaml --data data --sweep limit=9s", "serving.ServingBegun.measure", "run.json"),
+    ],
+    ids=["run", "ab", "sweep", "a single repetition"],
+)
+def test_without_a_record_the_first_error_is_told_first(
+    words: str,
+    place: str,
+    file: str,
+    kind: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what was measured is printed, also where the error is one that nobody expects."""
+
+    def full(path: Path, text: str) -> None:
+        if path.name.startswith(file):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_whole(path, text)
+
+    def fail(*about: object, **more: object) -> None:
+        monkeypatch.setattr("iobench.settings.base.write_whole", full)
+        raise kind("planted")
+
+    generate(spec(samples=16), LocalStorage(tmp_path / "data"), workers=0)
+    (tmp_path / "load.yaml").write_text(
+        "{name: mine, dataset: t, batch_size: 4, accelerator: {step_time: 1ms}, cache: any}"
+    )
+    (tmp_path / "ask.yaml").write_text(
+        "{name: mine, dataset: t, limit: 20s, step_time: 1ms, cache: any, arrivals: {rate: 9}}"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(f"iobench.runner.{place}", fail)
+    code, out, err = in_process(*words.split(), "--json", "--quiet")
+    assert code == (1 if kind is IobenchError else 70), err
+    assert json.loads(out)["command"]
+    logs = [path.read_text() for path in tmp_path.glob("iobench-error-*.log")]
+    assert len(logs) == (kind is TypeError)
+    told = "".join(logs) or f"{err}{out}"
+    assert 0 <= told.find("planted") < told.find("No space left on device")
 
 
 def test_without_a_record_the_first_error_is_told_first_and_checkpoints_are_named(
