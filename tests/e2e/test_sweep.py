@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from iobench.base.errors import StorageError
 from iobench.data.generator.engine import generate
 from iobench.record.run import Finding
 from iobench.record.sweep import Sweep, load_sweep, parse_axis, save_sweep
@@ -21,6 +22,7 @@ from iobench.report.walk import best_command
 from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import plan_sweep
 from iobench.runner.sweeping.trial import MeasuredTrial, Trial, measure
+from iobench.settings.dataset import DatasetSpec
 from tests.processes import (
     PATIENCE_S,
     completed,
@@ -178,6 +180,31 @@ def test_data_that_an_interruption_leaves_unfinished_is_named(
     assert (code, out) == (130, "")
     remove = shlex.split(err.splitlines()[-1].rpartition("its unfinished data: iobench ")[2])
     assert in_process(*remove)[0] == 0
+    assert list((home / "data").iterdir()) == []
+
+
+def test_a_point_whose_data_could_not_be_generated_is_tried_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written of it is named, and continued. Another point is not concerned."""
+
+    def full(done: int, total: int) -> None:
+        raise StorageError("No space left on device")
+
+    def begin(spec: DatasetSpec, *given: Any, **more: Any) -> Any:
+        return generate(spec, *given, **more | ({"progress": full} if spec.format == "tar" else {}))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweeping, "generate", begin)
+        found = document(f"{SWEEP} --sweep dataset.format=tar,files --repeat 1")
+    assert runs_of(found) == [0, 1]
+    told, _, remove = found["points"][0]["failed"].rpartition("remove its unfinished data: iobench")
+    assert "No space left on device" in told
+    assert in_process(*shlex.split(remove), "--dry-run")[0] == 0
+    again = document(f"sweep --resume {found['directory']}")
+    assert [point["failed"] for point in again["points"]] == ["", ""]
+    assert runs_of(again) == [1, 1]
+    assert again["points"][1]["runs"] == found["points"][1]["runs"]
     assert list((home / "data").iterdir()) == []
 
 

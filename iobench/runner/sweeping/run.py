@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -25,8 +25,10 @@ from ...base.errors import (
     MissingPlaceError,
     StorageError,
     TargetHeldError,
+    TargetLostError,
     TargetRefusedError,
     UsageError,
+    also_told,
     told_after,
 )
 from ...base.text import quoted
@@ -42,11 +44,12 @@ from ...data.dataset import find_dataset
 from ...data.generator.cleaner import discard
 from ...data.generator.engine import generate
 from ...judge.rules_ranks import other_cores
+from ...record.manifest import MANIFEST, MARKER
 from ...record.run import ModelLoadRecord, RunRecord, TrainingRecord
 from ...record.sweep import SWEEP_FILE, Settings, Sweep, SweepPoint, load_sweep, save_sweep
 from ...settings.workload import Workload, check_named
 from ...storage import open_storage
-from ...storage.base import innermost
+from ...storage.base import exists, innermost
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive, reading
 from ..estimate import CeilingTimes
@@ -72,6 +75,9 @@ HOPELESS = 0.5
 
 IN_USE = "its dataset is in use"
 """Beginning of a failure text that allows another try when the sweep is resumed."""
+
+UNMADE = "its dataset could not be generated"
+"""Beginning of the failure text of a point without one; allows another try, too."""
 
 INVALID = "INVALID: "
 """Beginning of a failure text of trials that tell nothing; allows another try, too."""
@@ -185,7 +191,7 @@ class _Trials:
         for point in sweep.points:
             # These failures are from an earlier run of this sweep; find out again whether they
             # hold.
-            if point.failed == OVER_BUDGET or point.failed.startswith((IN_USE, INVALID)):
+            if point.failed.startswith((OVER_BUDGET, IN_USE, UNMADE, INVALID)):
                 point.failed = ""
         again = f"continue with: iobench sweep --resume {quoted(str(self.directory))}"
         try:
@@ -197,10 +203,7 @@ class _Trials:
                 if self._out_of_time(next(iter(group))):
                     break
         except (KeyboardInterrupt, InterruptedRun):
-            why = InterruptedRun(f"interrupted; {again}")
-            if self.unfinished:
-                why.remedy = f"or remove its unfinished data: iobench clean {self.unfinished}"
-            self._interrupted(why)
+            self._interrupted(InterruptedRun(f"interrupted; {again}"))
         except Exception as error:
             if isinstance(error, HostLostError):
                 error.remedy = again
@@ -225,6 +228,7 @@ class _Trials:
     def _interrupted(self, why: Exception) -> NoReturn:
         """Write what there is, and raise why there is no more."""
         self.sweep.status = "interrupted"
+        self._tell_unfinished(why)
         with told_after(why):
             save_sweep(self.directory, self.sweep)
         raise why
@@ -358,12 +362,24 @@ class _Trials:
 
     def _fail(self, point: SweepPoint, error: IobenchError) -> None:
         """Leave a point out; without the dataset that all points read, there is no sweep."""
-        if self.sweep.data and point.data not in self.held:
+        unmade = point.data not in self.held
+        if self.sweep.data and unmade:
             raise error
-        mark = f"{IN_USE}: " if isinstance(error, TargetHeldError) else ""
-        point.failed = f"{mark}{error}"
+        self._tell_unfinished(error)
+        mark = IN_USE if isinstance(error, TargetHeldError) else UNMADE if unmade else ""
+        point.failed = f"{mark}: {error}" if mark else str(error)
         self.observer.note(f"{called(self.sweep, point)}: {error}")
         save_sweep(self.directory, self.sweep)
+
+    def _tell_unfinished(self, error: Exception) -> None:
+        """Add how to remove the data whose generation has not ended, if this process left some."""
+        data, self.unfinished = self.unfinished, ""
+        if not data or isinstance(error, TargetHeldError | TargetLostError):
+            return
+        place = innermost(open_storage(data))
+        with suppress(StorageError):
+            if exists(place, MARKER) and not exists(place, MANIFEST):
+                also_told(error, f"to remove its unfinished data: iobench clean {quoted(data)}")
 
     def _provide(self, point: SweepPoint) -> None:
         """Generate the point's dataset if necessary, and lock it. Raises IobenchError."""
@@ -377,7 +393,7 @@ class _Trials:
         self.observer.phase(f"generating {point.data}")
         storage = open_storage(point.data)
         take_over = self.options.break_lock
-        self.unfinished = quoted(point.data)
+        self.unfinished = point.data
         report = generate(
             spec, storage, break_lock=take_over, progress=lambda done, total: self.hosts.check()
         )
