@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,11 @@ from iobench.data.generator.engine import generate
 from iobench.record.run import load_training
 from iobench.record.sweep import Sweep, SweepPoint
 from iobench.report.walk import best_command
+from iobench.runner.options import SweepOptions
 from iobench.runner.sweeping import plan as walking
+from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import next_step, plan_walk
+from iobench.runner.sweeping.run import run_sweep
 from iobench.runner.sweeping.trial import Apart, Trial
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.walk import AskedStep, WalkSpec, find_walk
@@ -114,6 +118,8 @@ def test_what_this_host_cannot_do_is_not_tried(monkeypatch: pytest.MonkeyPatch) 
     assert [point.step for point in points] == [1, 1]
     assert points_of(sweep, 0)[1].failed == "no such thing"
     assert {row.step: row.not_measured for row in rows(sweep)}["device"] == "no such thing"
+    tried(points, [10, 10.2], [12, 12.2])
+    assert rows(sweep)[0].rates == [10, 10.2]  # the baseline was first measured in that step
 
 
 def test_a_walk_ends_where_the_settings_that_it_kept_fail() -> None:
@@ -125,6 +131,25 @@ def test_a_walk_ends_where_the_settings_that_it_kept_fail() -> None:
     why = {row.step: row.not_measured for row in rows(sweep)}
     assert why["baseline"] == "too few samples"
     assert "failed" in why["workers"]
+
+
+def test_a_walk_that_is_continued_keeps_what_its_earlier_steps_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trial(self: Any, point: SweepPoint, number: int) -> None:
+        tried([point], [*point.figures, 15.0 + number])
+
+    monkeypatch.setattr(sweeping._Trials, "_provide", lambda self, point: None)
+    monkeypatch.setattr(sweeping._Trials, "_release", lambda self: None)
+    monkeypatch.setattr(sweeping._Trials, "_trial", trial)
+    sweep = planned(overrides=["batch_size=128", "loader.workers=0"])
+    first = next_step(sweep)
+    tried(first, [10, 10.2, 9.9, 10.1], [12, 12.2], [15, 15.3, 14.9, 15.1])
+    first[1].failed = "INVALID: cache.cold"
+    next_step(sweep)[1].failed = "INVALID: cache.cold"
+    found = run_sweep(sweep, tmp_path, SweepOptions())
+    assert (found.status, kept_settings(found)["batch_size"]) == ("ok", 32)
+    assert [len(point.counted) for point in found.points] == [4, 0, 4, 4, 4]
 
 
 def test_a_setting_that_failed_has_no_rate_whatever_it_measured_before() -> None:

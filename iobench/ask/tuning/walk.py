@@ -147,10 +147,10 @@ def _not_begun(sweep: Sweep) -> str:
 def _baseline(sweep: Sweep) -> TriedSetting:
     """The settings of the beginning, by the trials of the first step that was measured."""
     setting = describe(sweep.default or {})
-    point = next((each for each in sweep.points if each.settings == sweep.default), None)
-    why = "" if point is not None else NO_TIME
-    if point is not None and not point.counted:
-        why = point.failed or NO_TIME
+    points = [each for each in sweep.points if each.settings == sweep.default]
+    point = next((each for each in points if each.counted), None)
+    failed = next((each.failed for each in points if each.failed), NO_TIME)
+    why = "" if point is not None else failed
     return TriedSetting(step=BASELINE, setting=setting, point=point, not_measured=why)
 
 
