@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple
 
 from ..base.text import printable
 from ..base.units import counted, format_bytes, format_count, format_duration
+from ..record.checkpoint import Restore, Save
 from ..record.model_load import LoadTrial
 from ..record.run import (
     CHANGED_REMEDY,
+    CheckpointRecord,
     KvCacheRecord,
     ModelLoadRecord,
     RunRecord,
@@ -188,11 +190,13 @@ def _counted(doc: RunRecord, name: Literal["retries", "throttled", "requests"]) 
     """The sum over what a run measured; None: it was not counted."""
     if isinstance(doc, TrainingRecord):
         return _total(getattr(each, name) for each in doc.job.repetitions)
-    trials: Sequence[RequestWindow | LoadTrial] = ()
+    trials: Sequence[RequestWindow | LoadTrial | Save | Restore] = ()
     if isinstance(doc, ServingRecord | KvCacheRecord):
         trials = doc.job.repetitions
     elif isinstance(doc, ModelLoadRecord):
         trials = doc.job.trials
+    elif isinstance(doc, CheckpointRecord):
+        trials = [*doc.job.saves, *doc.job.restores]
     return sum(int(getattr(each, name)) for each in trials)
 
 

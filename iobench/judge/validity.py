@@ -176,6 +176,8 @@ CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.ranks", checkpoint.ranks, MLPERF),
     Rule("checkpoint.tiny", checkpoint.tiny, WARNED),
     Rule("checkpoint.back-pressure", checkpoint.back_pressure, WARNED),
+    Rule("storage.throttled", data.throttled, REFUSED),
+    Rule("storage.retries", data.storage_retries, WARNED),
     Rule("host.interposed", data.interposed, REFUSED),
 )
 CHECKPOINTS_BESIDE: tuple[Rule[RunRecord], ...] = tuple(

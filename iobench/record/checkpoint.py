@@ -249,6 +249,8 @@ class RankSave(Record):
     waited_s: float | None = None  # asynchronous: part of blocked_s, waiting for the previous save
     # asynchronous: beside blocked_s, until the previous save was committed, and all could begin
     held_s: float | None = None
+    retries: Count = 0  # requests that the storage sent again
+    throttled: Count = 0  # of these, after the server asked to slow down
 
 
 class Save(Record):
@@ -272,6 +274,8 @@ class Save(Record):
     cpu_s: float | None = None
     extra_memory_bytes: int | None = None
     unwritten_bytes: Count | None = None
+    retries: Count = 0  # of all ranks
+    throttled: Count = 0
     ranks: list[RankSave] = []
 
 
@@ -290,6 +294,8 @@ class Restore(Record):
     rank_s: list[float] = []  # from the common start
     rank_late_s: list[float] = []  # of it, until the rank began
     threads: Count | None = None  # that read at the end, in the rank with the most of them
+    retries: Count = 0  # of all ranks
+    throttled: Count = 0
 
 
 class Study(Record):

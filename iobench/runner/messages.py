@@ -199,6 +199,8 @@ class PartRestored(Point):
     cpu_s: float | None
     verified: bool | None
     threads: int | None = None
+    retries: int = 0  # requests that the storage sent again
+    throttled: int = 0  # of these, after the server asked to slow down
 
 
 @dataclass(frozen=True, slots=True)

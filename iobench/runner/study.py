@@ -126,6 +126,8 @@ def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Sav
         cpu_s=of_all(sum, (part.cpu_s for part in parts)),
         extra_memory_bytes=slowest("extra_memory_bytes"),  # type: ignore[arg-type]
         unwritten_bytes=of_all(sum, (part.unwritten_bytes for part in parts)),
+        retries=sum(part.retries for part in parts),
+        throttled=sum(part.throttled for part in parts),
         ranks=list(parts),
     )
 
@@ -312,6 +314,8 @@ def joined_restore(
         rank_s=times,
         rank_late_s=[sum(part.late_s for part in rank) for rank in zip(*reads, strict=True)],
         threads=max((part.threads for part in parts if part.threads), default=None),
+        retries=sum(part.retries for part in parts),
+        throttled=sum(part.throttled for part in parts),
     )
 
 

@@ -37,6 +37,7 @@ from tests.processes import (
     running,
     wait_until,
 )
+from tests.servers.faultproxy import FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -361,6 +362,24 @@ def test_a_target_without_a_lock_is_said_in_a_warning_and_in_the_record(
     assert code == 0, err
     assert caplog.text.count("not locked") == 1
     assert "storage.unlocked" in {finding["rule"] for finding in json.loads(out)["findings"]}
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_server_that_asks_to_slow_down_is_told(rclone_s3: S3Server, tmp_path: Path) -> None:
+    """Its pauses are in the times of saves and restores."""
+    with FaultProxy(rclone_s3.port, slow_down_every=3) as proxy:
+        url = rclone_s3.url(retries=50).replace(str(rclone_s3.port), str(proxy.port))
+        doc = document(
+            *("checkpoint resnet50 --scale 1/2048 -n 2 --to", url),
+            *("--set", "concurrency=1", "--results", tmp_path / "results"),
+        )
+    for done in (doc["job"]["saves"], doc["job"]["restores"]):
+        again = [each["retries"] for each in done]
+        assert again == [each["throttled"] for each in done]
+        assert sum(again) > 0
+    rules = [finding["rule"] for finding in doc["findings"]]
+    assert "storage.throttled" in rules
+    assert "storage.retries" not in rules
 
 
 def test_a_base_that_was_damaged_is_named(

@@ -29,6 +29,7 @@ from ...checkpoint.leaves import leaves, part_of, raw, state_checksums
 from ...checkpoint.sharding import Share
 from ...host.resources import PeakMemory
 from ...record.checkpoint import CheckpointSpec, RankSave
+from ...storage.base import retried
 from ..checkpoint_plan import OPTIONS
 from ..messages import (
     HURRY,
@@ -127,6 +128,7 @@ class CheckpointRank:
         self.writer: CheckpointWriter = make_writer(spec.writer, job, writer_options(spec))
         # It takes its memory now: the first save would else begin later than the common start.
         self.writer.check(self.state, root.step(0))
+        self._told = retried(root.storage)
         self.training = TrainingSteps(spec.step_time, spec.host_share) if spec.steps else None
         self.going: _Going | None = None
         self._changing: Future[None] | None = None
@@ -212,6 +214,7 @@ class CheckpointRank:
             return
         step, start_ns, pending, memory, held_s = self.going
         saved = pending.wait()
+        again = self._again()
         self.going = None
         late = saved.started_s - start_ns / 1e9
         self.root.step(step).publish(saved, rank=self.job.rank)
@@ -227,8 +230,14 @@ class CheckpointRank:
             staged_s=None if saved.staged_s is None else saved.staged_s + late,
             waited_s=saved.backpressure_s if self.writer.asynchronous else None,
             held_s=held_s if self.writer.asynchronous else None,
+            **again,
         )
         self.link.send(PartSaved(step, record))
+
+    def _again(self) -> dict[str, int]:
+        """How many requests were sent again since the last save or restore ended."""
+        before, self._told = self._told, retried(self.root.storage)
+        return self._told.since(before)._asdict()
 
     def _train(self) -> Done:
         """Run the steps until the next save, and return the seconds of each."""
@@ -279,6 +288,7 @@ class CheckpointRank:
                 # None: the check was not requested. A wrong step is an error in any case.
                 verified=None if right and not restored.verified else right,
                 threads=getattr(restored, "threads", None),  # a third party's may lack it
+                **self._again(),
             )
         )
 
