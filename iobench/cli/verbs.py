@@ -1242,10 +1242,10 @@ class CostRequest(HistoryRequest):
     priced (its date) and others if known; or JSON or YAML in the form of results/instances.yaml"""
     region: Annotated[str, Parameter(metavar="REGION"), PRICES, MORE] = ""
     """use prices of this region only, e.g. us-east-1"""
-    hosts: Annotated[Count, HOSTS, at_least(1)] = 1
-    """number of hosts that train together (default: 1)"""
+    hosts: Annotated[Count | None, HOSTS, at_least(1)] = None
+    """number of hosts that train together (default: those of the run)"""
     efficiency: Annotated[Number, HOSTS, MORE, above(0, 1)] = 1.0
-    """scaling efficiency of several hosts, 0 to 1 (default: 1)"""
+    """scaling efficiency of more hosts than were measured together, 0 to 1 (default: 1)"""
     storage_grows: Annotated[bool, HOSTS, MORE] = False
     """the storage delivers more with more hosts, as local disks do; without this flag, all
     hosts together get at most what it was measured to deliver"""

@@ -4,6 +4,7 @@ pay.
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,17 @@ def test_a_storage_that_grows_is_a_condition() -> None:
     assert (unknown.figures.storage_samples_per_s, unknown.figures.if_storage_grows) == (None, True)
 
 
+def test_the_efficiency_is_that_of_hosts_beyond_those_that_were_measured() -> None:
+    """Two hosts took 200 samples/s together: so many need no assumption, and four of them do."""
+    doc = run_of([200.0] * 6)
+    doc = doc.model_copy(update={"hosts": doc.hosts * 2})
+    terms = Terms(efficiency=0.8, storage_grows=True)
+    for hosts, rate in ((1, 100.0), (2, 200.0), (4, 320.0)):
+        assert options(doc, terms, hosts=hosts)[0].figures.samples_per_s == pytest.approx(rate)
+        found = ranked((doc, ((hosts, MACHINE),)), (doc, ((1, SMALL),)), terms=terms)
+        assert bool(found.break_evens) is (hosts == 4)
+
+
 SMALL = Instance(type="small", usd_per_hour=1.0, spot_usd_per_hour=0.6)
 LARGE = Instance(type="large", usd_per_hour=3.0)
 
@@ -515,6 +527,17 @@ def test_cost_as_a_user_calls_it(both: list[str]) -> None:
         4 * 0.5 * small["parts"][0]["samples_per_s"]["value"]
     )
     assert big["figures"]["samples_per_s"] == big["parts"][0]["samples_per_s"]["value"]
+
+
+def test_a_run_costs_what_its_own_hosts_do(both: list[str]) -> None:
+    """Without a number of hosts, those that were measured are paid for."""
+    path = Path(both[1]) / "run.json"
+    recorded = json.loads(path.read_text())
+    path.write_text(json.dumps(recorded | {"hosts": recorded["hosts"] * 2}))
+    (two,), (one,) = (found_by([*both[:2], *words])["options"] for words in ([], ["--hosts", "1"]))
+    assert (two["machine"], one["machine"]) == ("2 x g5.2xlarge", "g5.2xlarge")
+    assert two["figures"]["samples_per_s"] == pytest.approx(sorted(BASE)[3], rel=0.01)
+    assert one["figures"]["samples_per_s"] == pytest.approx(two["figures"]["samples_per_s"] / 2)
 
 
 def test_prices_that_can_not_be_compared_are_refused_in_one_line(

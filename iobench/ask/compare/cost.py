@@ -24,7 +24,7 @@ from .pace import Basis, Pace, SaveTimes, Schedule, held_in, lost_share, saving_
 class Terms:
     """Terms of the training, for all options alike."""
 
-    efficiency: float = 1.0  # scaling efficiency of several hosts, 0 to 1
+    efficiency: float = 1.0  # of hosts beyond those that were measured together, 0 to 1
     storage_grows: bool = False  # with the number of hosts
     epochs: int | None = None
     samples: int | None = None  # of one epoch, if the real data is larger than that of the run
@@ -232,7 +232,8 @@ class _Job:
 
     def wanted(self, hosts: int) -> float:
         """Samples/s that the hosts take while they train, at the rate of the slowest of them."""
-        return hosts * self.slowest.middle * (self.terms.efficiency if hosts > 1 else 1.0)
+        more = hosts > self.slowest.hosts
+        return hosts * self.slowest.middle * (self.terms.efficiency if more else 1.0)
 
     def storage(self, hosts: int) -> float | None:
         """The most that the storage was measured to deliver; None: it does not limit the hosts.

@@ -223,7 +223,7 @@ def _same_runs(one: Pace, other: Pace) -> bool:
 
 
 def _break_evens(options: Sequence[Option], terms: Terms) -> list[BreakEven]:
-    """For each option of several hosts: the efficiency to be as cheap as the best other machine.
+    """For each option of more hosts than were measured: the efficiency to be as cheap as another.
 
     An option that waits for its storage has none, since its efficiency does not matter then.
     """
@@ -234,7 +234,8 @@ def _break_evens(options: Sequence[Option], terms: Terms) -> list[BreakEven]:
             for other in options
             if other.machine != option.machine and not other.figures.never_interrupted
         ]
-        if option.hosts < 2 or option.figures.storage_limits or not others:
+        measured = option.slowest.pace.hosts
+        if option.hosts <= measured or option.figures.storage_limits or not others:
             continue
         other = max(others, key=lambda each: each.figures.samples_per_usd)
         whole = option.figures.samples_per_s / terms.efficiency
@@ -273,19 +274,19 @@ Types = tuple[tuple[str, int], ...]
 
 
 def runs_on(
-    results: Sequence[Path], instances: Sequence[str], hosts: int
+    results: Sequence[Path], instances: Sequence[str], hosts: int | None
 ) -> tuple[list[tuple[Types, PricedRecord | ModelLoadRecord]], list[str]]:
     """The runs that can be priced, each with the types of its hosts, and why others can't be.
 
     ``instances``: one text for all ``results``, one for each of them, or none (as recorded); a type
-    without a number has ``hosts``. Raises UsageError.
+    without a number has ``hosts``, or as many as the run if that is None. Raises UsageError.
     """
     if len(instances) > 1 and len(instances) != len(results):
         raise UsageError(
             f"{len(instances)} flags --instance stand beside {len(results)} RESULTS",
             remedy="give one --instance for all RESULTS, or one for each in their order",
         )
-    asked = [parts_of(text, hosts) for text in instances] or [[("", hosts)]]
+    asked = [_parts_of(text, hosts) for text in instances] or [[("", hosts)]]
     if len(asked) == 1:
         asked *= len(results)
     found: dict[tuple[Path, Types], PricedRecord | ModelLoadRecord] = {}
@@ -297,7 +298,8 @@ def runs_on(
             tells = isinstance(doc, TrainingRecord | ServingRecord) and rates_of(doc)
             if tells or (isinstance(doc, ModelLoadRecord) and doc.job.figures):
                 assert isinstance(doc, PricedRecord | ModelLoadRecord)
-                types = tuple((name or doc.host.instance_type or "", n) for name, n in parts)
+                own = max(1, len(doc.hosts)) if len(parts) == 1 else 1
+                types = tuple((name or doc.host.instance_type or "", n or own) for name, n in parts)
                 found.setdefault((directory.resolve(), types), doc)
             else:
                 serves = isinstance(doc, ServingRecord)
@@ -310,7 +312,7 @@ def runs_on(
     return [(types, doc) for (_, types), doc in found.items()], left_out
 
 
-def parts_of(text: str, hosts: int) -> list[tuple[str, int]]:
+def _parts_of(text: str, hosts: int | None) -> list[tuple[str, int | None]]:
     """Parse ``2xg5.2xlarge+4xg5.4xlarge`` to the types and their numbers.
 
     A type without a number has ``hosts``.
@@ -325,7 +327,7 @@ def parts_of(text: str, hosts: int) -> list[tuple[str, int]]:
     return parts
 
 
-def _hosts_of(part: str, text: str, hosts: int) -> tuple[str, int]:
+def _hosts_of(part: str, text: str, hosts: int | None) -> tuple[str, int | None]:
     found = re.fullmatch(r"(\d{1,9})\s*x\s*(\S+)", part.strip())
     if found is None:
         return part.strip(), hosts
