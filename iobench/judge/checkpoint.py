@@ -140,6 +140,11 @@ def cpu_s_per_gb(done: Sequence[Save] | Sequence[Restore]) -> float | None:
     )
 
 
+def asynchronous(study: Study) -> bool:
+    """Whether training went on while a save was written."""
+    return any(save.staged_s is not None for save in study.saves)
+
+
 def slowdown(study: Study) -> float | None:
     """Duration of a training step during a background save over that of an undisturbed step.
 

@@ -44,7 +44,7 @@ from ..base.units import (
     format_share,
 )
 from ..record.checkpoint import AskedTraining, Meaning, Save, Spread, Study, Today, Training
-from .checkpoint import duration_s, end_s, slowdown, spread
+from .checkpoint import asynchronous, duration_s, end_s, slowdown, spread
 
 
 class WholeSave(NamedTuple):
@@ -317,6 +317,11 @@ def with_meaning(study: Study) -> Study:
     return study.model_copy(update={"meaning": meaning(study, asked) or AskedTraining(asked=asked)})
 
 
+def drag_of(slower: float | None) -> float:
+    """The share of its progress that a step loses which takes so many times as long."""
+    return 0.0 if slower is None or slower <= 1 else 1 - 1 / slower
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveCost:
     """What saves cost a training.
@@ -346,7 +351,7 @@ class SaveCost:
         return cls(
             blocked_s=getattr(times["blocked_s"], statistic),
             behind_s=getattr(times["behind_s"], statistic),
-            drag=0.0 if slower is None or slower <= 1 else 1 - 1 / slower,
+            drag=drag_of(slower),
             mtbf_s=mtbf_s,
             restart_s=training.restart_s
             + (0.0 if restore is None else getattr(restore, statistic)),
@@ -407,7 +412,6 @@ def meaning(study: Study, training: Training) -> Meaning | None:
     interval, restore = plan.best_s, times.get("restore_s")
     lost = mean.waste(interval) * DAY_S
     price = training.usd_per_accelerator_hour
-    asynchronous = any(save.staged_s is not None for save in study.saves)
     today = None
     if (at := training.interval_s) is not None:
         today = Today(interval_s=at, overhead=mean.overhead(at), waste=mean.waste(at))
@@ -442,7 +446,7 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         committed_s=committed.median,
         restore_s=None if restore is None else restore.median,
         restart_s=middle.restart_s,
-        asynchronous=asynchronous,
+        asynchronous=asynchronous(study),
         slowdown=slower,
         slowed_s=None if slower is None else mean.slowed_s(interval),
         young_s=young_s(plan.each_s, mtbf),
@@ -463,7 +467,7 @@ def meaning(study: Study, training: Training) -> Meaning | None:
             study.full_bytes,
             training.stall_budget,
             mtbf,
-            copy_s=mean.blocked_s if asynchronous else 0.0,
+            copy_s=mean.blocked_s if asynchronous(study) else 0.0,
             drag=1.0 if slower is None else mean.drag,
         ),
         within_budget=mean.overhead(interval) <= training.stall_budget,

@@ -428,7 +428,8 @@ def _saves(saving: SaveTimes | None) -> str:
     if writers == measured > 1:
         got = f"{format_count(measured)} hosts got together"
     stops = f"a save stops training for {format_duration(saving.blocked_s)}"
-    return f"{stops}, if {who} gets what {got} in {saving.run_id}{part}"
+    slows = "; by how much it slows the steps beside it was not measured" * (saving.drag is None)
+    return f"{stops}, if {who} gets what {got} in {saving.run_id}{part}{slows}"
 
 
 _NEVER_IN_TIME: dict[LateBecause, str] = {

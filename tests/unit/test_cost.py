@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from iobench.ask.compare.cost import WHAT_LASTS, Option, Terms, break_even_efficiency
+from iobench.ask.compare.cost import SLOWED, WHAT_LASTS, Option, Terms, break_even_efficiency
 from iobench.ask.compare.pace import SaveTimes, Schedule, lost_share, saving_of
 from iobench.ask.compare.ranking import Machine, Ranking, rankings
 from iobench.base.units import samples_per_usd
@@ -189,6 +189,30 @@ def test_saves_within_a_run_are_counted_once() -> None:
     demand, _ = options(doc, Terms(schedule=Schedule(saving=saving)))
     assert demand.figures.samples_per_s == pytest.approx(100 * 15 / 10 * 0.9)
     assert demand.figures.saving == saving
+
+
+def test_what_asynchronous_saves_slow_down_is_counted_once() -> None:
+    """The rate beside them has it, whatever another study measured; without one it is not known."""
+    study = load_run(GOLDEN / "checkpoint-dcp-async").job
+    saves = [save.model_copy(update={"step_alone_s": 1.0}) for save in study.saves]
+    slowed = [save.model_copy(update={"step_overlapped_s": 2.0}) for save in saves]
+    known = load_run(GOLDEN / "checkpoint-dcp-async").with_job(saves=slowed)
+    terms, alone = Terms(checkpoints=known), run_of(BASE)
+    beside = alone.with_job(saves=study)
+    assert options(alone, terms)[0].figures.saving.drag == 0.5
+    found = options(beside, terms)[0].figures
+    assert (found.saving.drag, SLOWED in found.notes) == (0.0, True)
+    unknown = known.with_job(saves=study.saves)
+    assert options(alone, Terms(checkpoints=unknown))[0].figures.saving.drag is None
+
+
+def test_batches_that_were_made_during_saves_make_no_rate() -> None:
+    """Half of each repetition was spent on saves, in which the workers made half of its batches."""
+    doc = run_of([100.0] * 6)
+    for repetition in doc.job.repetitions:
+        repetition.wall_s, repetition.checkpoint_s = 10.0, 5.0
+    quiet = doc.job.repetitions[0].model_copy(update={"checkpoint_s": None, "samples_per_s": 120.0})
+    assert options(doc.with_job(quiet=quiet))[0].figures.samples_per_s == pytest.approx(120.0)
 
 
 HOUR = Terms(epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8, storage_grows=True)

@@ -179,6 +179,11 @@ WHAT_LASTS = (
     "after a fall that lasts"
 )
 
+SLOWED = (
+    "the rate is that beside asynchronous saves, which slow steps down as often as the run saved, "
+    "whatever --interval says: price a run without saves, and name the saves with --checkpoints"
+)
+
 _AT_ONCE_S = 1e-3
 """A server loses only the time of its restart when it is interrupted, and no work."""
 
@@ -350,11 +355,15 @@ def _beyond(storage: float | None, wanted: float) -> bool:
 
 
 def _saving(pace: Pace, terms: Terms, hosts: int) -> SaveTimes | None:
-    """The saves that count: those of the run that was named, or of the newest that saved."""
+    """The saves that count: those of the run that was named, or of the newest that saved.
+
+    Where the rate is that beside asynchronous saves, it has what they slow the steps down.
+    """
     sources = (*pace.runs, *([terms.checkpoints] if terms.checkpoints else []))
     found = [saving_of(doc, hosts, grows=terms.storage_grows) for doc in sources]
     known = [saving for saving in found if saving is not None]
-    return terms.schedule.saving or (known[-1] if known else None)
+    saving = terms.schedule.saving or (known[-1] if known else None)
+    return replace(saving, drag=0.0) if saving is not None and pace.slowed else saving
 
 
 def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float] | None:
@@ -450,6 +459,7 @@ def _notes(part: PricedHosts) -> list[str]:
     else:
         accelerators = doc.job.accelerators
         found += [WHAT_LASTS] if part.pace.lasting else []
+        found += [SLOWED] if part.pace.slowed else []
     each = accelerators / part.pace.hosts
     if instance.accelerators and each != instance.accelerators:
         found.append(

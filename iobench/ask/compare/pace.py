@@ -13,9 +13,10 @@ from statistics import fmean, median
 from typing import Literal
 
 from ...base.units import RESTART_S
-from ...judge.checkpoint import slowdown
+from ...judge.checkpoint import asynchronous, slowdown
 from ...judge.checkpoint_meaning import (
     SaveCost,
+    drag_of,
     hosts_of,
     restoring,
     waste,
@@ -54,7 +55,7 @@ class SaveTimes:
     full_bytes: int = 0
     blocked_s: float  # training stands still
     behind_s: float = 0.0  # then, until a restore finds the save
-    drag: float = 0.0  # share of its progress that a step loses in that time
+    drag: float | None = 0.0  # share of its progress that a step loses then; None: not measured
     restore_s: float | None = None  # None: not measured
 
 
@@ -94,7 +95,7 @@ def saving_of(doc: RunRecord, hosts: int = 1, *, grows: bool = False) -> SaveTim
         full_bytes=study.full_bytes,
         blocked_s=fmean(save.blocked_s for save in saves),
         behind_s=fmean(save.behind_s for save in saves),
-        drag=0.0 if slower is None or slower <= 1 else 1 - 1 / slower,
+        drag=drag_of(slower) if slower is not None or not asynchronous(study) else None,
         restore_s=fmean(restores) if restores else None,
     )
 
@@ -110,7 +111,7 @@ def lost_share(schedule: Schedule, interruptions_per_hour: float) -> float:
     cost = SaveCost(
         blocked_s=saving.blocked_s,
         behind_s=saving.behind_s,
-        drag=saving.drag,
+        drag=saving.drag or 0.0,
         mtbf_s=mtbf,
         restart_s=schedule.restart_s + (saving.restore_s or 0.0),
     )
@@ -153,6 +154,7 @@ class Pace:
     storage: Estimate | None
     preparation_s: float | None  # to write the loader's own layout once, for one sample
     lasting: bool = False  # the rate of some of the runs is not that of their whole time
+    slowed: bool = False  # by asynchronous saves, beside which the runs went on
     drift: Drift | None = None
 
     @property
@@ -200,6 +202,7 @@ def pace_of(runs: Sequence[PricedRecord], drift: Drift | None = None) -> Pace | 
         storage=_storage(trained),
         preparation_s=_preparation(trained),
         lasting=any(share != 1 for share in shares),
+        slowed=any(doc.job.saves and asynchronous(doc.job.saves) for doc in trained),
         drift=drift,
     )
 
@@ -218,8 +221,11 @@ def rates_of(doc: RunRecord) -> list[float]:
     if not isinstance(doc, TrainingRecord):
         return []
     done = [without_saves(each) for each in doc.job.repetitions if each.complete]
+    # What workers made during saves comes at once after them: so fast they are not without saves.
+    quiet = doc.job.quiet
+    alone = (quiet.samples_per_s if quiet is not None else None) or math.inf
     share = judge(doc).epoch_share or 1.0
-    return [rate * share for rate in done if rate]
+    return [min(rate, alone) * share for rate in done if rate]
 
 
 def held_in(doc: ServingRecord) -> list[ServedTrial]:
