@@ -139,7 +139,7 @@ def _measured(request: RunRequest | TrainRequest, planned: Planned, hosts: Hosts
 
     train = isinstance(request, TrainRequest)
     options = options_of(request, mixed, whole=train or hosts.count > 1)
-    with RunTold(plan, options, quiet=request.quiet) as live:
+    with RunTold(plan, options, quiet=request.quiet, hosts=hosts.count) as live:
         if not options.budget.limited:
             live.announce()
         doc, directory = run_plan(plan, options, live, hosts)

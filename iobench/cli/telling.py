@@ -22,15 +22,15 @@ ESTIMATE_S = 1.0
 class RunTold(Live):
     """The progress of a run: the parts with their times before it, and then how far it is."""
 
-    def __init__(self, plan: Plan, options: Options, *, quiet: bool) -> None:
+    def __init__(self, plan: Plan, options: Options, *, quiet: bool, hosts: int = 1) -> None:
         super().__init__(quiet=quiet)
-        self._time = TimeLeft(plan, options)
+        self._time = TimeLeft(plan, options, hosts)
         self._warned = False
         self._estimated: float | None = None  # when the time left was estimated
 
     def fitted(self, plan: Plan, options: Options) -> None:
         """Tell what was fitted into the time that the user has given."""
-        self._time = TimeLeft(plan, options)
+        self._time = TimeLeft(plan, options, self._time.hosts)
         self.announce(always=not options.budget.usual)
 
     def announce(self, *, always: bool = False) -> None:

@@ -162,6 +162,7 @@ def estimate(
     plan: Plan,
     options: Options,
     *,
+    hosts: int = 1,
     samples_per_s: float | None = None,
     repetition_s: float | None = None,
 ) -> list[PartTime]:
@@ -209,7 +210,7 @@ def estimate(
     if options.confirm is not None:
         found.append(_confirm(options.confirm, each))
     if options.find_max:
-        tries, try_s = least_tries(plan)
+        tries, try_s = least_tries(plan, hosts)
         found.append(
             PartTime(
                 part="find_max",
@@ -342,8 +343,8 @@ def shorter(plan: Plan, parts: list[PartTime]) -> list[str]:
 class TimeLeft:
     """The time that is left of a run, as far as it is known."""
 
-    def __init__(self, plan: Plan, options: Options) -> None:
-        self.plan, self.options = plan, options
+    def __init__(self, plan: Plan, options: Options, hosts: int = 1) -> None:
+        self.plan, self.options, self.hosts = plan, options, hosts
         self.samples_per_s: float | None = None
         self._done, self._trial_began = Budget(), time.monotonic()
 
@@ -352,6 +353,7 @@ class TimeLeft:
         return estimate(
             self.plan,
             self.options,
+            hosts=self.hosts,
             samples_per_s=self.samples_per_s,
             repetition_s=self._done.mean_s("measure"),
         )

@@ -16,6 +16,7 @@ from iobench.base.errors import UsageError
 from iobench.record.plan import PartTime
 from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
+from iobench.runner.calibration import findmax
 from iobench.runner.calibration.curve import budget_s
 from iobench.runner.estimate import START_S, TimeLeft, Work, estimate, shorter
 from iobench.runner.experiment import Options
@@ -88,6 +89,19 @@ def test_a_search_in_a_small_dataset_has_few_and_short_tries(make: Any) -> None:
     assert plan.passes == 1
     found = seconds(plan, part="find_max", of=options(find_max=True))
     assert found == pytest.approx(3 * (15 * 0.1 + START_S))
+
+
+def test_a_search_over_two_hosts_tries_more_accelerators(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 samples are as many steps of one rank, and half as many of two, which is tried as well."""
+    monkeypatch.setattr(findmax, "MAX_ACCELERATORS", 1)
+    loader = {"workers": 1, "prefetch_factor": 1}
+    plan = make(batch_size=1, loader=loader, reader={"direct": False})
+    of = options(find_max=True)
+    one, two = (seconds(plan, part="find_max", of=of, hosts=hosts) for hosts in (1, 2))
+    assert one == pytest.approx(3 * (60 * 0.1 + START_S))
+    assert two == pytest.approx(6 * (30 * 0.1 + START_S))
 
 
 def test_a_warm_run_has_no_curve_of_the_storage(make: Any) -> None:

@@ -164,13 +164,13 @@ def search(found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> 
         try_once_more(below)  # the lower end of the interval
 
 
-def least_tries(plan: Plan) -> tuple[int, float]:
+def least_tries(plan: Plan, hosts: int) -> tuple[int, float]:
     """The tries of a search at least, and the seconds of each if the accelerators are fed.
 
     Where a try ends with the dataset, it is one of the largest number that is tried.
     """
     workload = plan.workload
-    most, _ = _most(plan)
+    most, _ = _most(plan, hosts)
     steps = wanted_steps(workload)
     if plan.passes is not None:
         steps = min(steps, max(1, plan.manifest.sample_count // (most * workload.batch_size)))
@@ -178,7 +178,7 @@ def least_tries(plan: Plan) -> tuple[int, float]:
     return min(USUAL_TRIES, TRIALS * most), min(most_s(workload), steps * step_s)
 
 
-def _most(plan: Plan, hosts: int = 1) -> tuple[int, str]:
+def _most(plan: Plan, hosts: int) -> tuple[int, str]:
     """The largest number that is tried, and why no larger one is.
 
     It is never below the number of the run itself, as far as the dataset is large enough.
