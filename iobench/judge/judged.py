@@ -153,6 +153,9 @@ def _gather(doc: TrainingRecord) -> Evidence:
     )
     if lasts.fill > NOISE_OF_FILL and lasts.lasting is None:
         found = _as_ceilings_allow(found, lasts.made_after)
+    if found.cpu and found.between_saves:
+        # The CPU time has the start of workers, and the rate has not: the cores deliver that.
+        found = replace(found, cpu=max(found.cpu, found.between_saves))
     return _as_waits_allow(found)
 
 

@@ -168,6 +168,7 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
     size, demand = bytes_per_sample(doc), evidence.accelerator
     *stages, _ = stage_rates(doc)
     known = {each.name: each.rate for each in stages if each.rate}
+    called = {each.name: each.called(CEILINGS) for each in stages}
     if known.get("fetch", 0.0) > known.get("storage_raw", 0.0):
         known.pop("storage_raw", None)  # the best is what the job's own reader gets
     if not known or not evidence.measured:
@@ -181,7 +182,7 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
     sampler = _sampler(doc, evidence)
     bound = "" if sampler else bottleneck_stage(doc, stages)
     bars = [
-        (CEILINGS[name], known.get(name, 0.0), "bottleneck" if name == bound else "")
+        (called[name], known.get(name, 0.0), "bottleneck" if name == bound else "")
         for name in CEILINGS
         if name in (*known, bound)
     ]

@@ -5,7 +5,7 @@ Also how many accelerators the storage feeds: the tries of a search, and larger 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -115,6 +115,12 @@ class StageRate(NamedTuple):
     rate: float | None
     ceiling: Ceiling
 
+    def called(self, names: Mapping[str, str]) -> str:
+        """Its name among ``names``; the run may have shown that all cores deliver more."""
+        told, at_least = self.ceiling.samples_per_s, self.name == "cpu"
+        at_least &= bool(self.rate and told and self.rate > told)
+        return names.get(self.name, self.name) + ", at least" * at_least
+
 
 def stage_rates(doc: TrainingRecord) -> list[StageRate]:
     """The stages in the order of the data, and last the accelerators."""
@@ -157,7 +163,7 @@ def ceiling_section(doc: TrainingRecord) -> Table | None:
     named = {*doc.job.ceilings, "predicted", "measured"} if not doc.job.subject.watched else set()
     rows = TableOf(each for each in rates if each.rate or each.name in named)
     names = LABELS | {OPENS: "storage, opens", "cache": "local cache"}
-    rows.add("ceiling", of=lambda each: word(names.get(each.name, each.name), each.name))
+    rows.add("ceiling", of=lambda each: word(each.called(names), each.name))
     if size:
         rows.add("stored_bytes_per_s", "stored bytes/s", "bytes/s", partial(_rate, size, why=True))
     rows.add("samples_per_s", "samples/s", "samples/s", partial(_rate, None, why=not size))

@@ -67,6 +67,20 @@ def test_what_would_bring_more_is_not_claimed_beside_an_advice_that_is_inconclus
     assert ("inconclusive  pack" in text) != told
 
 
+@pytest.mark.parametrize(
+    ("cpu_s", "told"),
+    [(20.0, ["all", "cores", "4.80", "GB/s"]), (1200.0, ["all", "cores,", "at", "least", "190"])],
+)
+def test_all_cores_deliver_no_less_than_the_run(cpu_s: float, told: list[str]) -> None:
+    """1,200 s for 120,000 samples are 800/s on 8 cores; it was the start of workers, of which the
+    rate of 1,900/s has nothing.
+    """
+    doc = build_run(repetition={"cpu_s": cpu_s})
+    (found,) = [each.split() for each in text_of(doc).splitlines() if "all cores" in each]
+    assert found[: len(told)] == told
+    assert "verdict.gap" not in {each.rule for each in doc.findings}
+
+
 def test_a_bottleneck_whose_rate_was_not_measured_is_in_the_picture() -> None:
     doc = build_run(rates={"prep": 600.0}, au=0.3, measured=600)
     ceilings = {**doc.job.ceilings, "prep": Ceiling(not_measured="no time")}
