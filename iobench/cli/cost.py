@@ -8,7 +8,7 @@ from ..ask.capacity.loads import LoadCost, load_costs
 from ..ask.compare.cost import Terms
 from ..ask.compare.pace import Schedule, saving_of
 from ..ask.compare.ranking import Machine, rankings, runs_on
-from ..ask.compare.runs import earlier_runs
+from ..ask.compare.runs import earlier_runs, usable
 from ..base.errors import UsageError
 from ..record.run import ModelLoadRecord, PricedRecord, RunRecord, load_run
 from ..report.cost import sections
@@ -17,6 +17,11 @@ from ..settings.instances import instances_of, read_prices
 from .printing import print_report
 from .terminal import warn_of_left_out
 from .verbs import CostRequest
+
+_OF_TRAININGS = (
+    *("efficiency", "storage_grows", "epochs", "samples", "deadline_s", "budget_usd"),
+    *("interruptions_per_hour", "interval_s", "checkpoints", "restart_s"),
+)
 
 
 def run(request: CostRequest) -> int:
@@ -39,6 +44,11 @@ def run(request: CostRequest) -> int:
             loads += load_costs(doc.run_id, doc.job, machine)
         else:
             priced.append((doc, machine))
+    if not priced and (flag := request.first_of(_OF_TRAININGS)):
+        raise UsageError(
+            f"{flag} says nothing of runs of load, which have the cost of a start and no job",
+            remedy=f"leave {flag} out, or name a run of a training, too",
+        )
     ranked = rankings(priced, terms, earlier=earlier_runs(request.history, request.results))
     if not loads and not any(one.options for one in ranked):
         names = [name for one in ranked for name in one.without_price]
@@ -64,6 +74,8 @@ def _terms(request: CostRequest) -> Terms:
 
 def _checkpoints(directory: Path) -> RunRecord:
     found = load_run(directory)
+    if why := usable(found, str(directory)):
+        raise UsageError(why, remedy="name a run that is not INVALID, and did not fail")
     if saving_of(found) is None:
         raise UsageError(
             f"{directory} measured no saves",

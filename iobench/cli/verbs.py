@@ -1116,7 +1116,7 @@ class WhatifRequest(ReportedRequest):
     workers: Annotated[NewCount | None, without("hosts")] = None
     """loader workers of each accelerator, e.g. 16 or 2x"""
     accelerators: Annotated[NewCount | None, without("hosts")] = None
-    """accelerators on this host, e.g. 8 or 2x"""
+    """accelerators on the hosts of the run together, e.g. 8 or 2x"""
     step_time: Annotated[NewTime | None, without("hosts")] = None
     """busy time of one batch, e.g. 100ms or 0.5x"""
     instance: Annotated[str | None, Parameter(metavar="TYPE"), without("nic")] = None
@@ -1253,7 +1253,7 @@ class CostRequest(HistoryRequest):
     """number of epochs of the job"""
     samples: Annotated[Count | None, OF_A_JOB, at_least(1)] = None
     """samples in one epoch (default: those of the run's dataset)"""
-    deadline_s: Annotated[float | None, value("TIME", time_until), OF_A_JOB] = None
+    deadline_s: Annotated[float | None, value("TIME", time_until), OF_A_JOB, needs("epochs")] = None
     """time limit for the job, e.g. 24h, or the date of its end, e.g. 2027-01-31T18:00 in this
     host's time zone"""
     budget_usd: Annotated[Usd | None, OF_A_JOB, above(0)] = None

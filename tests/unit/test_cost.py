@@ -564,6 +564,17 @@ def test_a_run_costs_what_its_own_hosts_do(both: list[str]) -> None:
     assert one["figures"]["samples_per_s"] == pytest.approx(two["figures"]["samples_per_s"] / 2)
 
 
+def test_what_says_nothing_of_the_runs_is_refused(both: list[str], tmp_path: Path) -> None:
+    assert "--epochs" in refused(*both, "--deadline", "9h")
+    load = ["cost", str(GOLDEN / "model-load"), "--instance", "g5.xlarge"]
+    for words in (["--epochs", "3"], ["--interruptions-per-hour", "1"], ["--efficiency", "0.5"]):
+        assert words[0] in refused(*load, *words)
+    saved = json.loads((GOLDEN / "checkpoint-stream" / "run.json").read_text())
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "run.json").write_text(json.dumps(saved | {"status": "failed"}))
+    assert "failed" in refused(*both, "--checkpoints", str(tmp_path / "saved"))
+
+
 def test_prices_that_can_not_be_compared_are_refused_in_one_line(
     both: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

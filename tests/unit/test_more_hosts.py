@@ -18,6 +18,7 @@ from iobench.ask.capacity.jobs import HostLimits, RecordedJob
 from iobench.ask.capacity.more_hosts import HostsPrediction, on_more_hosts
 from iobench.ask.capacity.scaling import Band, Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
 from iobench.ask.compare.pace import Schedule
+from iobench.base.errors import UsageError
 from iobench.host.timeline import StepEvent, write_events
 from iobench.judge.checkpoint_meaning import daly_s, waste
 from iobench.judge.figures.instep import OwnStepTimes
@@ -144,6 +145,11 @@ def test_one_number_of_hosts_leaves_the_storage_undecided() -> None:
     assert found.storage_takes_over_from == (2, None)
     assert (found.leave_one_out, bool(found.no_leave_one_out)) == ((), True)
     assert (found.times_measured, found.marked) == (8, True)
+
+
+def test_a_limit_in_bytes_takes_the_size_of_a_sample() -> None:
+    with pytest.raises(UsageError, match="size of its samples"):
+        asked([job(1, 600.0, bytes_per_sample=None)], 8, storage_bytes_per_s=2e9)
 
 
 def test_a_stated_limit_decides() -> None:

@@ -154,6 +154,15 @@ def test_what_the_reader_would_get(run: str, change: Change, fetch: float) -> No
         assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
+def test_each_host_has_its_network_for_what_is_read_in_vain_too() -> None:
+    """40 MB/s in each of two hosts, and of 100 kB samples twice as many bytes are read."""
+    for read, fetch in ((1.0, 600), (2.0, 400)):
+        doc = build_run(**RUNS["spent"], **SHARDS, repetition={"read_amplification": read})
+        two = cheap(doc).model_copy(update={"hosts": doc.hosts * 2})
+        found = what_if([(two, {})], Change(network_bytes_per_s=40e6))
+        assert rates(found)["fetch"] == pytest.approx(fetch, rel=1e-3)
+
+
 @pytest.mark.parametrize(("seconds", "times"), [(0.02, 800 / 600), (0.0, 4), (0.1, 1)])
 def test_twice_the_bandwidth_does_not_shorten_the_latency(seconds: float, times: float) -> None:
     """The device is spent, and a read alone waits for so long: 16 of 20 ms are 800 samples/s.

@@ -25,7 +25,7 @@ from ...record.job import LoaderFacts, WorkloadFacts
 from ...record.run import TrainingRecord
 from ...record.training import Ceiling, CeilingDetails
 from .hosts import HostsChange
-from .jobs import hosts_of
+from .jobs import hosts_of, moved_per_sample
 from .measured import known_latency
 from .sizing import (
     SEEN,
@@ -54,7 +54,7 @@ class Change:
     workers: Quantity | None = None  # of each accelerator
     accelerators: Quantity | None = None
     step_time: Quantity | None = None  # seconds
-    # what the host's network sustains, if the storage is behind it
+    # what each host's network sustains, if the storage is behind it
     network_bytes_per_s: float | None = None
     network_of: str = ""  # the instance that has this network
     more: HostsChange | None = None  # the job on other hosts, without any of the changes above
@@ -112,8 +112,9 @@ def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> S
             f"{before.workers // doc.job.accelerators}"
         )
     if change.accelerators is not None:
+        here = "these hosts" if hosts_of(doc) > 1 else "this host"
         why.changes.append(
-            f"{counted(ranks, 'accelerator')} on this host instead of {doc.job.accelerators}"
+            f"{counted(ranks, 'accelerator')} on {here} instead of {doc.job.accelerators}"
         )
     if change.concurrency is not None:
         why.changes.append(
@@ -187,7 +188,7 @@ def _rates(
     """The known ceilings after the change, in samples/s."""
     busy_before = max(before.workers, before.accelerators)
     rates: dict[str, float] = {}
-    factor, network = _bandwidth(before, change, why), _network(before, change, why)
+    factor, network = _bandwidth(before, change, why), _network(doc, change, why)
     if before.raw is not None:
         rates["storage_raw"] = min(before.raw * factor, network)
     if before.fetch is not None:
@@ -241,14 +242,15 @@ def _rates(
     return rates
 
 
-def _network(before: Evidence, change: Change, why: Explanation) -> float:
-    """Limit of the network in front of the storage in samples/s; infinite if none was given.
+def _network(doc: TrainingRecord, change: Change, why: Explanation) -> float:
+    """Limit of the hosts' networks before the storage in samples/s; infinite if none was given.
 
-    Reads that this host's cache serves do not use the network.
+    Reads that a host's cache serves do not use its network.
     """
     if change.network_bytes_per_s is None:
         return math.inf
-    if not before.bytes_per_sample:
+    hosts, size = hosts_of(doc), moved_per_sample(doc)
+    if not size:
         raise UsageError(
             "the run does not record the size of its samples, so the limit of a network "
             "cannot be computed",
@@ -258,8 +260,9 @@ def _network(before: Evidence, change: Change, why: Explanation) -> float:
         "storage behind a network of "
         f"{format_rate(change.network_bytes_per_s)}"
         f"{f' ({change.network_of})' if change.network_of else ''}"
+        f"{f', in each of {hosts} hosts' if hosts > 1 else ''}"
     )
-    return change.network_bytes_per_s / before.bytes_per_sample
+    return hosts * change.network_bytes_per_s / size
 
 
 def _bandwidth(before: Evidence, change: Change, why: Explanation) -> float:

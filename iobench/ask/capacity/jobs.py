@@ -18,6 +18,7 @@ from ...judge.criteria import computing
 from ...judge.evidence import Evidence
 from ...judge.fed import supply_of
 from ...judge.figures.events import Events, select
+from ...judge.figures.in_flight import bytes_per_sample
 from ...judge.figures.instep import OwnStepTimes, step_times
 from ...judge.figures.ranktime import INDEPENDENT
 from ...judge.judged import Judged, is_null_accelerator, judge
@@ -91,7 +92,7 @@ class RecordedJob:
     limits: HostLimits | None = None
     tokens: int = 1
     in_step: bool = True
-    bytes_per_sample: float | None = None
+    bytes_per_sample: float | None = None  # that the storage sends
     dataset_bytes: float | None = None
     shuffle: bool = True
     required: float = 0.9
@@ -136,6 +137,12 @@ def jobs_of(runs: Sequence[tuple[TrainingRecord, Events]]) -> tuple[RecordedJob,
 
 def hosts_of(doc: TrainingRecord) -> int:
     return max(1, len(doc.job.hosts), len(doc.hosts))
+
+
+def moved_per_sample(doc: TrainingRecord) -> float | None:
+    """Bytes that the storage sends for a sample, with those that are read in vain."""
+    size, read = bytes_per_sample(doc), doc.metrics.get("read_amplification")
+    return size * read.median if size and read is not None and read.median > 0 else size
 
 
 def _question(doc: TrainingRecord) -> dict[str, object]:
@@ -205,7 +212,7 @@ def _job(doc: TrainingRecord, events: Events) -> RecordedJob:
         limits=_limits(doc, evidence, hosts),
         tokens=_tokens(doc),
         in_step=doc.job.workload.accelerator.sync != INDEPENDENT,
-        bytes_per_sample=evidence.bytes_per_sample,
+        bytes_per_sample=moved_per_sample(doc),
         dataset_bytes=_dataset_bytes(doc, evidence),
         shuffle=doc.job.workload.reader.shuffle,
         required=evidence.required,

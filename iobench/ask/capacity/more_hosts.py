@@ -225,6 +225,13 @@ def _checked(jobs: Sequence[RecordedJob], question: HostsChange, per_host: float
     """How far past the measured numbers it is. Raises UsageError, see ``on_more_hosts``."""
     fewest, most = min(job.ranks for job in jobs), max(job.ranks for job in jobs)
     asked = question.hosts * per_host
+    limits = question.storage_bytes_per_s, question.host_network_bytes_per_s
+    if any(limits) and not jobs[-1].bytes_per_sample:
+        raise UsageError(
+            f"run {jobs[-1].run_id} does not record the size of its samples, so a limit in bytes/s "
+            "can't be applied",
+            remedy="leave it out, or name a run that measured its fetch ceiling",
+        )
     if asked < fewest:
         raise UsageError(
             f"{counted(round(asked), 'accelerator')} are fewer than the {format_count(fewest)} of "
