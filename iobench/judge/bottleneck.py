@@ -82,6 +82,20 @@ def _is_not_measured(case: Case) -> str:
     return "" if case.evidence.measured is not None else "no repetition was completed"
 
 
+def _not_left_out(case: Case) -> Decision | None:
+    """What the ceilings say, where that had no turn, and what had one explains little of the loss.
+
+    A short time has turns for a few stages alone, and the slow one may not be among them.
+    """
+    found = _by_ceilings(case)
+    had_turns = found.bottleneck in case.evidence.gains
+    if had_turns or not criteria.leaves_most(case, case.top):
+        return None
+    if found.bottleneck not in ("storage", "prep"):
+        return None
+    return found if criteria.explains(case.ceilings.get(found.bottleneck), case) else None
+
+
 def _hidden_by_the_fill(case: Case) -> Decision | None:
     """Batches from the fill hide what a stage costs, so that no gain refutes none."""
     return _by_ceilings(case) if case.evidence.drained else None
@@ -125,6 +139,7 @@ BY_GAINS: tuple[Criteria, ...] = (
             Criterion(criteria.collating_costs_more, "prep"),
             Criterion(criteria.hand_over_costs_more, "loader"),
             Criterion(criteria.prep_was_not_left_out, "prep"),
+            Criterion(_not_left_out),
             Criterion(criteria.ranks_are_uneven, "sync", tested=True),
             Criterion(criteria.steps_are_slowed, "cpu", tested=True),
             Criterion(criteria.gains_share_the_cores, "cpu", tested=True),

@@ -170,14 +170,18 @@ def _missing(case: Case) -> str:
 
 
 def rivals(case: Case) -> str:
-    """Ceilings that are the same as the lowest one within noise, or whose intervals overlap."""
+    """Ceilings that are the same as the lowest one within noise, or whose intervals overlap.
+
+    Each stage delivers at least what the run got, whatever was measured of it alone.
+    """
     near = [stage for stage in case.ceilings if stage != case.lowest and _is_near(case, stage)]
     both = f"{case.lowest} and {' and '.join(near)}"
     return f"the ceilings of {both} can't be told apart" if near else ""
 
 
 def _is_near(case: Case, stage: Stage) -> bool:
-    if case.ceilings[stage] <= case.ceilings[case.lowest] * (1 + NOISE):
+    lowest = max(case.ceilings[case.lowest], case.evidence.between_saves or 0.0)
+    if case.ceilings[stage] <= lowest * (1 + NOISE):
         return True
     one, other = (case.evidence.intervals.get(each) for each in (case.lowest, stage))
     if one is None or other is None:
@@ -285,11 +289,11 @@ def collating_costs_most(case: Case) -> str:
 
 
 def collating_costs_more(case: Case) -> str:
-    return collating_costs_most(case) if _leaves_most(case, case.top) else ""
+    return collating_costs_most(case) if leaves_most(case, case.top) else ""
 
 
 def hand_over_costs_more(case: Case) -> str:
-    return hand_over_costs_most(case) if _leaves_most(case, case.top) else ""
+    return hand_over_costs_most(case) if leaves_most(case, case.top) else ""
 
 
 def prep_was_not_left_out(case: Case) -> str:
@@ -298,7 +302,7 @@ def prep_was_not_left_out(case: Case) -> str:
     Only the storage was left out then, which may bring something without being the bottleneck.
     """
     alone = case.evidence.subject.users and "prep" not in case.evidence.gains
-    if case.top != "storage" or not alone or not _leaves_most(case, "storage"):
+    if case.top != "storage" or not alone or not leaves_most(case, "storage"):
         return ""
     return (
         "the page cache brings less than what is lost beside it, and that time is your loader's own"
@@ -461,9 +465,14 @@ def hand_over_costs_most(case: Case) -> str:
 
 
 def loader_explains_it(case: Case) -> str:
-    loader, measured = case.evidence.loader, case.evidence.between_saves or 0.0
-    explained = bool(loader) and measured >= MIN_EXPLAINED * (loader or 0.0)
+    explained = explains(case.evidence.loader, case)
     return "no other stage gains anything if it is left out" if explained else ""
+
+
+def explains(ceiling: float | None, case: Case) -> bool:
+    """Whether the run is about as fast as a ceiling, and no faster, as on a busier host."""
+    measured = case.evidence.between_saves or 0.0
+    return bool(ceiling) and MIN_EXPLAINED <= measured / (ceiling or 1.0) <= 1 / MIN_EXPLAINED
 
 
 def fill_gains(case: Case) -> bool:
@@ -484,7 +493,7 @@ def _accelerator_gains(evidence: Evidence) -> bool:
     return is_told(evidence.gains.get("accelerator"), evidence.unsteady)
 
 
-def _leaves_most(case: Case, stage: Stage) -> bool:
+def leaves_most(case: Case, stage: Stage) -> bool:
     """Whether the gain of a stage is smaller than what is lost beside it."""
     busy, gain = case.evidence.utilization, case.gaining[stage]
     return bool(busy) and interval(gain)[1] < math.sqrt(1 / (busy or 1.0))

@@ -289,8 +289,10 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
         alone += f", and {format_count(fed.potential)} {how}"
     if starved is None:
         return KeyFigure(label, "", alone)
-    few = "0" if ranks == 1 else "fewer"
-    return KeyFigure(label, f"{few if starved else ranks} of {ranks}", f"now; {alone}")
+    now = f"{0 if starved else ranks} of {ranks}"
+    if starved and ranks > 1:
+        now = f"fewer than {ranks}"
+    return KeyFigure(label, now, f"now; {alone}")
 
 
 def _changes(doc: TrainingRecord) -> Items | None:

@@ -106,6 +106,39 @@ def test_the_fill_of_short_epochs_hides_no_stage_that_longer_ones_would_show(
     assert verdict_on(rates=rates, **more).bottleneck == "fill"
 
 
+@pytest.mark.parametrize(
+    ("gains", "rates", "au", "bottleneck", "basis"),
+    [
+        ({"sync": 1.2}, {"fetch": 420.0}, 0.2, "storage", "inferred"),
+        ({"sync": 1.2}, {"fetch": 420.0}, 0.75, "sync", "tested"),  # that is most of what is lost
+        ({"sync": 1.2, "storage": 1.01}, {"fetch": 420.0}, 0.2, "sync", "tested"),  # it had a turn
+        ({"sync": 1.2}, {"fetch": 800.0}, 0.2, "sync", "tested"),  # the run is far slower
+        ({"storage": 1.2}, {"prep": 420.0}, 0.2, "prep", "inferred"),
+    ],
+)
+def test_a_stage_that_had_no_turn_is_the_bottleneck_where_the_others_explain_little(
+    gains: dict[str, Any], rates: dict[str, Any], au: float, bottleneck: str, basis: str
+) -> None:
+    found = verdict_on(measured=400, au=au, rates=rates, ablations=without(**gains))
+    assert (found.bottleneck, found.basis) == (bottleneck, basis)
+
+
+@pytest.mark.parametrize(
+    ("loader", "bottleneck"),
+    [(1100.0, "loader"), (500.0, "undecided")],
+)
+def test_a_run_is_not_explained_by_a_ceiling_that_it_exceeds(
+    loader: float, bottleneck: str
+) -> None:
+    """All ceilings were measured on a busier host, so the run itself is the least of each."""
+    rates = {"fetch": 1000.0, "prep": 520.0, "loader": loader}
+    if loader > 1000:
+        rates |= {"fetch": 4000.0, "prep": 6000.0}
+    gains = without(storage=(0.98, 1.02))
+    found = verdict_on(measured=1000, au=0.5, rates=rates, ablations=gains)
+    assert found.bottleneck == bottleneck
+
+
 RANK = dict.fromkeys(
     ("startup_s", "fill_s", "wait_s", "copy_s", "sync_s", "saves_s", "rest_s"), 0.0
 )

@@ -14,7 +14,7 @@ import pytest
 from iobench.host.timeline import read_events
 from iobench.judge import criteria
 from iobench.judge import watched as waits
-from iobench.judge.bottleneck import TABLE
+from iobench.judge.bottleneck import BY_GAINS, TABLE
 from iobench.judge.cache import MAX_SERVED, MIN_CACHED
 from iobench.judge.evidence import (
     AT_LIMIT,
@@ -102,6 +102,8 @@ DECISION = [
 ][1:]
 COLLATING = (f"{MOST_OF_MAKING:g} of the time", f"{criteria.MOSTLY:g} of the rate")
 CORES = (f"{CPU_NEAR:.0%} of the CPU ceiling", f"{CPU_BUSY:.0%} of the cores")
+_LEAST = criteria.MIN_EXPLAINED
+EXPLAINED = (f"{100 * _LEAST:g} to {1 / _LEAST:.0%} of its ceiling",)
 CLEARLY = (f"{waits.CLEAR:g} times",)
 
 # What the page says of the threshold of each check, from the constants that it compares with.
@@ -124,7 +126,8 @@ THRESHOLDS: dict[object, tuple[str, ...]] = {
     criteria.cores_are_busy: CORES,
     criteria.collating_costs_most: COLLATING,
     criteria.hand_over_costs_most: (f"{criteria.MOSTLY:g} of them",),
-    criteria.loader_explains_it: (f"{criteria.MIN_EXPLAINED:.0%} of its ceiling",),
+    criteria.loader_explains_it: EXPLAINED,
+    BY_GAINS[1].rows[4].check: EXPLAINED,
     criteria.lost_beside_loading: (f"above {1 + NOISE:.2f}", f"{NOISE:.0%}: noise"),
     waits.workers_are_idle: (f"{waits.MOST:g} of the waits",),
     waits.one_worker_is_slow: (f"{MIN_HELD_BACK:.0%} of the waits",),
