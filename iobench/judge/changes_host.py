@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 
 from ..base.units import counted, format_count, format_duration, format_percent
+from ..record.verdict import Estimate
 from ..settings.workload import OWN
 from .criteria import computing, waited_for
 from .evidence import LONGER, Evidence, cut_epochs
-from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
+from .promise import WORTH, Effect, advised, bringing, demanded, limit_of, model_gain, moving
 from .user_loader import (
     BESIDE_TRAINING,
     IN_TURNS,
@@ -483,6 +484,26 @@ def _without(evidence: Evidence, stage: str, what: str, share: float | None) -> 
     else:
         because = "what it costs was not measured: no run without it had the time"
     return bringing(gain, because=because)
+
+
+@advised(
+    "workers",
+    "loader.workers=1",
+    change="load batches beside the steps: 1 worker for each accelerator instead of 0",
+    basis="without workers, a rank loads a batch, then makes its step, and so on in turns",
+)
+def workers_beside_steps(evidence: Evidence) -> Effect | None:
+    """Where neither loading nor the steps are too slow alone, but both in turns are.
+
+    With a worker, the run is as fast as the slower of both: as without steps, or by the ceilings.
+    """
+    able = could_have_workers(evidence.workers, evidence.cores) and not evidence.subject.users
+    if not able or evidence.fed or evidence.utilization is None or not evidence.measured:
+        return None
+    alone, limit = evidence.gains.get("accelerator"), limit_of(evidence, {})
+    if alone is None and limit is not None:
+        alone = Estimate(value=evidence.with_saves(limit[1]) / evidence.measured)
+    return bringing(alone) if alone is not None and alone.value >= WORTH else None
 
 
 @advised("none", change="{what}: faster storage would not speed up this job", basis="{busy}{first}")

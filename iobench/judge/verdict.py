@@ -40,6 +40,7 @@ from .promise import (
     WORTH,
     AdvisedChange,
     advice_of,
+    demanded,
     in_order,
     limited,
     possible,
@@ -302,6 +303,10 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         start = _of_each((host.faster_start,), evidence)
         rest = advise(replace(evidence, start=None), decision, bound)
         return [*start, *(each for each in rest if each.id not in ("none", "first-batches"))]
+    if decision.bottleneck in ("accelerator", "undecided"):
+        beside = _of_each((host.workers_beside_steps,), evidence)
+        if beside:
+            return [limited(each, None, demanded(evidence)) for each in beside]
     if decision.bottleneck == "accelerator":
         only = watched_nothing if evidence.watched else host.nothing
         return _of_each((only,), evidence)

@@ -139,6 +139,30 @@ def test_a_run_is_not_explained_by_a_ceiling_that_it_exceeds(
     assert found.bottleneck == bottleneck
 
 
+@pytest.mark.parametrize(
+    ("workers", "gains", "au", "gain"),
+    [
+        (0, {"accelerator": (2.0, 2.2), "storage": (0.98, 1.02)}, 0.7, 1.43),  # the demand's share
+        (0, {"accelerator": (1.1, 1.3), "storage": (0.98, 1.02)}, 0.7, 1.2),  # without steps
+        (0, {"storage": (0.98, 1.02)}, 0.7, 1.43),  # by the ceilings
+        (0, {"storage": (0.98, 1.02)}, 0.93, None),  # it is fed
+        (1, {"accelerator": (2.0, 2.2), "storage": (0.98, 1.02)}, 0.7, None),
+    ],
+)
+def test_ranks_without_workers_that_starve_by_no_stage_are_advised_one(
+    workers: int, gains: dict[str, Any], au: float, gain: float | None
+) -> None:
+    found = verdict_on(
+        measured=au * 2000,
+        au=au,
+        workload={"loader": {"workers": workers}},
+        ablations=without(**gains),
+    )
+    promised = {each.settings[0]: each.predicted_gain for each in found.advice if each.settings}
+    expected = {} if gain is None else {"loader.workers=1": pytest.approx(gain, rel=0.01)}
+    assert promised == expected
+
+
 RANK = dict.fromkeys(
     ("startup_s", "fill_s", "wait_s", "copy_s", "sync_s", "saves_s", "rest_s"), 0.0
 )
