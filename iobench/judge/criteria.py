@@ -418,8 +418,13 @@ def accelerator_gains_alone(case: Case) -> bool:
 
 
 def ceilings_keep_up(case: Case) -> bool:
-    """Each ceiling is enough for the utilization that is required."""
+    """Each ceiling is enough for the utilization that is required.
+
+    What was not measured of the storage may be too little, unless leaving it out was tried.
+    """
     evidence, demand = case.evidence, case.evidence.accelerator
+    if "storage" in case.missing and "storage" not in evidence.gains:
+        return False
     stages = (None if evidence.cached else evidence.storage, evidence.prep, evidence.loader)
     known = [rate for rate in (*stages, evidence.cpu) if rate is not None]
     if not evidence.drained or not known or demand is None:

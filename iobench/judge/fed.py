@@ -26,7 +26,7 @@ from .figures.curve import expected_rate, highest, is_known
 from .figures.in_flight import run_reads_in_flight
 from .figures.metrics import NULL_ACCELERATOR
 from .figures.search import may_be_more
-from .judged import Judged, is_null_accelerator
+from .judged import Judged, is_null_accelerator, raw_has_too_few_reads
 from .promise import promised, tells_nothing
 
 MAX_FED = 10**9
@@ -219,7 +219,7 @@ def _from_curve(doc: TrainingRecord) -> StorageSupply | None:
     """The plateau, or the highest point where there is none: then there may be more."""
     found, raw = doc.job.curve, doc.job.ceilings.get("storage_raw", Ceiling())
     size = raw.details.read_bytes_per_sample
-    if found is None or not size:
+    if found is None or not size or raw_has_too_few_reads(doc):
         return None
     curve = found.curve
     best = highest(curve.points)

@@ -90,7 +90,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
     found = Evidence(
         job=doc.job,
         raw_by=doc.job.ceilings.get("storage_raw", Ceiling()).by,
-        raw=_rate(doc, "storage_raw", size),
+        raw=None if raw_has_too_few_reads(doc) else _rate(doc, "storage_raw", size),
         fetch=_rate(doc, "fetch", size),
         prep=_rate(doc, "prep", size),
         own_prep=doc.job.ceilings.get("prep", Ceiling()).details.own_samples_per_s,
@@ -438,6 +438,20 @@ def _rate(doc: TrainingRecord, name: str, size: float | None) -> float | None:
     if ceiling.samples_per_s:
         return ceiling.samples_per_s
     return ceiling.bytes_per_s / size if ceiling.bytes_per_s and size else None
+
+
+def raw_has_too_few_reads(doc: TrainingRecord) -> bool:
+    """Whether the run got more than the storage's curve, which ended below its reads in flight.
+
+    A short time has points for few reads in flight alone, and their rate is then no ceiling.
+    """
+    curve, whole = doc.job.curve, doc.metrics.get("samples_per_s")
+    raw = _rate(doc, "storage_raw", bytes_per_sample(doc))
+    if raw is None or curve is None or curve.curve.plateau_bytes_per_s is not None:
+        return False
+    most = max((point.in_flight for point in curve.curve.points), default=0)
+    few = most < (curve.in_flight or 0.0)
+    return few and whole is not None and whole.n > 0 and raw * (1 + NOISE) < whole.median
 
 
 def loader_waits(doc: TrainingRecord) -> LoaderWaits | None:

@@ -23,7 +23,7 @@ from ..judge.figures.curve import highest
 from ..judge.figures.in_flight import bytes_per_sample
 from ..judge.figures.rates import long_enough, steady_from
 from ..judge.figures.search import STEADY, trials_of, utilization_of
-from ..judge.judged import judge
+from ..judge.judged import judge, raw_has_too_few_reads
 from ..judge.promise import shown
 from ..judge.rules_ranks import falls, measured_rates
 from ..record.run import TrainingRecord
@@ -122,9 +122,14 @@ class StageRate(NamedTuple):
         return names.get(self.name, self.name) + ", at least" * at_least
 
 
+TOO_FEW_READS = "the curve had time for fewer reads in flight than the run has, which got more"
+
+
 def stage_rates(doc: TrainingRecord) -> list[StageRate]:
     """The stages in the order of the data, and last the accelerators."""
-    evidence, ceilings = judge(doc).evidence, doc.job.ceilings
+    evidence, ceilings = judge(doc).evidence, dict(doc.job.ceilings)
+    if raw_has_too_few_reads(doc):
+        ceilings["storage_raw"] = Ceiling(not_measured=TOO_FEW_READS)
     stages = (evidence.raw, evidence.fetch, evidence.prep, evidence.loader)
     rates = (*stages, evidence.cpu, evidence.alone or evidence.accelerator)
     return [

@@ -163,6 +163,25 @@ def test_ranks_without_workers_that_starve_by_no_stage_are_advised_one(
     assert promised == expected
 
 
+@pytest.mark.parametrize(
+    ("points", "known"),
+    [
+        ((400.0,), False),  # time for one read in flight alone, of which the run has more
+        ((400.0, 800.0), False),
+        ((400.0, 400.0, 400.0), True),  # a plateau
+        ((1200.0,), True),  # the run got no more
+    ],
+)
+def test_a_storage_is_not_named_by_few_reads_in_flight_where_the_run_got_more(
+    points: tuple[float, ...], known: bool
+) -> None:
+    mine = RunCurve(curve=conclude_curve(curve(*points)))
+    rates = dict.fromkeys(("fetch", "prep", "loader"), None) | {"storage_raw": max(points)}
+    judged = judge(build_run(curve=mine, measured=1000, au=0.5, rates=rates))
+    assert (judged.evidence.raw is not None) == known
+    assert known or judged.decision.bottleneck != "storage"
+
+
 RANK = dict.fromkeys(
     ("startup_s", "fill_s", "wait_s", "copy_s", "sync_s", "saves_s", "rest_s"), 0.0
 )
