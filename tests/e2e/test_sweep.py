@@ -261,6 +261,18 @@ def test_a_point_is_judged_by_its_valid_trials(
     assert (len(other["figures"]), bool(other["failed"])) == (figures, figures < 3)
 
 
+def test_the_advice_of_trials_with_a_number_of_samples_is_confirmed(home: Path) -> None:
+    """Larger batches are fewer steps, which are no other work."""
+    steps = "--set accelerator.kind=emulated --set accelerator.step_time=40ms --set batch_size=2"
+    found = document(f"{SWEEP} --sweep batch_size=2,12 {steps} --repeat 1")
+    sweep = load_sweep(home / found["directory"])
+    save_sweep(home / found["directory"], sweep.model_copy(update={"samples_per_trial": 48}))
+    code, out, err = in_process("sweep", "--confirm", found["directory"], "--json", "--quiet")
+    assert code in (0, 4), err
+    (row,) = [row for row in json.loads(out)["comparison"] if row["metric"] == "samples_per_s"]
+    assert row["claim"]["better"]
+
+
 WALK = """
 name: mine
 workload: ./tiny.yaml

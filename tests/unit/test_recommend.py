@@ -566,3 +566,11 @@ def test_a_promised_gain_is_confirmed_by_a_gain_alone(
     """Smaller settings that promised none are confirmed by no difference."""
     advice = cast(Recommendation, Advised(gain))
     assert sweep_confirmation(advice, compared(fresh), "").confirmed is confirmed
+
+
+def test_fresh_runs_that_are_not_comparable_confirm_nothing() -> None:
+    obstacle = "loader.slot_pages: huge and small in the baseline"
+    with pytest.raises(UsageError, match=obstacle):
+        sweep_confirmation(
+            cast(Recommendation, Advised(1.2)), replace(compared([]), obstacles=(obstacle,)), ""
+        )

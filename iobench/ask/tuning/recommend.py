@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...base.documents import UNPRINTED
+from ...base.errors import UsageError
 from ...base.units import counted, format_count, format_duration, format_share
 from ...judge.judged import judge
 from ...judge.promise import answer
@@ -415,8 +416,13 @@ def sweep_confirmation(
 ) -> SweepConfirmation:
     """Whether fresh runs show what was promised, by the same rule as for the advice of a run.
 
-    Without a promise, nothing tells whether it was kept.
+    Without a promise, nothing tells whether it was kept. Raises UsageError for runs that are not
+    comparable.
     """
+    if compared.obstacles:
+        raise UsageError(
+            f"the fresh runs are not comparable, {compared.obstacles[0]}", remedy=f"see {directory}"
+        )
     promised = None
     if advice.gain is not None:
         promised = Estimate(value=advice.gain, low=advice.gain_low, high=advice.gain_high)

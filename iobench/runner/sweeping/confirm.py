@@ -185,7 +185,7 @@ def confirm(
     """Try both points in turns, and compare their runs.
 
     ``given``: what the user states again for a sweep on a URL. Raises UsageError if there is
-    nothing to confirm, or if too few trials succeed for a comparison.
+    nothing to confirm, if too few trials succeed for a comparison, or if they are not comparable.
     """
     sweep = take_up(folder, given)
     advice = recommend(read_sweep(folder))
@@ -209,10 +209,11 @@ def confirm(
     save_sweep(directory, fresh)
     fresh = run_sweep(fresh, directory, options, observer=observer, hosts=hosts)
     groups = [_trials(point, directory) for point in fresh.points]
-    # All points of one sweep read the same samples; only the way they are stored differs.
+    # All points of one sweep read the same samples; only the way they are stored differs, and the
+    # number of steps in which a walk takes them.
     found = compare(
         *groups,
-        across=("dataset", *sweep.axes),
+        across=("dataset", "max_steps", *sweep.axes),
         metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"),
         corrected=False,  # the first one decides; the others are shown
     )
