@@ -247,6 +247,7 @@ def test_too_few_shards_lose_against_enough_that_are_as_good(
         demand=5000,
     )
     assert found.settings["dataset.shard_size"] == "64MiB"
+    assert "1 of them has fewer than 4 shards" in found.why[0]
     only = swept({"shard": (257 * MIB, 512 * MIB)}, None, target, workers=32, demand=5001)
     assert any("fewer than 4" in doubt for doubt in only.doubts)
 

@@ -269,7 +269,10 @@ def _rate(point: SweptPoint) -> str:
     return f"{format_count(point.median)} samples/s"
 
 
-def why_chosen(points: Sequence[SweptPoint], chosen: SweptPoint) -> str:
+def why_chosen(
+    points: Sequence[SweptPoint], chosen: SweptPoint, dataset_bytes: float | None = None
+) -> str:
+    """Explain the choice. ``dataset_bytes``: of the data, if it will be larger than the sweep's."""
     best, near = max(points, key=lambda point: point.median), near_best(points)
     if chosen not in near:
         share = format_percent(chosen.median / best.median)
@@ -283,7 +286,9 @@ def why_chosen(points: Sequence[SweptPoint], chosen: SweptPoint) -> str:
             "5 % of it"
         )
     share = format_percent(chosen.median / best.median)
-    few = sum(not enough_shards(point) for point in near) if enough_shards(chosen) else 0
+    few = 0
+    if enough_shards(chosen, dataset_bytes):
+        few = sum(not enough_shards(point, dataset_bytes) for point in near)
     idle = (
         f". {few} of them {'has' if few == 1 else 'have'} fewer than 4 shards for each worker, so "
         "some workers will be idle"

@@ -118,7 +118,7 @@ def recommend(sweep: SweepRuns, target: TuningTarget | None = None) -> Recommend
     if shard is not None:
         chosen = _smaller_shards(points, chosen, shard)
     doubts: list[str] = []
-    why = [why_chosen(points, chosen)]
+    why = [why_chosen(points, chosen, target.dataset_bytes)]
     why += [line for key in ordered_axes(points) if (line := why_number(points, chosen, key))]
     why += [
         line
