@@ -19,6 +19,7 @@ from ..runner.hosts.hosts import Hosts
 from ..runner.options import AbOptions
 from ..runner.repeated import RECORDS, Asked, asked_again, check_same_data, plan_of, recorded_of
 from ..settings.any_workload import load_any_workload
+from ..settings.workload import Workload
 from .hosts import trials
 from .live import Live
 from .printing import finish_ab, status_of
@@ -39,6 +40,8 @@ def run(request: AbRequest) -> int:
 
 def _compare(request: AbRequest, hosts: Hosts) -> int:
     a, b = variants_of(request, hosts.count)
+    if not isinstance(a.asked.workload, Workload):
+        request.check_of_training(a.asked.name, "accelerators")
     headline = RECORDS[type(a.asked.workload)].headline
     metric, names = request.metric or headline, [each.name for each in metrics_like(headline)]
     if metric not in names:

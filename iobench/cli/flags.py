@@ -568,6 +568,14 @@ class HostsRequest(VerbRequest):
 class TrialsRequest(RecordingRequest, HostsRequest, ReportedRequest):
     """The flags of a verb that measures several plans, and records them."""
 
+    def check_of_training(self, name: str, *flags: str) -> None:
+        """Raise UsageError for flags that only a training heeds, which ``name`` is not."""
+        if flag := self.first_of(flags):
+            raise UsageError(
+                f"{flag} is for the workload of a training, which '{name}' is not",
+                remedy=f"leave {flag} out",
+            )
+
 
 CHECKPOINT = group("of a model's checkpoint")
 StallBudgets = Annotated[

@@ -24,6 +24,7 @@ from ..settings.any_workload import kind_of
 from ..settings.base import build, head
 from ..settings.instances import find_instance
 from ..settings.walk import WalkSpec, find_walk
+from ..settings.workload import Workload
 from ..storage import open_storage
 from .hosts import trials
 from .live import Live
@@ -137,14 +138,19 @@ def _begin(
     request: SweepRequest, options: SweepOptions, walk: WalkSpec | None, live: Live, hosts: Hosts
 ) -> tuple[Sweep, Path]:
     if request.resume is not None:
-        return take_up(request.resume, _given(request)), request.resume
+        found = take_up(request.resume, _given(request))
+        if found.walk:
+            refuse_axes(request, found.preset)
+        return found, request.resume
     _check_new(request, walk)
     if walk is not None:
-        refuse_axes(request, walk)
+        refuse_axes(request, walk.name)
     calibration_s = _CALIBRATION_S if walk is None else 0.0
     if request.calibration_s is not None:
         calibration_s = request.calibration_s
     name = (request.workload or "") if walk is None else walk.workload
+    if kind_of(name) is not Workload:
+        request.check_of_training(name, "accelerators", "calibration_s")
     given = {
         "workload": name,
         "metric": RECORDS[kind_of(name)].headline,
@@ -178,11 +184,11 @@ def _begin(
     return sweep, directory
 
 
-def refuse_axes(request: SweepRequest, spec: WalkSpec) -> None:
+def refuse_axes(request: SweepRequest, walk: str) -> None:
     """Raise UsageError for flags that choose points, since the walk has its own."""
     if flag := request.first_of(["one_at_a_time", "data_budget"]):
         raise UsageError(
-            f"{flag} can't be used with the walk '{spec.name}', which varies one setting after the "
+            f"{flag} can't be used with the walk '{walk}', which varies one setting after the "
             "other",
             remedy=f"leave {flag} out, or vary settings of your own with --sweep KEY=A,B,C",
         )

@@ -20,15 +20,17 @@ from iobench.record.run import Finding
 from iobench.record.sweep import Sweep, load_sweep, parse_axis, save_sweep
 from iobench.report.walk import best_command
 from iobench.runner.sweeping import run as sweeping
-from iobench.runner.sweeping.plan import plan_sweep
+from iobench.runner.sweeping.plan import plan_sweep, plan_walk
 from iobench.runner.sweeping.trial import MeasuredTrial, Trial, measure
 from iobench.settings.dataset import DatasetSpec
+from iobench.settings.walk import find_walk
 from tests.processes import (
     PATIENCE_S,
     completed,
     document,
     in_process,
     printed,
+    refused,
     running,
     wait_until,
 )
@@ -271,6 +273,21 @@ def test_the_advice_of_trials_with_a_number_of_samples_is_confirmed(home: Path) 
     assert code in (0, 4), err
     (row,) = [row for row in json.loads(out)["comparison"] if row["metric"] == "samples_per_s"]
     assert row["claim"]["better"]
+
+
+def test_flags_that_nothing_would_heed_are_refused(home: Path) -> None:
+    (home / "asked.yaml").write_text(SCENARIO)
+    (home / "mine.yaml").write_text(WALK)
+    printed("generate ./tiny-data.yaml --to data")
+    asks = "sweep ./asked.yaml --data data --sweep step_time=1ms,2ms"
+    assert "--accelerators is for" in refused(f"{asks} --accelerators 2")
+    assert "--calibration is for" in refused(f"{asks} --calibration 1s")
+    assert "--accelerators is for" in refused("ab data --workload ./asked.yaml --accelerators 2")
+    assert "--time can't be used" in refused("sweep mine.yaml --data data --time 1s")
+    assert not (home / "results").exists()
+    walk = plan_walk(build_sweep(data_root="data"), find_walk("mine.yaml"))
+    save_sweep(home, walk)
+    assert "--data-budget can't be used" in refused(f"sweep --resume {home} --data-budget 1MB")
 
 
 WALK = """

@@ -477,10 +477,19 @@ def sized(
     """The walk with the samples of each trial, after its model was tried; tell how long it takes.
 
     ``--set max_steps=N`` says it in steps, which are then the same whatever the batch size is.
-    Raises what ``make_plan`` and ``mean_step`` raise.
+    Raises UsageError for a time that can't be heeded, and what ``make_plan`` and ``mean_step``
+    raise.
     """
     workload = training_of(sweep, {})
-    if workload.accelerator.kind != "model":
+    kind = workload.accelerator.kind
+    steps_given = any(text.partition("=")[0].strip() == "max_steps" for text in overrides)
+    if trial_s is not None and (steps_given or kind != "model"):
+        why = "--set max_steps" if steps_given else f"accelerator.kind={kind}"
+        raise UsageError(
+            f"--time can't be used with {why}",
+            remedy="say how long a trial is with --set max_steps=N alone",
+        )
+    if kind != "model":
         return sweep
     from ...accelerate.recording import mean_step
 
@@ -489,7 +498,7 @@ def sized(
         make_plan(workload, sweep.data, accelerators=ranks, repetitions=1, seed=sweep.seed)
     tell(f"trying {workload.accelerator.model} with batches of {workload.batch_size} ...")
     step_s = mean_step(workload.accelerator, workload.batch_size, seconds=_TRIAL_S)
-    if not any(text.partition("=")[0].strip() == "max_steps" for text in overrides):
+    if not steps_given:
         seconds = TRIAL_S if trial_s is None else trial_s
         samples = samples_within(seconds, step_s, workload.batch_size * sweep.accelerators)
         sweep = sweep.model_copy(update={"samples_per_trial": samples})
