@@ -154,6 +154,25 @@ def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
     assert (more.status, more.left_out) == ("ok", [])
 
 
+def test_a_group_whose_trials_take_long_costs_no_other_group_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trial(self: Any, point: SweepPoint, number: int) -> None:
+        point.runs.append("run")
+        point.seconds.append(1.0)
+
+    monkeypatch.setattr(sweeping._Trials, "_trial", trial)
+    monkeypatch.setattr(sweeping._Trials, "_provide", lambda self, point: None)
+    points = [
+        _point(number, data).model_copy(update={"runs": ["run"], "seconds": [took_s]})
+        for number, data, took_s in ((1, "z", 3600.0), (2, "y", 1.0))
+    ]
+    sweep = build_sweep(axes={"a": [1, 2]}, points=points)
+    options = SweepOptions(data_bytes=40, budget=Budget(seconds=600.0))
+    found = sweeping.run_sweep(sweep, tmp_path, options)
+    assert [len(point.runs) for point in found.points] == [1, 2]
+
+
 def test_an_invalid_trial_is_made_again_in_its_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

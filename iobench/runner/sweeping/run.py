@@ -201,8 +201,6 @@ class _Trials:
                     self._trial_group(group)
                 finally:
                     self._release()
-                if self._out_of_time(next(iter(group))):
-                    break
         except (KeyboardInterrupt, InterruptedRun):
             self._interrupted(InterruptedRun(f"interrupted; {again}"))
         except Exception as error:
@@ -229,9 +227,11 @@ class _Trials:
     def _interrupted(self, why: Exception) -> NoReturn:
         """Write what there is, and raise why there is no more."""
         self.sweep.status = "interrupted"
-        self._tell_unfinished(why)
-        with told_after(why):
-            save_sweep(self.directory, self.sweep)
+        try:
+            with told_after(why):
+                save_sweep(self.directory, self.sweep)
+        finally:
+            self._tell_unfinished(why)
         raise why
 
     def _groups(self) -> Iterator[list[SweepPoint]]:
