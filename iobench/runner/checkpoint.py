@@ -100,9 +100,11 @@ class _Study:
         with failures_recorded(doc) as ending:
             self.hosts.begin(doc, self.plan.spec.ranks)
             self.hosts.check_place(self.plan, root)
-            if self.budget.limited and self.hosts.count == 1:
+            if self.budget.limited:
                 with timed(doc, "pilot", self.observer, "a pilot: what a small save takes"):
-                    self.expected = measure_pilot(self.plan, root, self.budget, self.before)
+                    self.expected = measure_pilot(
+                        self.plan, root, self.budget, self.before, self.hosts
+                    )
                 # A storage may know the size of an object that a small save has replaced.
                 self.job.step += self.expected.steps
             self.observer.phase("building the state")

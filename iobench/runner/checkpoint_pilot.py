@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..checkpoint.catalog import CheckpointRoot
 from ..record.checkpoint import Study
 from .budget import Budget
-from .checkpoint_plan import StudyPlan, make_study_plan
+from .checkpoint_plan import StudyPlan, at_scale
 from .conductor import Script
 from .hosts.hosts import Hosts
 from .study import StudyJob, begin_study
@@ -71,7 +71,9 @@ def expected(found: Sequence[Small], nbytes: int) -> Expected:
     )
 
 
-def measure_pilot(plan: StudyPlan, root: CheckpointRoot, budget: Budget, after: int) -> Expected:
+def measure_pilot(
+    plan: StudyPlan, root: CheckpointRoot, budget: Budget, after: int, hosts: Hosts
+) -> Expected:
     """What a whole save takes at least, and a restore, by small ones with numbers from ``after``.
 
     None is made where even the smallest would be a large part of the state, and no further one once
@@ -83,7 +85,7 @@ def measure_pilot(plan: StudyPlan, root: CheckpointRoot, budget: Budget, after: 
         small = _small_plan(plan, size)
         if 2 * small.bytes > plan.bytes or (found and small.bytes <= found[-1].bytes):
             break
-        found.append(_saved(small, root, after + len(found)))
+        found.append(_saved(small, root, after + len(found), hosts))
         last = found[-1]
         if budget.fits(last.both_s * plan.bytes / last.bytes):
             break
@@ -100,15 +102,12 @@ def measure_pilot(plan: StudyPlan, root: CheckpointRoot, budget: Budget, after: 
 
 
 def _small_plan(plan: StudyPlan, nbytes: int) -> StudyPlan:
-    """The plan of a study of the whole state at a smaller scale, without training."""
-    scale = f"1/{math.ceil(plan.full.state_bytes / nbytes)}"
-    small = plan.spec.model_copy(update={"scale": scale, "changed": "1", "steps": 0})
-    return make_study_plan(small, plan.url, plan.training)
+    return at_scale(plan, f"1/{math.ceil(plan.full.state_bytes / nbytes)}")
 
 
-def _saved(plan: StudyPlan, root: CheckpointRoot, after: int) -> Small:
+def _saved(plan: StudyPlan, root: CheckpointRoot, after: int, hosts: Hosts) -> Small:
     """Save and restore once, and remove the checkpoint."""
-    job, taken = StudyJob(plan, root, begin_study(plan, Study), Hosts(), after), Budget()
+    job, taken = StudyJob(plan, root, begin_study(plan, Study), hosts, after), Budget()
 
     def script() -> Script:
         with taken.trial("save"):

@@ -135,6 +135,17 @@ def make_study_plan(
     return plan
 
 
+def at_scale(plan: StudyPlan, scale: str) -> StudyPlan:
+    """The plan of a study of the whole state at this scale, without training, on the same hosts.
+
+    At its own scale it is ``plan`` itself. Raises as ``make_study_plan``.
+    """
+    if scale == plan.spec.scale:
+        return plan
+    spec = plan.spec.model_copy(update={"scale": scale, "changed": "1", "steps": 0})
+    return make_study_plan(spec, plan.url, plan.training, plan.here)
+
+
 STALL_BUDGETS = (0.01, 0.05)
 
 

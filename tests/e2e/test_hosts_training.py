@@ -186,6 +186,16 @@ def test_two_hosts_with_unequal_ranks_save_and_restore_one_checkpoint(
     assert "Measured on 2 hosts" in found[0].out
 
 
+def test_a_save_of_two_hosts_that_takes_longer_than_the_budget_is_refused(tmp_path: Path) -> None:
+    """27 MB at 1 MB/s: small saves of both hosts tell it, and leave nothing."""
+    to = tmp_path / "ckpt"
+    slow = f"throttled+{to}?write_bandwidth=1MB"
+    found = ended(study(tmp_path, slow, "--scale", "1/4096", "--budget", "12s"))
+    assert [each.code for each in found] == [2, 2], [each.err for each in found]
+    assert "one save of this study" in found[0].err
+    assert CheckpointRoot.open(str(to)).complete() == []
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_host_that_is_killed_during_a_save_leaves_no_checkpoint_that_looks_whole(
     tmp_path: Path, victim: int

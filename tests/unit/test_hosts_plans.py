@@ -103,7 +103,7 @@ def test_what_a_rank_has_recorded_is_kept_where_another_one_fails() -> None:
         yield 0, recorded
         raise WorkerError("rank 1 died")
 
-    order = Begin(first=0, count=2, world=2, offset_ns=0, number=1, order=SaveOrder(""))
+    order = Begin(first=0, count=2, world=2, offset_ns=0, number=1, order=SaveOrder("", "1/8192"))
     task: Any = None
     ranks = _Ranks(order, task, ExitStack())
     ranks.crew = Mock(receive=receive, is_alive=lambda rank: False)

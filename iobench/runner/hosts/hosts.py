@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ...checkpoint.catalog import CheckpointRoot
+from ...record.checkpoint import ShareText
 from ...record.run import CheckpointRecord, ModelLoadRecord, TrainingRecord
 from ...record.typed import OneOf
 from ...storage.base import Storage
@@ -48,9 +49,10 @@ class PhaseOrder:
 
 @dataclass(frozen=True, slots=True)
 class SaveOrder:
-    """Ranks that only save. ``rendezvous``: where their writers meet."""
+    """Ranks that only save. ``rendezvous``: where their writers meet; ``scale``: of the model."""
 
     rendezvous: str
+    scale: ShareText
 
 
 Order = Annotated[PhaseOrder | SaveOrder | LoadOrder, OneOf(PhaseOrder, SaveOrder, LoadOrder)]
@@ -151,7 +153,9 @@ class Hosts:
         """The crew of all ranks that save, which has not been started."""
         rendezvous = self.rendezvous()
         with rank_maker(plan, root, rendezvous) as make:
-            yield self.crew(Checkpoint(make), plan.spec.ranks, SaveOrder(rendezvous))
+            yield self.crew(
+                Checkpoint(make), plan.spec.ranks, SaveOrder(rendezvous, plan.spec.scale)
+            )
 
     @contextmanager
     def replicas(

@@ -38,6 +38,7 @@ from ..agent import CacheState, Change, FetchCounter, HostAgent, Used
 from ..barrier import HostsBarrier
 from ..cache import cached_keys
 from ..calibration.bench import Bench
+from ..checkpoint_plan import at_scale
 from ..crew import ForkedCrew
 from ..messages import Answer, Command, Last, Link, Recorded, Stop, Task, Tried
 from ..phase import Phase, PhaseSettings, Saving
@@ -459,7 +460,7 @@ class Member:
         if order.rendezvous or (isinstance(order, PhaseOrder) and order.meeting):
             set_interface(self.wire.connection)
         if isinstance(order, SaveOrder):
-            return Checkpoint(self._saver(order.rendezvous))
+            return Checkpoint(self._saver(order.rendezvous, order.scale))
         saving = None
         if order.saves is not None:
             every, first = order.saves
@@ -468,10 +469,12 @@ class Member:
         phase = phase_of(order.phase, self.data.bench, saving)
         return Load(phase, barrier, meeting=order.meeting)
 
-    def _saver(self, rendezvous: str) -> Callable[[Link], CheckpointRank]:
-        assert self.served.saves is not None
+    def _saver(self, rendezvous: str, scale: str = "") -> Callable[[Link], CheckpointRank]:
+        """``scale``: that of a pilot; empty: that of the study."""
+        plan = self.served.saves
+        assert plan is not None
         # The context only removes a directory in which these ranks do not meet.
-        with rank_maker(self.served.saves, self.root, rendezvous) as make:
+        with rank_maker(at_scale(plan, scale or plan.spec.scale), self.root, rendezvous) as make:
             return make
 
     @remote
