@@ -242,7 +242,7 @@ def _instance(need: Requirement, instance: Instance) -> Told:
         enough = needed <= kept
         told = [
             f"{instance.type}: its network is {'enough' if enough else 'NOT enough'}: {share}",
-            not enough and f"{math.ceil(needed / kept)} x as many hosts, or data on local drives",
+            not enough and _more_network(need, kept),
         ]
     holds = f"it holds {counted(slots, 'accelerator')}, so "
     holds += f"{counted(math.ceil(need.accelerators / slots), 'host')} are needed"
@@ -254,6 +254,17 @@ def _instance(need: Requirement, instance: Instance) -> Told:
             need.accelerators > slots * need.hosts and holds,
         ]
     }
+
+
+def _more_network(need: Requirement, kept: float) -> str:
+    """What brings a network of ``kept`` Gb/s for each host; more hosts share all but gradients."""
+    own = 8 * (need.network.gradients or 0.0) / 1e9
+    own *= need.hosts / max(1, need.hosts - 1)  # of many hosts, in a ring
+    if own >= kept:
+        return "more hosts don't help: the gradients alone need it, on each of them"
+    shared = 8 * max(need.network.samples_in, need.network.saves_out) / 1e9
+    times = max(shared / (kept - own), 8 * need.network.restore_in / 1e9 / kept)
+    return f"{math.ceil(times)} x as many hosts, or data on local drives"
 
 
 def _cache(need: Requirement) -> Told:
@@ -330,10 +341,12 @@ def _measured(need: Requirement, found: MeasuredStorage) -> Told:
         for each in (found.accelerators_fed, found.accelerators_fed_local)
     )
     many, rate = counted(need.accelerators, "accelerator"), found.counted_bytes_per_s
-    raw = found.raw_bytes_per_s is not None
+    raw, several = found.raw_bytes_per_s is not None, found.hosts > 1
+    who = f"{format_count(found.hosts)} hosts together" if several else "one host"
+    got = who if several else "one"
     return {
         "measured": [
-            f"{found.url or 'the storage'} gave one host {_rate(found.read_bytes_per_s)} "
+            f"{found.url or 'the storage'} gave {who} {_rate(found.read_bytes_per_s)} "
             f"{interval} by {found.by} (run {found.run_id})",
             raw and f"raw {_rate(found.raw_bytes_per_s)}",
         ],
@@ -346,7 +359,7 @@ def _measured(need: Requirement, found: MeasuredStorage) -> Told:
             if low is not None
             else "this counts on a rate whose interval is not known",
             not found.with_margin and "no margin: a whole job was measured, with its waits",
-            need.hosts > 1 and "this holds if all hosts together get what one got",
+            need.hosts > 1 and f"this holds if all hosts together get what {got} got",
             need.hosts > 1 and f"if each host has such a storage of its own: {local}",
         ],
         "but": found.notes,

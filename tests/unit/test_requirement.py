@@ -20,8 +20,10 @@ from iobench.judge.rebuild import conclude
 from iobench.record.host import StorageFacts
 from iobench.record.training import FindMax
 from iobench.record.verdict import Estimate, RunCurve
+from iobench.report.render_text import render_text
 from iobench.report.size import sections
 from iobench.settings.dataset import load_dataset_spec
+from iobench.settings.instances import Instance
 from iobench.settings.workload import Workload, load_workload
 from tests.curves import curve, point
 from tests.unit.conftest import build_run
@@ -95,6 +97,15 @@ def test_what_a_measured_storage_would_do() -> None:
     assert many.measured.accelerators_fed == 2
     assert many.measured.accelerators_fed_local == 8
     assert many.measured.missing_bytes_per_s == pytest.approx(16 * each * FACTOR - 400e6, rel=1e-3)
+
+
+def test_a_storage_that_several_hosts_measured_is_not_that_of_one() -> None:
+    """Two hosts got 800 MB/s together, so that four with such drives of their own get 400 each."""
+    doc = build_run(dataset=WHOLE_BLOCKS, rates={"fetch": 8000.0, "storage_raw": 9000.0})
+    two = doc.model_copy(update={"hosts": doc.hosts * 2})
+    need = size("resnet50-h100", Demand(accelerators=16, hosts=4), two)
+    assert (need.measured.accelerators_fed, need.measured.accelerators_fed_local) == (4, 8)
+    assert "2 hosts together" in render_text(sections(need), width=100)
 
 
 def test_what_a_storage_feeds_is_not_said_of_it_alone_where_no_rate_is_enough() -> None:
@@ -329,3 +340,15 @@ def test_a_curve_of_other_reads_than_the_jobs_is_no_limit(read_bytes: float, sai
     told = [note for note in found.notes if "may deliver" in note]
     assert len(told) == bool(said)
     assert all(said in note for note in told)
+
+
+@pytest.mark.parametrize(
+    ("sustained", "told"), [(10.0, "2 x as many hosts"), (6.0, "more hosts don't help")]
+)
+def test_more_hosts_do_not_share_the_gradients(sustained: float, told: str) -> None:
+    """Each of 4 hosts gets 6.1 Gb/s of samples, and 4.9 of gradients, of many hosts 6.6."""
+    instance = Instance(type="t", network_baseline_gbps=sustained)
+    demand = Demand(accelerators=16, hosts=4, gradient_bytes=102_000_000, instance=instance)
+    need, eight = (size("resnet50-h100", replace(demand, hosts=hosts)) for hosts in (4, 8))
+    assert told in render_text(sections(need), width=200)
+    assert (8 * eight.network.needed / 1e9 <= sustained) is (told == "2 x as many hosts")

@@ -22,6 +22,7 @@ from ...record.curve import CurvePoint, StorageCurve
 from ...record.run import TrainingRecord
 from ...record.training import Ceiling
 from ...settings.dataset import DatasetSpec
+from .jobs import hosts_of
 
 SIMILAR = 2.0
 """Samples whose sizes differ by at most this factor are assumed to be read at the same rate."""
@@ -49,13 +50,14 @@ class SizedJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredStorage:
-    """A storage as measured by one host, in stored bytes/s, and what it would do for a job.
+    """A storage as ``hosts`` hosts together measured it, in stored bytes/s, and what it would do.
 
     The low end of its interval is what the job can rely on: ``counted_bytes_per_s``.
     """
 
     run_id: str
     url: str
+    hosts: int
     read_bytes_per_s: float  # of the plateau, else through the reader, or raw without that
     counted_bytes_per_s: float  # the low end of its interval, or the rate itself without one
     needed_bytes_per_s: float  # to compare with the line above
@@ -68,8 +70,8 @@ class MeasuredStorage:
     latency_s: float | None
     latency_from: str
     cpu_s_per_gb: float | None  # fetch, prep and loader together
-    accelerators_fed: int  # if all hosts together get the rate of this one
-    accelerators_fed_local: int  # if each host has such a storage of its own
+    accelerators_fed: int  # if all hosts of the job together get that rate
+    accelerators_fed_local: int  # if each of them gets by itself what each of these got
     missing_bytes_per_s: float  # in the first case; 0 if nothing is missing
     at_least: bool  # its curve reached no plateau, or had smaller reads than the job
     notes: tuple[str, ...]  # reasons why the figures may not be valid for the job
@@ -107,6 +109,7 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
     return MeasuredStorage(
         run_id=doc.run_id,
         url=doc.storage.url or "",
+        hosts=hosts_of(doc),
         read_bytes_per_s=rate,
         counted_bytes_per_s=low,
         needed_bytes_per_s=needed,
@@ -120,7 +123,8 @@ def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
         latency_from=latency.source,
         cpu_s_per_gb=cpu_s_per_gb(doc),
         accelerators_fed=fed,
-        accelerators_fed_local=fed * job.hosts,
+        accelerators_fed_local=job.hosts
+        * (accelerators_fed(low / hosts_of(doc), of_one, job.required) or 0),
         missing_bytes_per_s=max(0.0, needed - low) if fed < job.accelerators else 0.0,
         at_least=supply.basis == "plateau" and (smaller or unended),
         notes=tuple(_notes(doc, job, curve=supply.basis == "plateau")),
