@@ -134,11 +134,12 @@ def record_changed(doc: RunRecord) -> RuleOutcome | None:
     return RuleOutcome(evidence, CHANGED_REMEDY)
 
 
-def data_changed(doc: TrainingRecord | ServingRecord) -> RuleOutcome | None:
+def data_changed(doc: TrainingRecord | ServingRecord | ModelLoadRecord) -> RuleOutcome | None:
     """Check that no object was replaced or removed during the run: the reads would be undefined."""
-    changed = doc.job.dataset.changed
+    data = doc.job if isinstance(doc, ModelLoadRecord) else doc.job.dataset
+    changed = data.changed
     if changed is None:
-        why = doc.job.dataset.changed_unknown or "not recorded"
+        why = data.changed_unknown or "not recorded"
         return unknown(f"whether the data changed during the run is not known: {why}")
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""

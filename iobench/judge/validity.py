@@ -192,12 +192,13 @@ MIXED_RULES: tuple[Rule[Judged], ...] = (
     Rule("checkpoint.unmeasured", of_record(checkpoint.unmeasured), WARNED),
     Rule("checkpoint.contention", of_record(checkpoint.contention), WARNED),
 )
-LOAD_RULES: tuple[Rule[RunRecord], ...] = (
+LOAD_RULES: tuple[Rule[ModelLoadRecord], ...] = (
     Rule("load.cold-residency", load.cold_residency, ALWAYS),
     Rule("load.cold-fetch", load.cold_fetch, ALWAYS),
     Rule("load.warm-residency", load.warm_residency, WARNED),
     Rule("host.slow", load.slow_host, WARNED),
     Rule("load.failures", load.failures, REFUSED),
+    Rule("data.changed", data.data_changed, ALWAYS),
     Rule("storage.throttled", data.throttled, REFUSED),
     Rule("storage.retries", data.storage_retries, WARNED),
     Rule("load.rounds", load.rounds, NOTED),

@@ -148,6 +148,8 @@ class ModelLoadRun(Record):
     left_out: dict[str, str] = {}  # what was not measured, and why
     failed: dict[str, str] = {}  # variants whose storage or process failed in a round
     copied: LocalCopy | None = None
+    changed: list[str] | None = []  # files that changed while the run read them
+    changed_unknown: str | None = None  # why ``changed`` is not known
     # These follow from the trials, and from the storage.
     retained: Retained | None = None  # None: what was asked for was not shown
     figures: list[LoadFigures] = []

@@ -34,7 +34,15 @@ from .hosts.hosts import Hosts
 from .messages import CheckLoaded, LoadNow, PartLoaded
 from .model_load_plan import CopiedFiles, LoadPlan
 from .options import LoadOptions, Observer, VerbOptions
-from .results import Ending, failures_recorded, new_record, run_directory, storage_facts
+from .results import (
+    Ending,
+    changes_since,
+    failures_recorded,
+    new_record,
+    run_directory,
+    storage_facts,
+    versions_of,
+)
 from .tasks.model_load import LoadOrder, LoadParts
 from .trials import WARM_UP, rotated, rounds, take_turns
 
@@ -133,6 +141,7 @@ class LoadsBegun:
     hosts: Hosts = field(default_factory=Hosts)
     run_id: str = ""
     variants: list[LoadVariant] = field(default_factory=list)
+    versions: dict[str, str] | str = ""
     failure: IobenchError | None = None
 
     def __post_init__(self) -> None:
@@ -176,6 +185,7 @@ class LoadsBegun:
             )
             if not first_trials(self.job) and self.failure is not None:
                 raise self.failure
+            self._add_changes()
         self.hosts.end(doc, self._ranks(least(self.job)))
         return ending.write(doc, self.directory)
 
@@ -187,6 +197,7 @@ class LoadsBegun:
 
     def prepare(self, title: str = "") -> None:
         """Learn on all hosts what the tensors must hold."""
+        self.versions = self._versions()
         self.observer.phase(f"checksums of {counted(len(self.plan.weights.tensors), 'tensor')}")
         self.origin.parts.prepare()
         self.hosts.prepare()
@@ -207,7 +218,16 @@ class LoadsBegun:
     def end(self, *, stopped: bool) -> ModelLoadRecord:
         made = len({each.round for each in self.job.trials})
         self.job.spec = self.job.spec.model_copy(update={"repetitions": made})
+        if not stopped:
+            self._add_changes()
         return Ending().write(self.doc, self.directory)
+
+    def _versions(self) -> dict[str, str] | str:
+        return versions_of(self.plan.keys, self.plan.storage)
+
+    def _add_changes(self) -> None:
+        for name, value in changes_since(self.versions, self._versions).items():
+            setattr(self.job, name, value)
 
     # What is measured in a round
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -371,17 +371,22 @@ def _offer(plan: Plan) -> tuple[float, int]:
 
 
 def shard_versions(plan: Plan) -> dict[str, str] | str:
-    """A token for each shard that changes when the shard does; or the reason why there is none."""
-    storage = innermost(plan.storage)
-    if not isinstance(storage, Versioned):
-        return "this storage does not report versions of objects"
+    """``versions_of`` all shards."""
     if plan.manifest.shard_count > MAX_VERSIONS:
         return f"more than {MAX_VERSIONS} objects"
+    return versions_of(plan.keys, plan.storage, plan.manifest.folder())
+
+
+def versions_of(keys: Iterable[str], storage: Storage, folder: str = "") -> dict[str, str] | str:
+    """A token for each object that changes when it does; or the reason why there is none."""
+    inner = innermost(storage)
+    if not isinstance(inner, Versioned):
+        return "this storage does not report versions of objects"
     try:
-        found = storage.versions(plan.manifest.folder())
+        found = inner.versions(folder)
     except StorageError as error:
         return error.what
-    return {key: found.get(key, "") for key in plan.keys}
+    return {key: found.get(key, "") for key in keys}
 
 
 def location_of(plan: Plan) -> str:
@@ -411,13 +416,18 @@ def add_changes(
     doc: TrainingRecord | ServingRecord, plan: Plan, before: dict[str, str] | str
 ) -> None:
     """Add which shards have changed since their versions were ``before``, or why nobody knows."""
-    after = before if isinstance(before, str) else shard_versions(plan)
-    update: dict[str, object]
-    if isinstance(before, str) or isinstance(after, str):
-        update = {"changed": None, "changed_unknown": after}
-    else:
-        update = {"changed": [key for key in before if before[key] != after[key]]}
+    update = changes_since(before, lambda: shard_versions(plan))
     doc.job.dataset = doc.job.dataset.model_copy(update=update)
+
+
+def changes_since(
+    before: dict[str, str] | str, look: Callable[[], dict[str, str] | str]
+) -> dict[str, object]:
+    """What a record says of objects whose versions were ``before``; ``look`` finds them now."""
+    after = before if isinstance(before, str) else look()
+    if isinstance(before, str) or isinstance(after, str):
+        return {"changed": None, "changed_unknown": after}
+    return {"changed": [key for key in before if before[key] != after[key]]}
 
 
 _KEPT = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from iobench.runner.model_load import LoadsBegun
 from iobench.serve.weights import SUFFIX, RankShare, Sharing, read_weights
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
@@ -149,6 +150,25 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(
     (run,) = (tmp_path / "results").glob("*/run.json")
     assert json.loads(run.read_text())["status"] == "interrupted"
     assert not (tmp_path / "copy").exists()
+
+
+def test_files_that_are_replaced_meanwhile_make_a_load_invalid(
+    load: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same bytes, so that all tensors are right."""
+    victim, real = min(model.glob(f"*{SUFFIX}")), LoadsBegun._read_plainly
+
+    def replaced(begun: LoadsBegun, *asked: Any, **more: Any) -> None:
+        shutil.copy(victim, fresh := victim.with_name("fresh"))
+        fresh.replace(victim)
+        real(begun, *asked, **more)
+
+    monkeypatch.setattr(LoadsBegun, "_read_plainly", replaced)
+    doc = document(f"{load} --loader direct", code=3)
+    assert doc["job"]["changed"] == [victim.name]
+    assert [each["rule"] for each in doc["findings"] if each["level"] == "invalid"] == [
+        "data.changed"
+    ]
 
 
 def test_wrong_tensors_fail_the_run(model: Path, tmp_path: Path) -> None:
