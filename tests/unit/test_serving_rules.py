@@ -144,6 +144,12 @@ def test_a_storage_that_is_far_too_slow_is_the_bottleneck_though_the_client_is_a
     assert doc.job.verdict.bottleneck == "storage"
 
 
+def test_a_client_that_is_a_little_late_is_not_blamed_where_no_stage_was_left_out() -> None:
+    doc = build_serving([build_trial("repetition", **SLOW)])
+    assert "serve.client-bound" not in broken(doc)
+    assert (doc.job.verdict.holds, doc.job.verdict.bottleneck) == (False, "inconclusive")
+
+
 def test_a_client_that_is_as_slow_without_the_storage_is_bound() -> None:
     kinds = ("repetition", "without-storage")
     doc = build_serving([build_trial(kind, seed=n, **SLOW) for n in range(3) for kind in kinds])
