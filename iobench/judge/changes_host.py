@@ -501,7 +501,8 @@ def workers_beside_steps(evidence: Evidence) -> Effect | None:
     if not able or evidence.fed or evidence.utilization is None or not evidence.measured:
         return None
     alone, limit = evidence.gains.get("accelerator"), limit_of(evidence, {})
-    if alone is None and limit is not None:
+    known = evidence.storage is not None and evidence.prep is not None
+    if alone is None and known and limit is not None:
         alone = Estimate(value=evidence.with_saves(limit[1]) / evidence.measured)
     return bringing(alone) if alone is not None and alone.value >= WORTH else None
 

@@ -140,23 +140,25 @@ def test_a_run_is_not_explained_by_a_ceiling_that_it_exceeds(
 
 
 @pytest.mark.parametrize(
-    ("workers", "gains", "au", "gain"),
+    ("workers", "gains", "au", "prep", "gain"),
     [
-        (0, {"accelerator": (2.0, 2.2), "storage": (0.98, 1.02)}, 0.7, 1.43),  # the demand's share
-        (0, {"accelerator": (1.1, 1.3), "storage": (0.98, 1.02)}, 0.7, 1.2),  # without steps
-        (0, {"storage": (0.98, 1.02)}, 0.7, 1.43),  # by the ceilings
-        (0, {"storage": (0.98, 1.02)}, 0.93, None),  # it is fed
-        (1, {"accelerator": (2.0, 2.2), "storage": (0.98, 1.02)}, 0.7, None),
+        (0, {"accelerator": (2.0, 2.2)}, 0.7, 6000.0, 1.43),  # the demand's share
+        (0, {"accelerator": (1.1, 1.3)}, 0.7, None, 1.2),  # without steps
+        (0, {}, 0.7, 6000.0, 1.43),  # by the ceilings
+        (0, {}, 0.7, None, None),  # of which one is not known
+        (0, {}, 0.93, 6000.0, None),  # it is fed
+        (1, {"accelerator": (2.0, 2.2)}, 0.7, 6000.0, None),
     ],
 )
 def test_ranks_without_workers_that_starve_by_no_stage_are_advised_one(
-    workers: int, gains: dict[str, Any], au: float, gain: float | None
+    workers: int, gains: dict[str, Any], au: float, prep: float | None, gain: float | None
 ) -> None:
     found = verdict_on(
         measured=au * 2000,
         au=au,
+        rates={"prep": prep},
         workload={"loader": {"workers": workers}},
-        ablations=without(**gains),
+        ablations=without(storage=(0.98, 1.02), **gains),
     )
     promised = {each.settings[0]: each.predicted_gain for each in found.advice if each.settings}
     expected = {} if gain is None else {"loader.workers=1": pytest.approx(gain, rel=0.01)}
