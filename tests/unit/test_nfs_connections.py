@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import threading
@@ -79,11 +80,27 @@ class KeptOpen:
         return False
 
 
+class Stale(KeptOpen):
+    """One whose file was replaced after its first two bytes had been read."""
+
+    def pread(self, handle: str, offset: int, address: int, count: int) -> int:
+        if offset:
+            raise Lost("NFS3ERR_STALE")
+        ctypes.memmove(address, b"of", 2)
+        return 2
+
+
+class New(KeptOpen):
+    def pread(self, handle: str, offset: int, address: int, count: int) -> int:
+        ctypes.memmove(address, found := b"another"[offset : offset + count], len(found))
+        return len(found)
+
+
 class Pool:
     """Connections that are taken one after the other."""
 
-    def __init__(self) -> None:
-        self.idle: list[Any] = [KeptOpen(), KeptOpen()]
+    def __init__(self, *idle: Any) -> None:
+        self.idle = list(idle)
 
     def path_of(self, key: str) -> str:
         return f"/{key}"
@@ -97,5 +114,12 @@ class Pool:
 
 def test_a_file_that_several_connections_keep_open_is_opened_anew() -> None:
     storage = NfsStorage("nfs://127.0.0.1/data")
-    storage.connections = Pool()  # type: ignore[assignment]
+    storage.connections = Pool(KeptOpen(), KeptOpen())  # type: ignore[assignment]
     assert storage.read_into("replaced", 0, memoryview(bytearray(8))) == 0
+
+
+def test_bytes_of_two_files_are_not_joined() -> None:
+    storage, buffer = NfsStorage("nfs://127.0.0.1/data"), bytearray(8)
+    storage.connections = Pool(New(), Stale())  # type: ignore[assignment]
+    assert storage.read_into("replaced", 0, memoryview(buffer)) == len(b"another")
+    assert buffer == b"another\0"

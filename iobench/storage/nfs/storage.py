@@ -117,13 +117,14 @@ class NfsStorage:
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
         check_key(key)
-        want, done, refused = len(buffer), 0, 0
+        want, refused = len(buffer), 0
         if not want:
             return 0
         address = int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
 
         def read(nfs: Context) -> int:
-            nonlocal done, refused  # a new connection continues where the old one stopped
+            nonlocal refused
+            done = 0  # also on a new connection: the name may be another file's by now
             path = self.connections.path_of(key)
             with nfs.opened(path, keep=not once, anew=refused > 0) as handle:
                 try:
@@ -139,7 +140,7 @@ class NfsStorage:
                         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
                     if refused == _REPLACED:
                         raise OSError(errno.EIO, "the server refused to read it") from error
-                    refused, done = refused + 1, 0  # what was read is of another file
+                    refused += 1
                     raise Lost("the file was replaced while it was open") from error
             return done
 
