@@ -498,11 +498,13 @@ def workers_beside_steps(evidence: Evidence) -> Effect | None:
     With a worker, the run is as fast as the slower of both: as without steps, or by the ceilings.
     """
     able = could_have_workers(evidence.workers, evidence.cores) and not evidence.subject.users
+    limit = limit_of(evidence, {}, in_turns=False)
     if not able or evidence.fed or evidence.utilization is None or not evidence.measured:
         return None
-    alone, limit = evidence.gains.get("accelerator"), limit_of(evidence, {})
-    known = evidence.storage is not None and evidence.prep is not None
-    if alone is None and known and limit is not None:
+    if limit is None or limit[0] != "accelerator":
+        return None
+    alone = evidence.gains.get("accelerator")
+    if alone is None and evidence.storage is not None and evidence.prep is not None:
         alone = Estimate(value=evidence.with_saves(limit[1]) / evidence.measured)
     return bringing(alone) if alone is not None and alone.value >= WORTH else None
 

@@ -55,6 +55,7 @@ class Evidence:
     raw: float | None
     raw_by: MeasuredBy | None  # fio, or the reader with more reads in flight
     fetch: float | None
+    today: float | None  # what the storage's curve has at the reads in flight of the run
     prep: float | None
     # for a library: the rate of iobench's own loader in the same measurement
     own_prep: float | None
@@ -365,10 +366,19 @@ class Case:
         """The stage with the largest gain."""
         return max(self.gaining, key=lambda stage: self.gaining[stage].value)
 
+    @property
+    def _storage(self) -> float | None:
+        """What the storage delivers as it is read; without a fetch ceiling, by its curve."""
+        evidence = self.evidence
+        if evidence.fetch is not None or evidence.today is None or evidence.modelled:
+            return evidence.storage
+        today = evidence.today * evidence.relief
+        return today if evidence.storage is None else min(today, evidence.storage)
+
     @cached_property
     def _rates(self) -> dict[Stage, float | None]:
         stages: dict[Stage, float | None] = {
-            "storage": None if self.evidence.cached else self.evidence.storage,
+            "storage": None if self.evidence.cached else self._storage,
             "prep": self.evidence.prep,
             "loader": self.evidence.loader,
         }

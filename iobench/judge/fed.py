@@ -22,11 +22,11 @@ from ..record.training import Ceiling, FindMax
 from ..record.verdict import Advice, AdviceId, Estimate, Fed, FedAt
 from .changes_storage import gets_all
 from .evidence import Decision, Evidence
-from .figures.curve import expected_rate, highest, is_known
+from .figures.curve import highest, is_known
 from .figures.in_flight import run_reads_in_flight
 from .figures.metrics import NULL_ACCELERATOR
 from .figures.search import may_be_more
-from .judged import Judged, is_null_accelerator, raw_has_too_few_reads
+from .judged import Judged, is_null_accelerator, raw_has_too_few_reads, storage_today
 from .promise import promised, tells_nothing
 
 MAX_FED = 10**9
@@ -230,17 +230,13 @@ def _from_curve(doc: TrainingRecord) -> StorageSupply | None:
     bounded = rate is not None and not client
     if rate is None or takes is None:
         rate, takes = best.bytes_per_s, best.in_flight
-    today, in_flight = None, found.in_flight
-    if in_flight:
-        reads = expected_rate(curve.points, in_flight)
-        of_read = best.bytes_per_s.value / best.reads_per_s.value
-        today = None if reads is None else min(rate.value, reads.value * of_read) / size
+    in_flight = found.in_flight
     return StorageSupply(
         value=rate.value / size,
         low=rate.low / size if rate.low is not None and is_known(rate) else None,
         high=rate.high / size if rate.high is not None and is_known(rate) and bounded else None,
         reads_in_flight=float(takes),
-        today=today,
+        today=storage_today(doc),
         too_few=bool(in_flight) and (in_flight or 0.0) < takes,
         basis="plateau",
     )

@@ -23,6 +23,7 @@ from .bottleneck import decide
 from .cache import relief, served_by_cache
 from .evidence import NOISE_OF_FILL, Decision, Evidence, LaterEpochs, LoaderWaits
 from .figures.ablations import interval, is_told
+from .figures.curve import expected_rate, highest
 from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
 from .figures.ranktime import Shares, shares_of, starts_left_out
 from .figures.rates import Lasting, lasting
@@ -92,6 +93,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         raw_by=doc.job.ceilings.get("storage_raw", Ceiling()).by,
         raw=None if raw_has_too_few_reads(doc) else _rate(doc, "storage_raw", size),
         fetch=_rate(doc, "fetch", size),
+        today=None if raw_has_too_few_reads(doc) else storage_today(doc),
         prep=_rate(doc, "prep", size),
         own_prep=doc.job.ceilings.get("prep", Ceiling()).details.own_samples_per_s,
         loader=_rate(doc, "loader", size),
@@ -438,6 +440,20 @@ def _rate(doc: TrainingRecord, name: str, size: float | None) -> float | None:
     if ceiling.samples_per_s:
         return ceiling.samples_per_s
     return ceiling.bytes_per_s / size if ceiling.bytes_per_s and size else None
+
+
+def storage_today(doc: TrainingRecord) -> float | None:
+    """Samples/s that the storage's curve has at the run's own reads in flight; None: not known."""
+    found, raw = doc.job.curve, doc.job.ceilings.get("storage_raw", Ceiling())
+    best = None if found is None else highest(found.curve.points)
+    size = raw.details.read_bytes_per_sample
+    if found is None or best is None or not size or not found.in_flight:
+        return None
+    reads = expected_rate(found.curve.points, found.in_flight)
+    if reads is None or best.reads_per_s.value <= 0:
+        return None
+    most = found.curve.plateau_bytes_per_s or best.bytes_per_s
+    return min(most.value, reads.value * best.bytes_per_s.value / best.reads_per_s.value) / size
 
 
 def raw_has_too_few_reads(doc: TrainingRecord) -> bool:

@@ -303,10 +303,13 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         start = _of_each((host.faster_start,), evidence)
         rest = advise(replace(evidence, start=None), decision, bound)
         return [*start, *(each for each in rest if each.id not in ("none", "first-batches"))]
-    if decision.bottleneck in ("accelerator", "undecided"):
-        beside = _of_each((host.workers_beside_steps,), evidence)
-        if beside:
-            return [limited(each, None, demanded(evidence)) for each in beside]
+    beside = [
+        limited(each, None, demanded(evidence))
+        for each in _of_each((host.workers_beside_steps,), evidence)
+    ]
+    if beside:
+        rest = advise(replace(evidence, workers=evidence.accelerators), decision, bound)
+        return [*beside, *(each for each in rest if each.id not in ("none", "workers"))]
     if decision.bottleneck == "accelerator":
         only = watched_nothing if evidence.watched else host.nothing
         return _of_each((only,), evidence)
@@ -316,6 +319,8 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         return watched_advice(evidence, decision)
     if decision.bottleneck == "prep" and host.collates_most(evidence):
         return _of_each((host.workers_beside_training, host.less_collating), evidence)
+    if evidence.fetch is None and not evidence.modelled:
+        evidence = replace(evidence, fetch=evidence.today)
     evidence = reached(_with_tested_ceiling(evidence, decision))
     found = [
         each

@@ -184,6 +184,39 @@ def test_a_storage_is_not_named_by_few_reads_in_flight_where_the_run_got_more(
     assert known or judged.decision.bottleneck != "storage"
 
 
+@pytest.mark.parametrize(
+    ("fetch", "bottleneck", "more"),
+    [
+        (None, "storage", True),  # the curve: 800 reads/s with 8 in flight, of which 900 are used
+        (3000.0, "prep", False),  # measured: the job's own reader does better
+    ],
+)
+def test_the_curve_says_what_the_storage_delivers_today_where_the_reader_alone_was_not_measured(
+    fetch: float | None, bottleneck: str, more: bool
+) -> None:
+    mine = RunCurve(curve=conclude_curve(curve(100, 200, 400, 800, 1600, 3000)))
+    rates = {"fetch": fetch, "storage_raw": 3000.0, "prep": 900.0}
+    doc = build_run(curve=mine, measured=350, au=0.35, accelerators=1, rates=rates)
+    doc.job.ceilings["storage_raw"].details.read_bytes_per_sample = 100_000.0
+    found = verdict(judge(doc))
+    assert found.bottleneck == bottleneck
+    assert ("concurrency" in {each.id for each in found.advice}) == more
+
+
+@pytest.mark.parametrize(("workers", "advised"), [(0, True), (1, False)])
+def test_a_worker_comes_first_where_ranks_without_one_wait_for_a_stage_that_is_fast_enough(
+    workers: int, advised: bool
+) -> None:
+    found = verdict_on(
+        measured=1400,
+        au=0.7,
+        workload={"loader": {"workers": workers}},
+        ablations=without(storage=(1.2, 1.3)),
+    )
+    assert found.bottleneck == "storage"
+    assert (found.advice[0].settings == ["loader.workers=1"]) == advised
+
+
 RANK = dict.fromkeys(
     ("startup_s", "fill_s", "wait_s", "copy_s", "sync_s", "saves_s", "rest_s"), 0.0
 )
