@@ -113,7 +113,7 @@ def test_jitter_costs_what_the_slowest_of_each_step_takes(measure: Measure) -> N
 # A rank that is stopped for seconds
 
 
-STEP_S, STEPS, STOPPED_S = 0.5, 14, 3.0
+STEP_S, MANY, STOPPED_S = 0.5, 14, 3.0
 MADE_UP_S = 2 * STEP_S
 """What the steps after it make up for."""
 
@@ -151,7 +151,7 @@ def test_the_time_in_which_a_rank_was_stopped_is_lost(
         **(STARVED if starved else FED),
         "batch_size": BATCH,
         "epochs": 1,
-        "max_steps": STEPS,
+        "max_steps": MANY,
         "loader.workers": 1,
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -174,7 +174,7 @@ def test_the_time_in_which_a_rank_was_stopped_is_lost(
     ended = run.wait()
     doc = json.loads(ended.out)
     (repetition,) = doc["job"]["repetitions"]
-    assert repetition["wall_s"] >= STEPS * STEP_S + STOPPED_S - MADE_UP_S
+    assert repetition["wall_s"] >= MANY * STEP_S + STOPPED_S - MADE_UP_S
     assert repetition["ranks"][0]["lost_s"] >= STOPPED_S - MADE_UP_S - STEP_S
     rules = {each["rule"] for each in doc["findings"]}
     assert "rank.stood-still" in rules

@@ -147,7 +147,8 @@ def test_a_storage_of_twice_the_demand_feeds_two(tmp_path: Path, make_dataset: A
         loader={"workers": 2},
         reader={"concurrency": 2},
     )
-    judged(doc, "accelerator", starved=False)
+    # The fill of an epoch of 15 steps takes a twentieth of the time, so no more is said than that.
+    assert verdict_of(doc).starved is False
     assert median(doc, "accelerator_utilization") == pytest.approx(1.0, abs=0.02)
     # The cap gives back what a pause left unused, to a short window, too.
     assert verdict_of(doc).headroom == pytest.approx(2.0, rel=0.1)

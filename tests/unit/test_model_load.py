@@ -285,13 +285,13 @@ def test_each_rule_has_a_record_that_keeps_it_and_one_that_breaks_it(
     assert (doc.validity == "invalid") is (level == "invalid")
 
 
-WARM = each_round(0.5, 0.5, 0.5, residency_before=1.0, fetched_bytes=0, read_bytes=None)
+WARM_ROUNDS = each_round(0.5, 0.5, 0.5, residency_before=1.0, fetched_bytes=0, read_bytes=None)
 
 
 def test_a_warm_page_cache_is_compared_with_no_storage_and_predicts_nothing() -> None:
     more = each_round(1.0, 1.0, 1.0, replicas=2, residency_before=1.0, fetched_bytes=0)
     spec = {"state": "warm", "replicas": [1, 2]}
-    doc = record(WARM + more, spec=spec, plain=plain(0.5e9) + plain(0.5e9, 2))
+    doc = record(WARM_ROUNDS + more, spec=spec, plain=plain(0.5e9) + plain(0.5e9, 2))
     assert [each.promised_s for each in doc.job.figures] == [None, None]
     assert read_rate(doc.job, of(doc)) == 2 * GB
     with pytest.raises(UsageError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,20 @@ def test_no_file_says_what_does_not_belong() -> None:
 )
 def test_the_check_can_fail(text: str) -> None:
     assert forbidden(text)
+
+
+CONSTANTS = re.compile(r"^([A-Z_][A-Z0-9_, ]*)(?:: [^=\n]+)? = ", re.MULTILINE)
+
+
+def test_no_constant_of_a_module_is_given_another_value_further_down() -> None:
+    """Whatever uses it above would have that value, too, once the module is imported."""
+    twice = []
+    for file in repository_files():
+        if file.suffix == ".py":
+            found = CONSTANTS.findall((ROOT / file).read_text("utf-8"))
+            names = Counter(name for left in found for name in left.split(", "))
+            twice += [f"{file}: {name}" for name, count in names.items() if count > 1]
+    assert twice == []
 
 
 @pytest.mark.parametrize(
