@@ -53,12 +53,12 @@ class Criteria(NamedTuple):
 
 def decide(evidence: Evidence) -> Decision:
     """The bottleneck of the run, and why; ``undecided`` with the reason where nothing tells."""
-    return _first(TABLE, Case(evidence))
+    return _first(TABLE, Case(evidence.as_read()))
 
 
 def by_inference(evidence: Evidence) -> Decision:
     """The bottleneck by the ceilings and by where the time went, not by ablations."""
-    return _by_ceilings(Case(evidence))
+    return _by_ceilings(Case(evidence.as_read()))
 
 
 def _by_ceilings(case: Case) -> Decision:

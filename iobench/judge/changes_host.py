@@ -489,7 +489,7 @@ def _without(evidence: Evidence, stage: str, what: str, share: float | None) -> 
 @advised(
     "workers",
     "loader.workers=1",
-    change="load batches beside the steps: 1 worker for each accelerator instead of 0",
+    change="load batches while the accelerator works: 1 worker for each of them instead of 0",
     basis="without workers, a rank loads a batch, then makes its step, and so on in turns",
 )
 def workers_beside_steps(evidence: Evidence) -> Effect | None:

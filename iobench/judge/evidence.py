@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -140,6 +140,11 @@ class Evidence:
         """
         alone = self.fetch if self.fetch is not None else self.raw
         return None if alone is None else alone * self.relief
+
+    def as_read(self) -> Evidence:
+        """The same, in which the storage's curve stands for a fetch ceiling that is missing."""
+        measured = self.fetch is not None or self.modelled
+        return self if measured else replace(self, fetch=self.today)
 
     @property
     def per_accelerator(self) -> float | None:
@@ -366,19 +371,10 @@ class Case:
         """The stage with the largest gain."""
         return max(self.gaining, key=lambda stage: self.gaining[stage].value)
 
-    @property
-    def _storage(self) -> float | None:
-        """What the storage delivers as it is read; without a fetch ceiling, by its curve."""
-        evidence = self.evidence
-        if evidence.fetch is not None or evidence.today is None or evidence.modelled:
-            return evidence.storage
-        today = evidence.today * evidence.relief
-        return today if evidence.storage is None else min(today, evidence.storage)
-
     @cached_property
     def _rates(self) -> dict[Stage, float | None]:
         stages: dict[Stage, float | None] = {
-            "storage": None if self.evidence.cached else self._storage,
+            "storage": None if self.evidence.cached else self.evidence.storage,
             "prep": self.evidence.prep,
             "loader": self.evidence.loader,
         }

@@ -111,8 +111,8 @@ def why_client_bound(doc: RequestsRecord, gains: Mapping[str, Estimate]) -> str:
     last = doc.job.repetitions or doc.job.of("find-max")[-MAX_LATE_WINDOWS:]
     why = window_client_bound(last, doc.job.limit_s)
     known = [one.quantile_s for one in doc.job.repetitions if one.quantile_s is not None]
-    told = any((gain.low or 0.0) > HALF for gain in gains.values())
-    told = told or not any(one.kind.startswith("without-") for one in doc.job.trials)
+    left_out = any(one.kind.startswith("without-") for one in doc.job.trials)
+    told = any((gain.low or 0.0) > HALF for gain in gains.values()) or not left_out
     if why and told and known:
         return window_client_bound(last, max(doc.job.limit_s, median(known))) and why
     return why

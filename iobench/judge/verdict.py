@@ -288,6 +288,7 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
 
     If nothing is worth a change, the only entry says so. It is empty if nothing is known.
     """
+    evidence = evidence.as_read()
     if decision.too_short is not None:
         return [
             Advice(
@@ -319,8 +320,6 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         return watched_advice(evidence, decision)
     if decision.bottleneck == "prep" and host.collates_most(evidence):
         return _of_each((host.workers_beside_training, host.less_collating), evidence)
-    if evidence.fetch is None and not evidence.modelled:
-        evidence = replace(evidence, fetch=evidence.today)
     evidence = reached(_with_tested_ceiling(evidence, decision))
     found = [
         each

@@ -132,20 +132,20 @@ def test_a_fed_accelerator_is_as_busy_as_the_clock_says(
 
 
 def test_a_storage_of_twice_the_demand_feeds_two(tmp_path: Path, make_dataset: Any) -> None:
-    """200 MB/s, of which an accelerator takes 100. Steps of 80 ms, so that a worker's round trip
-    (0.5 to 1 ms) is next to nothing; a batch is 2 requests, so with 2 in flight, no worker's first
+    """200 MB/s, of which an accelerator takes 100. Steps of 160 ms, so that a worker's round trip
+    (0.5 to 2 ms) is next to nothing; a batch is 4 requests, so with 4 in flight, no worker's first
     batch waits for one read ahead.
     """
     _, shards = make_dataset(
-        samples=600, sample_size={"mean": 200_000}, format="tar", samples_per_shard=60
+        samples=600, sample_size={"mean": 400_000}, format="tar", samples_per_shard=60
     )
     doc = measure(
         tmp_path,
         f"throttled+{shards}?bandwidth=200MB",
-        accelerator={"step_time": "80ms"},
+        accelerator={"step_time": "160ms"},
         batch_size=40,
         loader={"workers": 2},
-        reader={"concurrency": 2},
+        reader={"concurrency": 4},
     )
     # The fill of an epoch of 15 steps takes a twentieth of the time, so no more is said than that.
     assert verdict_of(doc).starved is False
